@@ -1,0 +1,51 @@
+# Every target sets up .venv by itself; nothing else is needed but Python 3.11 or newer.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PROTOS := $(wildcard protos/puf/v1/*.proto)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check protos bench quality lock clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+$(VENV)/.ready: pyproject.toml requirements.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet uv==0.13.7
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --require-hashes -r requirements.txt
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(VENV)/.ready  ## Train a federation of real processes, let one client be forgotten, show what happened
+	$(BIN)/puf-lab demo
+
+test: $(VENV)/.ready  ## Lint, type-check and run every test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2
+
+check: $(VENV)/.ready  ## Lint, type-check and run the fast tests only
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2 -m "not e2e"
+
+quality: $(VENV)/.ready  ## Measure forgetting on the demo's setting over several targets
+	$(BIN)/puf-lab quality
+
+bench: $(VENV)/.ready  ## Measure the server against raw TCP on this machine
+	$(BIN)/puf-lab bench
+
+protos: $(VENV)/.ready  ## Regenerate the committed stubs from protos/
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Ipuf_common/v1=protos/puf/v1 \
+		--python_out=common --pyi_out=common --grpc_python_out=common --mypy_grpc_out=common \
+		$(patsubst protos/puf/v1/%,puf_common/v1/%,$(PROTOS))
+
+lock: $(VENV)/.ready  ## Pin requirements.txt anew: names, versions and hashes
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
+		--extra train --extra lab --extra dev --python-version 3.11 -o requirements.txt pyproject.toml
+
+clean:  ## Remove what the other targets made
+	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""What server, client and lab share: values, tensors on the wire, errors, models by name."""

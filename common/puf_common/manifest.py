@@ -1,0 +1,168 @@
+"""The layout of a model: which tensors, in which order, and what aggregation does with each."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puf_common.errors import Mismatch, UsageError
+from puf_common.v1 import tensors_pb2 as pb
+
+__all__ = ["MODEL", "UPDATE", "Manifest", "Slot", "TensorSpec", "Use"]
+
+# In an update F16 travels as F32; every other type travels as it is in the model.
+_DTYPES: dict[str, str] = {
+    "f16": "<f2", "f32": "<f4", "f64": "<f8", "i8": "|i1", "i16": "<i2", "i32": "<i4", "i64": "<i8", "u8": "|u1",
+    "bool": "|b1",
+}  # fmt: skip
+_FLOATS = frozenset({"f16", "f32", "f64"})
+_ROLES = frozenset({"parameter", "buffer"})
+
+Use = Literal["model", "update"]
+MODEL: Use = "model"
+UPDATE: Use = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor: `role` is "parameter" (updates carry a difference) or "buffer" (updates carry the value itself)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    role: str = "parameter"
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def floating(self) -> bool:
+        return self.dtype in _FLOATS
+
+    def numpy_dtype(self, use: Use) -> np.dtype[np.generic]:
+        return np.dtype(_DTYPES["f32" if use == UPDATE and self.dtype == "f16" else self.dtype])
+
+    def line(self) -> str:
+        return f"{self.name}|{self.dtype}|{','.join(map(str, self.shape))}|{self.role}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a tensor lies in the payload of a model or an update."""
+
+    spec: TensorSpec
+    dtype: np.dtype[np.generic]
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.spec.size * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """An ordered set of tensors. Two manifests with the same fingerprint describe the same bytes."""
+
+    tensors: tuple[TensorSpec, ...]
+
+    def __post_init__(self) -> None:
+        names = [t.name for t in self.tensors]
+        if not names:
+            raise UsageError("the model has no tensors")
+        if len(set(names)) != len(names):
+            raise UsageError("the model names a tensor twice")
+        for t in self.tensors:
+            if t.dtype not in _DTYPES:
+                raise UsageError(f"tensor {t.name}: type {t.dtype} cannot travel; use one of {', '.join(_DTYPES)}")
+            if t.role not in _ROLES:
+                raise UsageError(f"tensor {t.name}: role must be parameter or buffer, not {t.role}")
+            if t.role == "parameter" and not t.floating:
+                raise UsageError(f"tensor {t.name}: a parameter must be floating, not {t.dtype}")
+            if "\n" in t.name or "|" in t.name:
+                raise UsageError(f"tensor name {t.name!r} must not contain '|' or a line break")
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        return hashlib.sha256("".join(t.line() for t in self.tensors).encode()).digest()
+
+    @property
+    def parameters(self) -> int:
+        """Number of trained scalars (the paper's P)."""
+        return sum(t.size for t in self.tensors if t.role == "parameter")
+
+    def slots(self, use: Use) -> Iterator[Slot]:
+        offset = 0
+        for spec in self.tensors:
+            slot = Slot(spec, spec.numpy_dtype(use), offset)
+            yield slot
+            offset += slot.nbytes
+
+    def nbytes(self, use: Use) -> int:
+        return sum(slot.nbytes for slot in self.slots(use))
+
+    def views(self, payload: bytearray | memoryview | bytes, use: Use) -> dict[str, NDArray[np.generic]]:
+        """Tensors by name as views into one payload, without copying."""
+        if len(payload) != self.nbytes(use):
+            raise Mismatch(f"payload has {len(payload)} bytes, the manifest asks for {self.nbytes(use)}")
+        return {
+            s.spec.name: np.frombuffer(payload, s.dtype, s.spec.size, s.offset).reshape(s.spec.shape)
+            for s in self.slots(use)
+        }
+
+    def require(self, fingerprint: bytes, whose: str) -> None:
+        if fingerprint != self.fingerprint:
+            raise Mismatch(
+                f"{whose} describes another model: fingerprint {fingerprint.hex()[:16]}, "
+                f"the federation's is {self.fingerprint.hex()[:16]}; check --model and its options",
+                theirs=fingerprint.hex(),
+                ours=self.fingerprint.hex(),
+            )
+
+    def to_pb(self) -> pb.Manifest:
+        return pb.Manifest(
+            tensors=[
+                pb.TensorSpec(
+                    name=t.name,
+                    dtype=pb.DType.Value(f"DTYPE_{t.dtype.upper()}"),
+                    shape=t.shape,
+                    role=pb.Role.Value(f"ROLE_{t.role.upper()}"),
+                )
+                for t in self.tensors
+            ],
+            fingerprint=self.fingerprint,
+        )
+
+    @classmethod
+    def from_pb(cls, message: pb.Manifest) -> Manifest:
+        manifest = cls(
+            tuple(
+                TensorSpec(
+                    name=t.name,
+                    dtype=pb.DType.Name(t.dtype).removeprefix("DTYPE_").lower(),
+                    shape=tuple(t.shape),
+                    role=pb.Role.Name(t.role).removeprefix("ROLE_").lower(),
+                )
+                for t in message.tensors
+            )
+        )
+        manifest.require(message.fingerprint, "the received manifest")
+        return manifest
+
+    @classmethod
+    def of_arrays(cls, arrays: Iterable[tuple[str, NDArray[np.generic]]], buffers: frozenset[str]) -> Manifest:
+        """Manifest of named arrays in their order; names in `buffers` (and anything not floating) become buffers."""
+        codes = {np.dtype(code): name for name, code in _DTYPES.items()}
+        specs = []
+        for name, array in arrays:
+            dtype = codes.get(array.dtype.newbyteorder("=" if array.dtype.itemsize == 1 else "<"), str(array.dtype))
+            role = "buffer" if name in buffers or dtype not in _FLOATS else "parameter"
+            specs.append(TensorSpec(name, dtype, tuple(array.shape), role))
+        return cls(tuple(specs))

@@ -1,0 +1,13 @@
+"""Random streams that depend on what they are for, never on a clock, an attempt or the order of events."""
+
+from __future__ import annotations
+
+import hashlib
+
+__all__ = ["derive"]
+
+
+def derive(seed: int, *purpose: str | int) -> int:
+    """A 63-bit seed for one purpose, e.g. derive(7, "train", round, client, part, epoch)."""
+    text = "\x1f".join([str(seed), *map(str, purpose)])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1

@@ -1,0 +1,1 @@
+"""Stubs generated from protos/puf/v1 by `make protos`."""

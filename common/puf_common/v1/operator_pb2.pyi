@@ -1,0 +1,252 @@
+from puf_common.v1 import federation_pb2 as _federation_pb2
+from puf_common.v1 import tensors_pb2 as _tensors_pb2
+from puf_common.v1 import tickets_pb2 as _tickets_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("federation_id", "title", "position", "rounds_planned", "waiting_for", "clients_active", "clients_alive", "tickets_open", "round", "score", "score_version", "bytes_received", "bytes_sent", "uptime_seconds", "server_version", "rounds_trained")
+    FEDERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_PLANNED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_ALIVE_FIELD_NUMBER: _ClassVar[int]
+    TICKETS_OPEN_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    SCORE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_TRAINED_FIELD_NUMBER: _ClassVar[int]
+    federation_id: str
+    title: str
+    position: _federation_pb2.Position
+    rounds_planned: int
+    waiting_for: str
+    clients_active: int
+    clients_alive: int
+    tickets_open: int
+    round: RoundInfo
+    score: _tickets_pb2.Score
+    score_version: int
+    bytes_received: int
+    bytes_sent: int
+    uptime_seconds: float
+    server_version: str
+    rounds_trained: int
+    def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., position: _Optional[_Union[_federation_pb2.Position, _Mapping]] = ..., rounds_planned: _Optional[int] = ..., waiting_for: _Optional[str] = ..., clients_active: _Optional[int] = ..., clients_alive: _Optional[int] = ..., tickets_open: _Optional[int] = ..., round: _Optional[_Union[RoundInfo, _Mapping]] = ..., score: _Optional[_Union[_tickets_pb2.Score, _Mapping]] = ..., score_version: _Optional[int] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., uptime_seconds: _Optional[float] = ..., server_version: _Optional[str] = ..., rounds_trained: _Optional[int] = ...) -> None: ...
+
+class ClientInfo(_message.Message):
+    __slots__ = ("name", "membership", "status", "alive", "samples", "holdout_samples", "first_round", "last_round", "device", "activity", "silent_seconds")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    HOLDOUT_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    LAST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    SILENT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    membership: int
+    status: str
+    alive: bool
+    samples: int
+    holdout_samples: int
+    first_round: int
+    last_round: int
+    device: str
+    activity: str
+    silent_seconds: float
+    def __init__(self, name: _Optional[str] = ..., membership: _Optional[int] = ..., status: _Optional[str] = ..., alive: _Optional[bool] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., first_round: _Optional[int] = ..., last_round: _Optional[int] = ..., device: _Optional[str] = ..., activity: _Optional[str] = ..., silent_seconds: _Optional[float] = ...) -> None: ...
+
+class ListClientsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListClientsReply(_message.Message):
+    __slots__ = ("clients",)
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    clients: _containers.RepeatedCompositeFieldContainer[ClientInfo]
+    def __init__(self, clients: _Optional[_Iterable[_Union[ClientInfo, _Mapping]]] = ...) -> None: ...
+
+class RoundInfo(_message.Message):
+    __slots__ = ("number", "attempt", "kind", "phase", "base_version", "expected", "received", "missing", "opened_at", "committed_at", "bytes_down", "bytes_up", "samples_processed", "train_loss", "tickets")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    OPENED_AT_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_AT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_DOWN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_UP_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PROCESSED_FIELD_NUMBER: _ClassVar[int]
+    TRAIN_LOSS_FIELD_NUMBER: _ClassVar[int]
+    TICKETS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    attempt: int
+    kind: str
+    phase: str
+    base_version: int
+    expected: int
+    received: int
+    missing: _containers.RepeatedScalarFieldContainer[str]
+    opened_at: float
+    committed_at: float
+    bytes_down: int
+    bytes_up: int
+    samples_processed: int
+    train_loss: float
+    tickets: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, number: _Optional[int] = ..., attempt: _Optional[int] = ..., kind: _Optional[str] = ..., phase: _Optional[str] = ..., base_version: _Optional[int] = ..., expected: _Optional[int] = ..., received: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., opened_at: _Optional[float] = ..., committed_at: _Optional[float] = ..., bytes_down: _Optional[int] = ..., bytes_up: _Optional[int] = ..., samples_processed: _Optional[int] = ..., train_loss: _Optional[float] = ..., tickets: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListRoundsRequest(_message.Message):
+    __slots__ = ("limit",)
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+
+class ListRoundsReply(_message.Message):
+    __slots__ = ("rounds",)
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    rounds: _containers.RepeatedCompositeFieldContainer[RoundInfo]
+    def __init__(self, rounds: _Optional[_Iterable[_Union[RoundInfo, _Mapping]]] = ...) -> None: ...
+
+class ListTicketsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTicketsReply(_message.Message):
+    __slots__ = ("tickets",)
+    TICKETS_FIELD_NUMBER: _ClassVar[int]
+    tickets: _containers.RepeatedCompositeFieldContainer[_tickets_pb2.Ticket]
+    def __init__(self, tickets: _Optional[_Iterable[_Union[_tickets_pb2.Ticket, _Mapping]]] = ...) -> None: ...
+
+class ModelInfo(_message.Message):
+    __slots__ = ("version", "round", "digest", "byte_length", "status", "created_at", "score")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    BYTE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    round: int
+    digest: bytes
+    byte_length: int
+    status: str
+    created_at: float
+    score: _tickets_pb2.Score
+    def __init__(self, version: _Optional[int] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., byte_length: _Optional[int] = ..., status: _Optional[str] = ..., created_at: _Optional[float] = ..., score: _Optional[_Union[_tickets_pb2.Score, _Mapping]] = ...) -> None: ...
+
+class ListModelsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListModelsReply(_message.Message):
+    __slots__ = ("models",)
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    models: _containers.RepeatedCompositeFieldContainer[ModelInfo]
+    def __init__(self, models: _Optional[_Iterable[_Union[ModelInfo, _Mapping]]] = ...) -> None: ...
+
+class PauseRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PauseReply(_message.Message):
+    __slots__ = ("position",)
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    position: _federation_pb2.Position
+    def __init__(self, position: _Optional[_Union[_federation_pb2.Position, _Mapping]] = ...) -> None: ...
+
+class ResumeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResumeReply(_message.Message):
+    __slots__ = ("position",)
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    position: _federation_pb2.Position
+    def __init__(self, position: _Optional[_Union[_federation_pb2.Position, _Mapping]] = ...) -> None: ...
+
+class ExtendRequest(_message.Message):
+    __slots__ = ("rounds",)
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    rounds: int
+    def __init__(self, rounds: _Optional[int] = ...) -> None: ...
+
+class ExtendReply(_message.Message):
+    __slots__ = ("rounds_planned", "position")
+    ROUNDS_PLANNED_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    rounds_planned: int
+    position: _federation_pb2.Position
+    def __init__(self, rounds_planned: _Optional[int] = ..., position: _Optional[_Union[_federation_pb2.Position, _Mapping]] = ...) -> None: ...
+
+class StopRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StopReply(_message.Message):
+    __slots__ = ("position",)
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    position: _federation_pb2.Position
+    def __init__(self, position: _Optional[_Union[_federation_pb2.Position, _Mapping]] = ...) -> None: ...
+
+class ExportModelRequest(_message.Message):
+    __slots__ = ("version", "allow_unready")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_UNREADY_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    allow_unready: bool
+    def __init__(self, version: _Optional[int] = ..., allow_unready: _Optional[bool] = ...) -> None: ...
+
+class ExportModelReply(_message.Message):
+    __slots__ = ("header", "chunk")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    header: ExportHeader
+    chunk: _tensors_pb2.Chunk
+    def __init__(self, header: _Optional[_Union[ExportHeader, _Mapping]] = ..., chunk: _Optional[_Union[_tensors_pb2.Chunk, _Mapping]] = ...) -> None: ...
+
+class ExportHeader(_message.Message):
+    __slots__ = ("model", "status", "manifest")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    model: _federation_pb2.ModelHeader
+    status: str
+    manifest: _tensors_pb2.Manifest
+    def __init__(self, model: _Optional[_Union[_federation_pb2.ModelHeader, _Mapping]] = ..., status: _Optional[str] = ..., manifest: _Optional[_Union[_tensors_pb2.Manifest, _Mapping]] = ...) -> None: ...
+
+class ReadmitRequest(_message.Message):
+    __slots__ = ("client",)
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    client: str
+    def __init__(self, client: _Optional[str] = ...) -> None: ...
+
+class ReadmitReply(_message.Message):
+    __slots__ = ("client",)
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    client: ClientInfo
+    def __init__(self, client: _Optional[_Union[ClientInfo, _Mapping]] = ...) -> None: ...
