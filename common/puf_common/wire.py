@@ -1,0 +1,84 @@
+"""Tensor bytes as chunks, both ways. Nothing but the whole payload, in order and with the right digest, passes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from puf_common.errors import Corrupted, InvalidUpdate
+from puf_common.v1 import tensors_pb2 as pb
+
+__all__ = ["CHUNK_BYTES", "Assembler", "Payload", "chunks", "digest"]
+
+Payload = bytes | bytearray | memoryview
+# Smaller chunks cost throughput, larger ones memory.
+CHUNK_BYTES = 1 << 20
+
+
+def digest(payload: Payload) -> bytes:
+    """SHA-256 of the tensor bytes, as headers state it."""
+    return hashlib.sha256(payload).digest()
+
+
+def chunks(payload: Payload, chunk_bytes: int = CHUNK_BYTES) -> Iterator[pb.Chunk]:
+    """The payload in pieces. A fresh iterator for every attempt: half-read ones cannot be sent again."""
+    if chunk_bytes <= 0:
+        raise ValueError(f"chunk_bytes must be positive, not {chunk_bytes}")
+    view = memoryview(payload).cast("B")
+    for start in range(0, len(view), chunk_bytes):
+        yield pb.Chunk(offset=start, data=bytes(view[start : start + chunk_bytes]))
+
+
+class Assembler:
+    """Puts chunks back together in memory allocated once; the digest is computed along the way."""
+
+    def __init__(self, total_bytes: int, digest: bytes) -> None:
+        if len(digest) != hashlib.sha256().digest_size:
+            raise InvalidUpdate(f"the stated digest has {len(digest)} bytes; SHA-256 has 32")
+        self._payload = bytearray(total_bytes)
+        self._bytes = np.frombuffer(self._payload, np.uint8)
+        self._received = 0
+        self._stated = digest
+        self._hash = hashlib.sha256()
+
+    @property
+    def received(self) -> int:
+        return self._received
+
+    def add(self, chunk: pb.Chunk) -> None:
+        """Takes the next chunk. A gap, an overlap, an empty chunk or one past the end is refused."""
+        data, end = chunk.data, chunk.offset + len(chunk.data)
+        if chunk.offset != self._received:
+            raise InvalidUpdate(
+                f"a chunk starts at byte {chunk.offset}, expected was {self._received}",
+                expected=self._received,
+                offset=chunk.offset,
+            )
+        if not data:
+            raise InvalidUpdate(f"the chunk at byte {chunk.offset} is empty", offset=chunk.offset)
+        if end > len(self._payload):
+            raise InvalidUpdate(
+                f"chunks reach byte {end}, the header announced {len(self._payload)}", announced=len(self._payload)
+            )
+        # np.copyto and hashlib release the interpreter lock; assignment to a slice of a bytearray would hold it.
+        np.copyto(self._bytes[chunk.offset : end], np.frombuffer(data, np.uint8))
+        self._hash.update(data)
+        self._received = end
+
+    def finish(self) -> bytearray:
+        """The whole payload, once everything has arrived unharmed."""
+        if self._received != len(self._payload):
+            raise InvalidUpdate(
+                f"the stream ended after {self._received} of {len(self._payload)} bytes",
+                received=self._received,
+                announced=len(self._payload),
+            )
+        if self._hash.digest() != self._stated:
+            raise Corrupted(
+                "the bytes do not match their digest",
+                stated=self._stated.hex(),
+                computed=self._hash.hexdigest(),
+            )
+        return self._payload
