@@ -1,0 +1,209 @@
+"""`puf-server`: make a federation, serve it, look at it, steer it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from puf_common.exits import Exit
+from puf_common.settings import Parser, add_settings, guarded, resolve
+
+if TYPE_CHECKING:
+    from puf_server.control import Control
+
+__all__ = ["main"]
+
+OPERATOR = "127.0.0.1:7301"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return guarded(lambda: _main(sys.argv[1:] if argv is None else list(argv)))
+
+
+def _main(argv: list[str]) -> int:
+    parser = _parser(argv)
+    arguments = parser.parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = arguments.run
+    return run(arguments)
+
+
+def _parser(argv: list[str]) -> Parser:
+    parser = Parser(prog="puf-server", description="The aggregation server of a federation that can forget.")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=Parser)
+    chosen = next((word for word in argv if not word.startswith("-")), "")
+
+    init = commands.add_parser("init", help="make a federation: state directory and initial model")
+    init.set_defaults(run=_init)
+    serve = commands.add_parser("serve", help="serve a federation until it is stopped")
+    serve.set_defaults(run=_serve)
+    # Settings are built by pydantic; only the command that is asked for pays for it.
+    if chosen == "init":
+        from puf_server.init import InitSettings
+
+        add_settings(init, InitSettings, nested=True)
+    if chosen == "serve":
+        from puf_server.serve_settings import ServeSettings
+
+        add_settings(serve, ServeSettings)
+
+    def operator(name: str, help_text: str, run: Callable[[Control, argparse.Namespace], int]) -> Parser:
+        command: Parser = commands.add_parser(name, help=help_text, description=help_text)
+        command.add_argument(
+            "--operator", metavar="HOST:PORT", default=None, help=f"operator port (default {OPERATOR})"
+        )
+        command.set_defaults(run=lambda arguments: _with_control(arguments, run))
+        return command
+
+    for name, help_text, shown in (
+        ("status", "everything at a glance", _status),
+        ("rounds", "rounds, newest first", _rounds),
+        ("tickets", "requests to be forgotten, newest first", _tickets),
+        ("models", "model versions, newest first", _models),
+    ):
+        command = operator(name, help_text, shown)
+        command.add_argument("--json", action="store_true", help="for programs")
+    clients = operator("clients", "the roster, or readmit a forgotten name", _clients)
+    clients.add_argument("action", nargs="?", choices=["list", "readmit"], default="list")
+    clients.add_argument("name", nargs="?", help="client to readmit")
+    clients.add_argument("--json", action="store_true", help="for programs")
+    export = operator("export", "write a model as a safetensors file", _export)
+    export.add_argument("--out", required=True, type=Path, metavar="FILE")
+    export.add_argument("--version", type=int, metavar="N", help="model version (default: the newest that is ready)")
+    export.add_argument("--unready", action="store_true", help="also a model that is withdrawn or not recovered")
+    operator("pause", "hand out no work and close no round until resume", _pause)
+    operator("resume", "go on after pause, or after the federation halted by itself", _resume)
+    extend = operator("extend", "add training rounds", _extend)
+    extend.add_argument("--rounds", required=True, type=int, metavar="N")
+    operator("stop", "send clients home and end the server", _stop)
+    return parser
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    from puf_server.init import InitSettings, init
+
+    settings = resolve(InitSettings, arguments)
+    config, manifest = init(settings)
+    print(f"federation {config.id} made in {settings.state}")
+    print(f"model {config.model}: {manifest.parameters:,} parameters, fingerprint {manifest.fingerprint.hex()[:16]}")
+    print(f"next: puf-server serve --state {settings.state} --insecure")
+    return Exit.OK
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from puf_server.serve_settings import ServeSettings, run
+
+    run(resolve(ServeSettings, arguments))
+    return Exit.OK
+
+
+def _with_control(arguments: argparse.Namespace, run: Callable[[Control, argparse.Namespace], int]) -> int:
+    import os
+
+    from puf_server.control import Control
+
+    with Control(arguments.operator or os.environ.get("PUF_OPERATOR") or OPERATOR) as control:
+        return run(control, arguments)
+
+
+def _print_json(messages: Any) -> int:
+    from google.protobuf.json_format import MessageToDict
+
+    def plain(message: Any) -> Any:
+        return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+
+    shown = [plain(m) for m in messages] if isinstance(messages, list) else plain(messages)
+    print(json.dumps(shown, indent=1))
+    return Exit.OK
+
+
+def _status(control: Control, arguments: argparse.Namespace) -> int:
+    reply = control.status()
+    if arguments.json:
+        return _print_json(reply)
+    from puf_server import show
+
+    show.status(reply)
+    return Exit.OK
+
+
+def _rounds(control: Control, arguments: argparse.Namespace) -> int:
+    found = control.rounds()
+    if arguments.json:
+        return _print_json(found)
+    from puf_server import show
+
+    show.rounds(found)
+    return Exit.OK
+
+
+def _tickets(control: Control, arguments: argparse.Namespace) -> int:
+    found = control.tickets()
+    if arguments.json:
+        return _print_json(found)
+    from puf_server import show
+
+    show.tickets(found)
+    return Exit.OK
+
+
+def _models(control: Control, arguments: argparse.Namespace) -> int:
+    found = control.models()
+    if arguments.json:
+        return _print_json(found)
+    from puf_server import show
+
+    show.models(found)
+    return Exit.OK
+
+
+def _clients(control: Control, arguments: argparse.Namespace) -> int:
+    from puf_common.errors import UsageError
+
+    if arguments.action == "readmit":
+        if not arguments.name:
+            raise UsageError("say whom to readmit: puf-server clients readmit NAME")
+        control.readmit(arguments.name)
+        print(f"{arguments.name} may join again with --rejoin")
+        return Exit.OK
+    found = control.clients()
+    if arguments.json:
+        return _print_json(found)
+    from puf_server import show
+
+    show.clients(found)
+    return Exit.OK
+
+
+def _export(control: Control, arguments: argparse.Namespace) -> int:
+    header = control.export(arguments.out, arguments.version, unready=arguments.unready)
+    model = header.model
+    print(f"model {model.version} (round {model.round}, {header.status}) written to {arguments.out}")
+    print(f"sha256 {model.digest.hex()}")
+    return Exit.OK
+
+
+def _pause(control: Control, _: argparse.Namespace) -> int:
+    control.pause()
+    print("paused; `puf-server resume` goes on")
+    return Exit.OK
+
+
+def _resume(control: Control, _: argparse.Namespace) -> int:
+    control.resume()
+    print("resumed")
+    return Exit.OK
+
+
+def _extend(control: Control, arguments: argparse.Namespace) -> int:
+    print(f"{control.extend(arguments.rounds)} training rounds planned in all")
+    return Exit.OK
+
+
+def _stop(control: Control, _: argparse.Namespace) -> int:
+    control.stop()
+    print("stopping; the state stays and can be served again")
+    return Exit.OK

@@ -1,0 +1,102 @@
+"""The operator's side of puf.v1.Operator: a small blocking client, for the command line and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import grpc
+
+from puf_common.errors import Corrupted
+from puf_common.manifest import Manifest
+from puf_common.modelfile import save
+from puf_common.rpc import channel_options, error_from
+from puf_common.v1 import operator_pb2 as op
+from puf_common.v1 import operator_pb2_grpc as rpc
+from puf_common.wire import Assembler
+
+__all__ = ["Control"]
+
+_DEADLINE = 20.0
+_EXPORT_DEADLINE = 3600.0
+R = TypeVar("R")
+
+
+class Control:
+    """Speaks to a running server's operator port. Failures are PufErrors."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._channel = grpc.insecure_channel(target, options=channel_options(target))
+        self._stub = rpc.OperatorStub(self._channel)
+
+    def __enter__(self) -> Control:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channel.close()
+
+    def _call(self, method: Callable[..., R], request: Any) -> R:
+        try:
+            return method(request, timeout=_DEADLINE)
+        except grpc.RpcError as error:
+            raise error_from(error, self._target) from None
+
+    def status(self) -> op.StatusReply:
+        return self._call(self._stub.Status, op.StatusRequest())
+
+    def clients(self) -> list[op.ClientInfo]:
+        return list(self._call(self._stub.ListClients, op.ListClientsRequest()).clients)
+
+    def rounds(self, limit: int = 20) -> list[op.RoundInfo]:
+        return list(self._call(self._stub.ListRounds, op.ListRoundsRequest(limit=limit)).rounds)
+
+    def tickets(self) -> list[Any]:
+        return list(self._call(self._stub.ListTickets, op.ListTicketsRequest()).tickets)
+
+    def models(self) -> list[op.ModelInfo]:
+        return list(self._call(self._stub.ListModels, op.ListModelsRequest()).models)
+
+    def pause(self) -> None:
+        self._call(self._stub.Pause, op.PauseRequest())
+
+    def resume(self) -> None:
+        self._call(self._stub.Resume, op.ResumeRequest())
+
+    def extend(self, rounds: int) -> int:
+        return self._call(self._stub.Extend, op.ExtendRequest(rounds=rounds)).rounds_planned
+
+    def stop(self) -> None:
+        self._call(self._stub.Stop, op.StopRequest())
+
+    def readmit(self, client: str) -> op.ClientInfo:
+        return self._call(self._stub.Readmit, op.ReadmitRequest(client=client)).client
+
+    def export(self, path: Path, version: int | None = None, *, unready: bool = False) -> op.ExportHeader:
+        """Writes a model as a safetensors file, verified; the file appears whole or not at all."""
+        request = op.ExportModelRequest(allow_unready=unready)
+        if version is not None:
+            request.version = version
+        try:
+            frames = iter(self._stub.ExportModel(request, timeout=_EXPORT_DEADLINE))
+            header = next(frames).header
+            assembler = Assembler(header.model.byte_length, header.model.digest)
+            for frame in frames:
+                assembler.add(frame.chunk)
+        except grpc.RpcError as error:
+            raise error_from(error, self._target) from None
+        except StopIteration:
+            raise Corrupted("the export ended before it began") from None
+        manifest = Manifest.from_pb(header.manifest)
+        facts = {
+            "version": str(header.model.version),
+            "round": str(header.model.round),
+            "status": header.status,
+            "digest": header.model.digest.hex(),
+        }
+        save(path, manifest, assembler.finish(), facts)
+        return header

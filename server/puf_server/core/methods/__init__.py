@@ -1,0 +1,1 @@
+"""Unlearning methods, one file each: what a method asks of whom, and how what comes back is weighed."""

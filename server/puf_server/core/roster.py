@@ -1,0 +1,176 @@
+"""Who belongs to the federation, and who is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import ceil
+from random import Random
+
+from puf_common.errors import Forgotten, NotFound, NotNow, Superseded, UnknownSession, WorkerAlive
+from puf_common.seeds import derive
+from puf_server.core.config import FederationConfig
+from puf_server.core.state import Member, MemberStatus, State
+
+__all__ = [
+    "absentees",
+    "beat",
+    "cohort",
+    "evaluators",
+    "join",
+    "leave",
+    "member_of",
+    "readmit",
+    "required",
+    "retained",
+    "session_member",
+    "worker_alive",
+]
+
+
+def join(
+    state: State,
+    config: FederationConfig,
+    name: str,
+    *,
+    instance: str,
+    token: str,
+    samples: int,
+    holdout: int,
+    device: str,
+    rejoin: bool,
+    only_if_no_worker: bool,
+    now: float,
+) -> State:
+    """A worker enters the roster or re-attaches to it; the newest process wins, the same process keeps its session.
+
+    A session is its generation and a random token: an older generation was superseded, a newer one is not known here
+    (the state was restored from a backup) and has to join again.
+    """
+    member = state.members.get(name)
+    if member is None or (member.status is MemberStatus.READMITTED and rejoin):
+        member = Member(
+            name=name,
+            membership=member.membership + 1 if member else 1,
+            status=MemberStatus.ACTIVE,
+            samples=samples,
+            holdout=holdout,
+            generation=member.generation if member else 0,
+            session="",
+            instance="",
+            device=device,
+            joined_at=now,
+        )
+        state = state.note("client.joined", now, client=name, membership=member.membership, samples=samples)
+    if member.status is MemberStatus.FORGOTTEN:
+        raise Forgotten(
+            f"{name} was forgotten by this federation; to return, the operator runs `puf-server clients readmit {name}` "
+            "and the client joins with --rejoin",
+            client=name,
+        )
+    if member.status is MemberStatus.READMITTED:
+        raise Forgotten(f"{name} was forgotten and readmitted; join with --rejoin to start anew", client=name)
+    if only_if_no_worker and member.instance != instance and worker_alive(state, name, config, now):
+        raise WorkerAlive(f"a process works as {name} already", client=name)
+    if member.samples != samples:
+        state = state.note("client.samples_changed", now, client=name, before=member.samples, after=samples)
+    if member.instance != instance:
+        generation = member.generation + 1
+        member = replace(member, generation=generation, session=f"{generation}.{token}", instance=instance)
+    member = replace(member, samples=samples, holdout=holdout, device=device)
+    return _seen(state.with_member(member), name, now)
+
+
+def leave(state: State, name: str, session: str, now: float) -> State:
+    """A worker goes home by itself: it stays a member but is not waited for."""
+    member = state.members.get(name)
+    if member is None or member.session != session or name not in state.seen:
+        return state
+    seen = {n: at for n, at in state.seen.items() if n != name}
+    return replace(state.note("client.left", now, client=name), seen=seen)
+
+
+def beat(state: State, name: str, session: str, activity: str, now: float) -> State:
+    session_member(state, name, session)
+    return replace(_seen(state, name, now), activity={**state.activity, name: activity[:200]})
+
+
+def readmit(state: State, name: str, now: float) -> State:
+    """The operator's word that a forgotten name may join again, as a new membership."""
+    member = member_of(state, name)
+    if member.status is MemberStatus.ACTIVE:
+        raise NotNow(f"{name} was not forgotten; there is nothing to readmit", client=name)
+    member = replace(member, status=MemberStatus.READMITTED)
+    return state.with_member(member).note("client.readmitted", now, client=name)
+
+
+def member_of(state: State, name: str) -> Member:
+    member = state.members.get(name)
+    if member is None:
+        raise NotFound(f"{name} never joined this federation; start it with `puf-client run` first", client=name)
+    return member
+
+
+def session_member(state: State, name: str, session: str) -> Member:
+    """The member behind a worker's call; refuses sessions that are unknown, replaced or over."""
+    member = state.members.get(name)
+    if member is None:
+        raise UnknownSession(f"{name} is not on the roster of this federation: join first", client=name)
+    if member.status is not MemberStatus.ACTIVE:
+        raise Forgotten(f"{name} was forgotten by this federation", client=name)
+    if member.session != session:
+        generation = session.partition(".")[0]
+        if generation.isdecimal() and int(generation) < member.generation:
+            raise Superseded(f"a newer process works as {name}; this one must stop", client=name)
+        raise UnknownSession(f"this session of {name} is unknown: join again", client=name)
+    return member
+
+
+def worker_alive(state: State, name: str, config: FederationConfig, now: float) -> bool:
+    return state.alive(name, now, config.plan.absent_seconds)
+
+
+def absentees(names: Iterable[str], state: State, config: FederationConfig, now: float) -> list[str]:
+    return [name for name in names if not worker_alive(state, name, config, now)]
+
+
+def retained(state: State) -> list[Member]:
+    """Members that train and have not asked to be forgotten, by name."""
+    out = state.kept_out()
+    return [m for name, m in sorted(state.members.items()) if m.trains and name not in out]
+
+
+def required(state: State, config: FederationConfig) -> int:
+    """How many clients must be alive before a training round opens: the plan's number, less those who left for good."""
+    gone = sum(m.status is not MemberStatus.ACTIVE for m in state.members.values())
+    return max(1, config.plan.min_clients - gone - len(state.kept_out()))
+
+
+def cohort(members: list[Member], state: State, config: FederationConfig, now: float) -> list[Member]:
+    """Those of `members` that are alive, or the plan's share of them, drawn by seed and round alone."""
+    alive = [m for m in members if worker_alive(state, m.name, config, now)]
+    size = ceil(config.plan.participation * len(alive))
+    if size == len(alive):
+        return alive
+    drawn = Random(derive(config.recipe.seed, "cohort", state.number + 1)).sample(alive, size)  # noqa: S311
+    return sorted(drawn, key=lambda m: m.name)
+
+
+def evaluators(state: State, config: FederationConfig, now: float) -> tuple[str, ...]:
+    """Who measures models: dedicated evaluators where there are any, else retained clients with hold-outs."""
+    out = state.kept_out()
+    able = [
+        m
+        for name, m in sorted(state.members.items())
+        if m.status is MemberStatus.ACTIVE and m.holdout > 0 and name not in out
+    ]
+    able = [m for m in able if worker_alive(state, m.name, config, now)]
+    chosen = [m for m in able if m.samples == 0] or able
+    if len(chosen) > config.plan.max_evaluators:
+        draw = Random(derive(config.recipe.seed, "evaluators", state.number))  # noqa: S311
+        chosen = draw.sample(chosen, config.plan.max_evaluators)
+    return tuple(sorted(m.name for m in chosen))
+
+
+def _seen(state: State, name: str, now: float) -> State:
+    return replace(state, seen={**state.seen, name: now})

@@ -1,0 +1,317 @@
+"""A round from opening to commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
+
+from puf_common.errors import Conflict, InvalidUpdate, StaleRound
+from puf_server.core import roster
+from puf_server.core.config import FederationConfig
+from puf_server.core.state import (
+    Kind,
+    Member,
+    ModelStatus,
+    ModelVersion,
+    Part,
+    Received,
+    Round,
+    RoundPhase,
+    RoundRecord,
+    Slot,
+    State,
+)
+
+__all__ = [
+    "abandon",
+    "check_header",
+    "close_if_due",
+    "commit",
+    "decline",
+    "drop_client",
+    "expected_slot",
+    "fold",
+    "open_round",
+    "ordinary_slots",
+    "receive",
+    "samples_changed",
+    "stalled",
+]
+
+
+def ordinary_slots(members: Sequence[Member], config: FederationConfig) -> tuple[Slot, ...]:
+    return tuple(
+        Slot(
+            client=m.name,
+            membership=m.membership,
+            part=Part.MAIN,
+            samples=m.samples,
+            epochs=float(config.recipe.epochs),
+        )
+        for m in members
+    )
+
+
+def open_round(
+    state: State,
+    config: FederationConfig,
+    kind: Kind,
+    slots: tuple[Slot, ...],
+    now: float,
+    *,
+    denominator: int | None = None,
+    base: int | None = None,
+) -> State:
+    """Opens round `number + 1`. The cohort is part of the state, so it is on disk before anybody is asked."""
+    number, attempt = state.number + 1, state.attempt + 1
+    current = Round(
+        number=number,
+        attempt=attempt,
+        kind=kind,
+        base=state.version if base is None else base,
+        lr=config.recipe.lr_at(number),
+        slots=slots,
+        opened_at=now,
+        deadline_at=_deadline(config, now),
+        denominator=denominator,
+    )
+    state = replace(state, round=current, attempt=attempt, nbytes_down=0)
+    return state.note(
+        "round.opened", now, round=number, attempt=attempt, kind=kind.value, clients=sorted({s.client for s in slots})
+    )
+
+
+def expected_slot(
+    state: State, name: str, *, membership: int, number: int, attempt: int, part: Part
+) -> tuple[Round, Slot]:
+    """The slot an update is for; refuses what no round expects, naming the round that is current."""
+    current = state.round
+    slot = None
+    if current is not None and (current.number, current.attempt) == (number, attempt):
+        slot = next((s for s in current.slots if (s.client, s.membership, s.part) == (name, membership, part)), None)
+    if current is None or slot is None:
+        raise StaleRound(
+            f"no update of {name} is expected for round {number}, attempt {attempt}, part {part}",
+            current_round=current.number if current else state.number,
+            current_attempt=current.attempt if current else 0,
+        )
+    if current.phase is RoundPhase.FOLDING and slot.key not in current.received:
+        raise StaleRound(f"round {number} has closed without this update of {name}", current_round=number + 1)
+    return current, slot
+
+
+def check_header(current: Round, slot: Slot, *, base: int, samples: int, applied_scale: float) -> None:
+    """What can be judged before a single tensor byte is read."""
+    if base != current.base:
+        raise StaleRound(
+            f"the update starts from model {base}, the round from {current.base}", current_round=current.number
+        )
+    if samples < 1 or samples > slot.samples or (current.denominator is not None and samples != slot.samples):
+        raise InvalidUpdate(
+            f"the update states {samples} samples, announced were {slot.samples}", announced=slot.samples
+        )
+    wanted = slot.scale if slot.flip == "client" else 1.0
+    if applied_scale != wanted:
+        raise InvalidUpdate(
+            f"the update was scaled by {applied_scale!r}, assigned was {wanted!r} on the side of the {slot.flip}",
+            assigned=wanted,
+        )
+
+
+def receive(
+    state: State,
+    name: str,
+    *,
+    membership: int,
+    number: int,
+    attempt: int,
+    part: Part,
+    base: int,
+    applied_scale: float,
+    update: Received,
+) -> tuple[State, bool]:
+    """Books an update that is verified and on disk; True when the very same had been booked before."""
+    current, slot = expected_slot(state, name, membership=membership, number=number, attempt=attempt, part=part)
+    check_header(current, slot, base=base, samples=update.samples, applied_scale=applied_scale)
+    known = current.received.get(slot.key)
+    if known is not None:
+        if known.digest != update.digest:
+            raise Conflict(f"{name} has sent another update for round {number} already", digest=known.digest)
+        return state, True
+    received = {**current.received, slot.key: update}
+    return replace(state, round=replace(current, received=received)), False
+
+
+def close_if_due(state: State, config: FederationConfig, now: float) -> State:
+    """Closes an ordinary round on all, or on quorum when the rest is absent or late; below quorum it is repeated."""
+    current = state.round
+    if current is None or current.phase is not RoundPhase.COLLECTING:
+        return state
+    if not current.slots:
+        return abandon(state, now, "nobody is left in it")
+    if not current.missing:
+        return fold(state, now)
+    waiting = hopeful(current, state, config, now)
+    if waiting:
+        return state
+    if _has_quorum(current, config):
+        return fold(state.note("round.closed_without", now, round=current.number, clients=_names(current.missing)), now)
+    return _repeat(state, config, current, now)
+
+
+def hopeful(current: Round, state: State, config: FederationConfig, now: float) -> tuple[Slot, ...]:
+    """Missing updates that may still come in time: not declined, not late, their clients alive."""
+    if current.deadline_at is not None and now >= current.deadline_at:
+        return ()
+    return tuple(
+        s
+        for s in current.missing
+        if s.key not in current.declined and roster.worker_alive(state, s.client, config, now)
+    )
+
+
+def stalled(state: State, config: FederationConfig, now: float) -> bool:
+    """Whether the round under way can neither close nor hope; somebody's erasure must not wait behind it."""
+    current = state.round
+    if current is None or current.phase is not RoundPhase.COLLECTING:
+        return False
+    return not hopeful(current, state, config, now) and not _has_quorum(current, config)
+
+
+def _has_quorum(current: Round, config: FederationConfig) -> bool:
+    return len(current.received) >= max(1, ceil(config.plan.quorum * len(current.slots)))
+
+
+def _repeat(state: State, config: FederationConfig, current: Round, now: float) -> State:
+    """Keeps attempt and what was received; gives places of those who stay away to others that are alive."""
+    away = {s.client for s in current.missing if s.key in current.declined}
+    absent = sorted(away | set(roster.absentees((s.client for s in current.missing), state, config, now)))
+    taken = {s.client for s in current.slots}
+    spare = [
+        m for m in roster.retained(state) if m.name not in taken and roster.worker_alive(state, m.name, config, now)
+    ]
+    swapped = dict(zip(absent, ordinary_slots(spare, config), strict=False))
+    late = current.deadline_at is not None and now >= current.deadline_at
+    if not swapped and not late:
+        return state
+    slots = tuple(sorted((swapped.get(s.client, s) for s in current.slots), key=lambda s: s.client))
+    repeated = replace(current, slots=slots, deadline_at=_deadline(config, now), repeats=current.repeats + 1)
+    missing = _names(repeated.missing)
+    return replace(state, round=repeated).note("round.repeated", now, round=current.number, missing=missing)
+
+
+def abandon(state: State, now: float, why: str) -> State:
+    """Drops the round under way; the model stays as it is and the next attempt has a number of its own."""
+    current = state.round
+    if current is None:
+        return state
+    state = replace(state, round=None)
+    return state.note("round.abandoned", now, round=current.number, attempt=current.attempt, why=why)
+
+
+def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: float) -> State:
+    """The round's sum is the new model. Contributions of the round are counted, then forgotten."""
+    current = state.round
+    if current is None or current.phase is not RoundPhase.FOLDING:
+        raise AssertionError("only a round that is being folded can be committed")
+    version = state.version + 1
+    model = ModelVersion(
+        version=version, round=current.number, digest=digest, nbytes=nbytes, status=status, created_at=now
+    )
+    updates = current.received.values()
+    losses = [(u.train_loss, u.samples) for u in updates if u.train_loss is not None]
+    weight = sum(n for _, n in losses)
+    record = RoundRecord(
+        number=current.number,
+        attempt=current.attempt,
+        kind=current.kind,
+        base=current.base,
+        version=version,
+        expected=len(current.slots),
+        contributions=len(current.received),
+        opened_at=current.opened_at,
+        committed_at=now,
+        nbytes_up=sum(u.nbytes for u in updates),
+        nbytes_down=state.nbytes_down,
+        samples_processed=sum(u.samples_processed for u in updates),
+        train_loss=sum(loss * n for loss, n in losses) / weight if weight else None,
+        tickets=current.tickets,
+    )
+    members = dict(state.members)
+    for slot in current.slots:
+        member = members.get(slot.client)
+        if slot.key in current.received and not slot.negated and member and member.membership == slot.membership:
+            members[slot.client] = replace(
+                member, first_round=member.first_round or current.number, last_round=current.number
+            )
+    state = replace(
+        state,
+        version=version,
+        number=current.number,
+        attempt=0,
+        trained=state.trained + (current.kind is Kind.TRAIN),
+        round=None,
+        nbytes_down=0,
+        members=members,
+        records={**state.records, record.number: record},
+    )
+    return state.with_model(model).note(
+        "round.committed", now, round=current.number, kind=current.kind.value, version=version, digest=digest
+    )
+
+
+def decline(state: State, name: str, key: str, reason: str, now: float) -> State:
+    """The client says that it will not fill its slot, so that nobody waits for it."""
+    current = state.round
+    if current is None or all(s.key != key or s.client != name for s in current.missing):
+        return state
+    state = replace(state, round=replace(current, declined={**current.declined, key: reason[:500]}))
+    return state.note("round.declined", now, round=current.number, client=name, why=reason[:500])
+
+
+def drop_client(state: State, name: str, now: float) -> State:
+    """Takes a client out of the ordinary work under way: its slot goes, and what it had sent is not folded.
+
+    A sum that is being computed is outdated by this and will be computed anew. In an unlearning round the frozen n stays:
+    the client contributes zero.
+    """
+    current = state.round
+    if current is None or not any(s.client == name and not s.ticket for s in current.slots):
+        return state
+    slots = tuple(s for s in current.slots if s.client != name or s.ticket)
+    keys = {s.key for s in slots}
+    received = {key: update for key, update in current.received.items() if key in keys}
+    current = replace(
+        current, slots=slots, received=received, phase=RoundPhase.COLLECTING, revision=current.revision + 1
+    )
+    return replace(state, round=current).note("round.slot_dropped", now, round=current.number, client=name)
+
+
+def samples_changed(state: State, name: str, now: float) -> State:
+    """A client that joined again with another sample count outdates the frozen n of an unlearning round under way."""
+    current = state.round
+    if current is None or current.denominator is None:
+        return state
+    samples = state.members[name].samples
+    open_slots = [s for s in current.missing if s.client == name and s.part is not Part.FORGET]
+    if all(s.samples == samples for s in open_slots):
+        return state
+    return abandon(state, now, f"{name} came back with {samples} samples")
+
+
+def fold(state: State, now: float) -> State:
+    """Closes the round: what was received is summed from here on, nothing is added."""
+    current = state.round
+    if current is None:
+        raise AssertionError("no round to fold")
+    state = replace(state, round=replace(current, phase=RoundPhase.FOLDING))
+    return state.note("round.closed", now, round=current.number, received=len(current.received))
+
+
+def _deadline(config: FederationConfig, now: float) -> float | None:
+    return now + config.plan.deadline_seconds if config.plan.deadline_seconds else None
+
+
+def _names(slots: Sequence[Slot]) -> list[str]:
+    return sorted({s.client for s in slots})

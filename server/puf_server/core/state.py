@@ -1,0 +1,408 @@
+"""What the federation knows. Records are values: a change makes a new record, and unchanged ones stay the same object,
+so that whoever keeps them can see by identity what has to be written.
+
+`seen`, `activity` and `nbytes_down` are volatile: they die with the process, everything else survives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+__all__ = [
+    "Episode",
+    "Kind",
+    "Member",
+    "MemberStatus",
+    "ModelStatus",
+    "ModelVersion",
+    "Note",
+    "Part",
+    "Received",
+    "Recovery",
+    "Round",
+    "RoundPhase",
+    "RoundRecord",
+    "Slot",
+    "State",
+    "Step",
+    "Sums",
+    "Survey",
+    "Ticket",
+    "TicketState",
+]
+
+
+class MemberStatus(StrEnum):
+    ACTIVE = "active"
+    FORGOTTEN = "forgotten"
+    # Forgotten once, allowed by the operator to join again.
+    READMITTED = "readmitted"
+
+
+class Kind(StrEnum):
+    TRAIN = "train"
+    UNLEARN = "unlearn"
+    RECOVER = "recover"
+    # Nobody is left to retain: the model goes back to w_0.
+    RESET = "reset"
+
+
+class RoundPhase(StrEnum):
+    COLLECTING = "collecting"
+    FOLDING = "folding"
+
+
+class Part(StrEnum):
+    MAIN = "main"
+    RETAIN = "retain"
+    FORGET = "forget"
+
+
+class TicketState(StrEnum):
+    PENDING = "pending"
+    SCHEDULED = "scheduled"
+    APPLIED = "applied"
+    RECOVERING = "recovering"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    WITHDRAWN = "withdrawn"
+
+
+class ModelStatus(StrEnum):
+    READY = "ready"
+    # Unlearned, recovery under way.
+    UNLEARNED = "unlearned"
+    # Knew somebody who was forgotten; kept only until the ticket completes.
+    WITHDRAWN = "withdrawn"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One identity on the roster. `samples` is the announced count, which weighs its updates."""
+
+    name: str
+    membership: int
+    status: MemberStatus
+    samples: int
+    holdout: int
+    # Counts the worker sessions of this name; part of the session, so that an older one is known as such.
+    generation: int
+    session: str
+    # The process that holds the session.
+    instance: str
+    device: str
+    joined_at: float
+    # Rounds in which an update of this membership was folded first and last; 0 for none.
+    first_round: int = 0
+    last_round: int = 0
+
+    @property
+    def trains(self) -> bool:
+        return self.status is MemberStatus.ACTIVE and self.samples > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One expected update of a round."""
+
+    client: str
+    membership: int
+    part: Part
+    # Announced samples, frozen when the round opened.
+    samples: int
+    scale: float = 1.0
+    flip: str = "client"
+    epochs: float = 1.0
+    # The ticket this slot serves; empty for retained clients.
+    ticket: str = ""
+    # Whether the update enters negated.
+    negated: bool = False
+
+    @property
+    def key(self) -> str:
+        return f"{self.client}/{self.part}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """An update that is verified and on disk."""
+
+    digest: str
+    samples: int
+    nbytes: int
+    # None where the client could not tell.
+    train_loss: float | None
+    samples_processed: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """The round under way. `denominator` is the frozen n of an unlearning round; None: n is what was received."""
+
+    number: int
+    attempt: int
+    kind: Kind
+    base: int
+    lr: float
+    slots: tuple[Slot, ...]
+    opened_at: float
+    deadline_at: float | None = None
+    denominator: int | None = None
+    phase: RoundPhase = RoundPhase.COLLECTING
+    received: Mapping[str, Received] = field(default_factory=dict)
+    # Slots that will not be filled, with the client's reason.
+    declined: Mapping[str, str] = field(default_factory=dict)
+    repeats: int = 0
+    # Grows when something is taken out, so that a sum computed before is known to be outdated.
+    revision: int = 0
+
+    @property
+    def missing(self) -> tuple[Slot, ...]:
+        return tuple(s for s in self.slots if s.key not in self.received)
+
+    @property
+    def tickets(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(s.ticket for s in self.slots if s.ticket))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRecord:
+    """What is remembered of a committed round: no updates, no digests of them, only counts."""
+
+    number: int
+    attempt: int
+    kind: Kind
+    base: int
+    version: int
+    expected: int
+    contributions: int
+    opened_at: float
+    committed_at: float
+    nbytes_up: int
+    nbytes_down: int
+    samples_processed: int
+    train_loss: float | None
+    tickets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """Hold-out sums of one client, or of several together."""
+
+    samples: int
+    loss_sum: float
+    score_sum: float
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(
+            samples=self.samples + other.samples,
+            loss_sum=self.loss_sum + other.loss_sum,
+            score_sum=self.score_sum + other.score_sum,
+        )
+
+    @property
+    def score(self) -> float:
+        return self.score_sum / self.samples
+
+    @property
+    def loss(self) -> float:
+        return self.loss_sum / self.samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """Clients measuring one model version on their hold-outs."""
+
+    id: int
+    version: int
+    asked: tuple[str, ...]
+    opened_at: float
+    deadline_at: float | None = None
+    answers: Mapping[str, Sums] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        return tuple(name for name in self.asked if name not in self.answers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One entry of a ticket's history."""
+
+    state: TicketState
+    at: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """A request to be forgotten."""
+
+    id: str
+    client: str
+    membership: int
+    request_key: str
+    scope: str
+    mode: str
+    flip: str
+    kappa: float | None
+    eta_u: float | None
+    epochs: int
+    forget_samples: int
+    retain_samples: int
+    reference: str
+    filed_at: float
+    received_at: float
+    deadline_at: float
+    state: TicketState = TicketState.PENDING
+    history: tuple[Step, ...] = ()
+    method: str = ""
+    attempts: int = 0
+    # After a missed attempt the next one waits until then.
+    not_before: float = 0.0
+    applied_round: int = 0
+    applied_at: float = 0.0
+    completed_at: float = 0.0
+    scale: float = 0.0
+    version_before: int | None = None
+    version_unlearned: int | None = None
+    version_recovered: int | None = None
+    recovery_rounds: int = 0
+    recovered: bool | None = None
+    score_before: Sums | None = None
+    score_unlearned: Sums | None = None
+    score_recovered: Sums | None = None
+    score_clients: int = 0
+    # What the owner measured on the data being forgotten, by model version.
+    measurements: Mapping[int, Sums] = field(default_factory=dict)
+    deleted_versions: tuple[int, ...] = ()
+
+    @property
+    def open(self) -> bool:
+        return self.state not in (TicketState.COMPLETED, TicketState.FAILED, TicketState.WITHDRAWN)
+
+    @property
+    def waiting(self) -> bool:
+        return self.state in (TicketState.PENDING, TicketState.SCHEDULED)
+
+    @property
+    def recovering(self) -> bool:
+        return self.state in (TicketState.APPLIED, TicketState.RECOVERING)
+
+    @property
+    def keeps_out(self) -> bool:
+        """Filed and not applied: its client does no ordinary training. A failed request for everything keeps it out too."""
+        return self.waiting or (self.state is TicketState.FAILED and self.scope == "client")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """Tickets on their way to one unlearning round: first the measurement before, then the round."""
+
+    tickets: tuple[str, ...]
+    mode: str
+    evaluators: tuple[str, ...]
+    before: Mapping[str, Sums] = field(default_factory=dict)
+    # Whether the measurement before is done, or cannot be.
+    measured: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """Ordinary rounds after unlearning, until the stop rule holds; serves every applied ticket together.
+
+    A ticket applied meanwhile joins with `rounds` counted anew and the earliest `before` kept.
+    """
+
+    evaluators: tuple[str, ...]
+    before: Mapping[str, Sums]
+    started_at: float
+    rounds: int = 0
+    # The newest version that was measured, and the answers; None before the first measurement.
+    surveyed: int | None = None
+    latest: Mapping[str, Sums] = field(default_factory=dict)
+    # The model went back to w_0: there is nothing to recover.
+    reset: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelVersion:
+    version: int
+    round: int
+    digest: str
+    nbytes: int
+    status: ModelStatus
+    created_at: float
+    score: Sums | None = None
+    score_clients: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A line for the audit log, written in the transaction that persists the change it tells of."""
+
+    event: str
+    at: float
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    # Persistent.
+    version: int = 0
+    # The last committed round, t.
+    number: int = 0
+    # Attempts opened for the round after `number`.
+    attempt: int = 0
+    # Training rounds committed and planned; unlearning and recovery rounds come on top.
+    trained: int = 0
+    planned: int = 0
+    paused: bool = False
+    # Why the federation stopped by itself; empty when it did not.
+    halted: str = ""
+    surveys: int = 0
+    members: Mapping[str, Member] = field(default_factory=dict)
+    round: Round | None = None
+    survey: Survey | None = None
+    episode: Episode | None = None
+    recovery: Recovery | None = None
+    tickets: Mapping[str, Ticket] = field(default_factory=dict)
+    models: Mapping[int, ModelVersion] = field(default_factory=dict)
+    records: Mapping[int, RoundRecord] = field(default_factory=dict)
+    # Volatile.
+    stopping: bool = False
+    seen: Mapping[str, float] = field(default_factory=dict)
+    activity: Mapping[str, str] = field(default_factory=dict)
+    # Tensor bytes sent for the round under way.
+    nbytes_down: int = 0
+    # Lines not written yet.
+    notes: tuple[Note, ...] = ()
+
+    def note(self, event: str, now: float, **facts: Any) -> State:
+        return replace(self, notes=(*self.notes, Note(event=event, at=now, facts=facts)))
+
+    def with_member(self, member: Member) -> State:
+        return replace(self, members={**self.members, member.name: member})
+
+    def with_ticket(self, ticket: Ticket) -> State:
+        return replace(self, tickets={**self.tickets, ticket.id: ticket})
+
+    def with_model(self, model: ModelVersion) -> State:
+        return replace(self, models={**self.models, model.version: model})
+
+    def alive(self, name: str, now: float, absent_seconds: float) -> bool:
+        seen = self.seen.get(name)
+        return seen is not None and now - seen <= absent_seconds
+
+    def kept_out(self) -> set[str]:
+        """Clients that a ticket keeps out of ordinary training."""
+        return {
+            t.client
+            for t in self.tickets.values()
+            if t.keeps_out and (m := self.members.get(t.client)) is not None and m.membership == t.membership
+        }

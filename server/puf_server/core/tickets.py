@@ -1,0 +1,207 @@
+"""Filing, withdrawing and moving requests to be forgotten along their life cycle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from puf_common.errors import NotFound, NotNow, UsageError
+from puf_server.core import rounds
+from puf_server.core.config import FederationConfig, Forgetting
+from puf_server.core.roster import worker_alive
+from puf_server.core.state import MemberStatus, State, Step, Sums, Ticket, TicketState
+
+__all__ = ["Request", "expire", "file", "find", "measure", "move", "withdraw"]
+
+_ARROWS: dict[TicketState, frozenset[TicketState]] = {
+    TicketState.PENDING: frozenset(
+        {TicketState.SCHEDULED, TicketState.APPLIED, TicketState.FAILED, TicketState.WITHDRAWN}
+    ),
+    TicketState.SCHEDULED: frozenset({TicketState.PENDING, TicketState.APPLIED}),
+    TicketState.APPLIED: frozenset({TicketState.RECOVERING, TicketState.COMPLETED}),
+    TicketState.RECOVERING: frozenset({TicketState.COMPLETED}),
+    TicketState.COMPLETED: frozenset(),
+    TicketState.FAILED: frozenset({TicketState.WITHDRAWN}),
+    TicketState.WITHDRAWN: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a client asks for; None where it leaves the choice to the federation."""
+
+    key: str
+    scope: str = "client"
+    mode: str | None = None
+    flip: str | None = None
+    kappa: float | None = None
+    eta_u: float | None = None
+    epochs: int | None = None
+    forget_samples: int = 0
+    retain_samples: int = 0
+    reference: str = ""
+    received_at: float | None = None
+
+
+def file(
+    state: State, config: FederationConfig, name: str, request: Request, *, ticket_id: str, now: float
+) -> tuple[State, Ticket, bool]:
+    """Opens a ticket, or finds the one that stands already (second value True). Refuses what the policy does not allow."""
+    member = state.members.get(name)
+    if member is None or member.status is MemberStatus.READMITTED:
+        raise NotFound(f"{name} is not in this federation: there is nothing to forget", client=name)
+    mine = [t for t in state.tickets.values() if t.client == name and t.membership == member.membership]
+    known = next((t for t in mine if t.request_key == request.key), None)
+    if known is not None:
+        return state, known, True
+    whole = next((t for t in mine if t.scope == "client" and (t.open or t.state is TicketState.COMPLETED)), None)
+    if whole is not None:
+        return state, whole, True
+    policy = config.forgetting
+    ticket = _checked(
+        request, policy, member.samples, now, ticket_id=ticket_id, name=name, membership=member.membership
+    )
+    for standing in mine:
+        if not standing.waiting:
+            continue
+        if request.scope == "samples":
+            raise NotNow(
+                f"ticket {standing.id} of {name} is {standing.state}: wait until it is applied, or withdraw it first",
+                ticket=standing.id,
+            )
+        if standing.state is TicketState.PENDING:
+            state = _add_samples(state, name, standing.forget_samples)
+            state = move(
+                state, standing.id, TicketState.WITHDRAWN, now, f"taken over by {ticket_id} for the whole client"
+            )
+    for failed in mine:
+        if failed.state is TicketState.FAILED:
+            state = move(state, failed.id, TicketState.WITHDRAWN, now, f"asked again as {ticket_id}")
+    state = state.with_ticket(ticket)
+    facts: dict[str, Any] = {"ticket": ticket.id, "client": name, "scope": ticket.scope, "mode": ticket.mode}
+    state = state.note("ticket.filed", now, **facts, kappa=ticket.kappa, eta_u=ticket.eta_u, reference=ticket.reference)
+    if ticket.scope == "samples":
+        state = _add_samples(state, name, -ticket.forget_samples)
+    return rounds.drop_client(state, name, now), ticket, False
+
+
+def withdraw(state: State, name: str, ticket_id: str, now: float) -> tuple[State, Ticket]:
+    ticket = find(state, name, ticket_id)
+    if ticket.state is TicketState.WITHDRAWN:
+        return state, ticket
+    if ticket.state not in (TicketState.PENDING, TicketState.FAILED):
+        raise NotNow(
+            f"ticket {ticket_id} is {ticket.state} and can no longer be withdrawn", ticket=ticket_id, state=ticket.state
+        )
+    state = move(state, ticket_id, TicketState.WITHDRAWN, now, "withdrawn by the client")
+    if ticket.scope == "samples":
+        state = _add_samples(state, name, ticket.forget_samples)
+    return state, state.tickets[ticket_id]
+
+
+def measure(state: State, name: str, ticket_id: str, version: int, sums: Sums, now: float) -> tuple[State, Ticket]:
+    """Books what the owner measured itself; the first answer for a version stands."""
+    ticket = find(state, name, ticket_id)
+    if version not in (ticket.version_before, ticket.version_unlearned, ticket.version_recovered):
+        raise NotFound(f"model {version} is not one of ticket {ticket_id}", ticket=ticket_id)
+    if version in ticket.measurements:
+        return state, ticket
+    ticket = replace(ticket, measurements={**ticket.measurements, version: sums})
+    state = state.with_ticket(ticket)
+    return state.note("ticket.measured", now, ticket=ticket_id, version=version, by="client"), ticket
+
+
+def find(state: State, name: str | None, ticket_id: str) -> Ticket:
+    """The ticket, if it is the caller's (None asks as the operator). Others' tickets do not exist for a client."""
+    ticket = state.tickets.get(ticket_id)
+    if ticket is None or (name is not None and ticket.client != name):
+        raise NotFound(f"no ticket {ticket_id}", ticket=ticket_id)
+    return ticket
+
+
+def move(state: State, ticket_id: str, to: TicketState, now: float, note: str, **facts: Any) -> State:
+    """One step along the drawn arrows; any other step is a bug and raises."""
+    ticket = state.tickets[ticket_id]
+    if to not in _ARROWS[ticket.state]:
+        raise AssertionError(f"ticket {ticket_id} cannot go from {ticket.state} to {to}")
+    ticket = replace(ticket, state=to, history=(*ticket.history, Step(state=to, at=now, note=note)), **facts)
+    return state.with_ticket(ticket).note(f"ticket.{to}", now, ticket=ticket_id, client=ticket.client, why=note)
+
+
+def expire(state: State, config: FederationConfig, now: float) -> State:
+    """Fails what is past its deadline while its client is away. One that is there, or was filed just now, is still served."""
+    for ticket in state.tickets.values():
+        if ticket.state is not TicketState.PENDING or now < ticket.deadline_at:
+            continue
+        if now >= ticket.filed_at + config.plan.absent_seconds and not worker_alive(state, ticket.client, config, now):
+            state = move(
+                state,
+                ticket.id,
+                TicketState.FAILED,
+                now,
+                "deadline passed: the client never came back for its unlearning round",
+            )
+    return state
+
+
+def _checked(
+    request: Request, policy: Forgetting, samples: int, now: float, *, ticket_id: str, name: str, membership: int
+) -> Ticket:
+    mode = request.mode or policy.mode
+    flip = request.flip or policy.flip
+    epochs = request.epochs or policy.epochs
+    kappa = policy.kappa if request.kappa is None and request.eta_u is None else request.kappa
+    if not request.key:
+        raise UsageError("a request needs a key of its own, so that asking twice is one ticket")
+    if request.scope not in ("client", "samples"):
+        raise UsageError(f"scope must be client or samples, not {request.scope!r}")
+    if mode not in ("regular", "special"):
+        raise UsageError(f"mode must be regular or special, not {mode!r}")
+    if flip not in ("client", "server"):
+        raise UsageError(f"flip must be client or server, not {flip!r}")
+    if mode == "special" and not policy.special_allowed:
+        raise UsageError("this federation does not accept PUF-Special: ask for mode regular")
+    if kappa is not None and not policy.min_kappa <= kappa <= policy.max_kappa:
+        raise UsageError(f"kappa must lie between {policy.min_kappa:g} and {policy.max_kappa:g}, not {kappa:g}")
+    if request.eta_u is not None and not 0 < request.eta_u <= policy.max_eta_u:
+        raise UsageError(f"eta_u must be above 0 and at most {policy.max_eta_u:g}, not {request.eta_u:g}")
+    if not 1 <= epochs <= policy.max_epochs:
+        raise UsageError(f"unlearning epochs must lie between 1 and {policy.max_epochs}, not {epochs}")
+    if request.scope == "samples":
+        if request.forget_samples < 1:
+            raise UsageError("sample scope needs at least one sample to forget")
+        if request.retain_samples < 1:
+            raise UsageError("no sample would remain: ask for the whole client to be forgotten")
+        if request.forget_samples + request.retain_samples != samples:
+            raise UsageError(
+                f"{request.forget_samples} to forget and {request.retain_samples} to retain do not add up to the "
+                f"{samples} samples this client announced"
+            )
+    received_at = now if request.received_at is None else request.received_at
+    if received_at > now:
+        raise UsageError("the day of receipt lies in the future")
+    deadline_at = received_at + policy.deadline_days * 86400
+    return Ticket(
+        id=ticket_id,
+        client=name,
+        membership=membership,
+        request_key=request.key,
+        scope=request.scope,
+        mode=mode,
+        flip=flip,
+        kappa=kappa,
+        eta_u=request.eta_u,
+        epochs=epochs,
+        forget_samples=request.forget_samples if request.scope == "samples" else 0,
+        retain_samples=request.retain_samples if request.scope == "samples" else 0,
+        reference=request.reference[:200],
+        filed_at=now,
+        received_at=received_at,
+        deadline_at=deadline_at,
+        history=(Step(state=TicketState.PENDING, at=now, note="filed"),),
+    )
+
+
+def _add_samples(state: State, name: str, change: int) -> State:
+    member = state.members[name]
+    return state.with_member(replace(member, samples=member.samples + change))

@@ -1,0 +1,89 @@
+"""Which model versions exist, who may see them, and which are deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from puf_common.errors import Forgotten, NotFound
+from puf_server.core.config import FederationConfig
+from puf_server.core.state import Member, MemberStatus, ModelStatus, ModelVersion, State
+
+__all__ = ["collect", "delete_withdrawn", "may_fetch", "readable", "withdraw"]
+
+_DAY = 86400.0
+
+
+def readable(state: State, version: int) -> ModelVersion:
+    model = state.models.get(version)
+    if model is None:
+        raise NotFound(f"there is no model {version}; the newest is {state.version}", version=version)
+    if model.status is ModelStatus.DELETED:
+        raise NotFound(f"model {version} was deleted", version=version)
+    return model
+
+
+def may_fetch(state: State, config: FederationConfig, member: Member, version: int, now: float) -> ModelVersion:
+    """A member may fetch the newest model and what it works on; a forgotten one only its own tickets' models, for a time."""
+    tickets = [t for t in state.tickets.values() if t.client == member.name]
+    grace = config.forgetting.grace_days * _DAY
+    mine = {
+        v
+        for t in tickets
+        if t.open or now <= t.completed_at + grace
+        for v in (t.version_before, t.version_unlearned, t.version_recovered)
+        if v is not None
+    }
+    if member.status is MemberStatus.ACTIVE:
+        mine |= {state.version}
+        mine |= {state.round.base} if state.round else set()
+        mine |= {state.survey.version} if state.survey else set()
+    if version not in mine:
+        if member.status is MemberStatus.ACTIVE:
+            raise NotFound(f"model {version} is not served; the newest is {state.version}", version=version)
+        raise Forgotten(f"{member.name} was forgotten; model {version} is not one of its tickets'", client=member.name)
+    return readable(state, version)
+
+
+def withdraw(state: State, since_round: int) -> State:
+    """Versions that knew somebody who is being forgotten; w_0 knew nobody."""
+    models = {
+        v: replace(m, status=ModelStatus.WITHDRAWN)
+        if m.round >= since_round and v < state.version and m.status is not ModelStatus.DELETED
+        else m
+        for v, m in state.models.items()
+    }
+    return replace(state, models=models)
+
+
+def delete_withdrawn(state: State) -> tuple[State, tuple[int, ...]]:
+    gone = tuple(v for v, m in sorted(state.models.items()) if m.status is ModelStatus.WITHDRAWN)
+    return _delete(state, gone), gone
+
+
+def collect(state: State, config: FederationConfig, now: float) -> State:
+    """Deletes old versions beyond the plan's number, never one that a round, a ticket or its owner may need."""
+    keep = config.plan.keep_models
+    if not keep:
+        return state
+    present = sorted((v for v, m in state.models.items() if m.status is not ModelStatus.DELETED), reverse=True)
+    needed = {0, state.version, *present[:keep], *_needed(state, config, now)}
+    return _delete(state, (v for v in present if v not in needed))
+
+
+def _needed(state: State, config: FederationConfig, now: float) -> set[int]:
+    grace = config.forgetting.grace_days * _DAY
+    needed = {state.round.base} if state.round else set()
+    if state.survey:
+        needed.add(state.survey.version)
+    for t in state.tickets.values():
+        if t.open or now <= t.completed_at + grace:
+            needed |= {v for v in (t.version_before, t.version_unlearned, t.version_recovered) if v is not None}
+    return needed
+
+
+def _delete(state: State, versions: Iterable[int]) -> State:
+    models = dict(state.models)
+    for v in versions:
+        models[v] = replace(models[v], status=ModelStatus.DELETED)
+    return replace(state, models=models) if models != state.models else state

@@ -1,0 +1,62 @@
+"""What a client is asked to do: a function of the state, so asking twice gives the same answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from puf_server.core import roster
+from puf_server.core.config import FederationConfig
+from puf_server.core.state import Kind, Round, RoundPhase, Slot, State
+
+__all__ = ["Evaluate", "Train", "training_id", "work_for"]
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    round: Round
+    slot: Slot
+    plain: bool
+    forget_request: str
+    seconds_left: float
+
+    @property
+    def exact_samples(self) -> int:
+        """The count the update must state, 0 where anything up to the announced count will do."""
+        return self.slot.samples if self.round.denominator is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    survey: int
+    version: int
+
+
+def work_for(state: State, config: FederationConfig, name: str, session: str, now: float) -> Train | Evaluate | None:
+    roster.session_member(state, name, session)
+    if state.paused or state.halted:
+        return None
+    current = state.round
+    if current is not None and current.phase is RoundPhase.COLLECTING:
+        for slot in current.missing:
+            if slot.client == name and slot.key not in current.declined:
+                ticket = state.tickets.get(slot.ticket)
+                left = 0.0 if current.deadline_at is None else max(0.001, current.deadline_at - now)
+                plain = config.recipe.plain_unlearning and current.kind is Kind.UNLEARN
+                return Train(current, slot, plain, ticket.request_key if ticket else "", left)
+    survey = state.survey
+    if survey is not None and name in survey.missing:
+        return Evaluate(survey.id, survey.version)
+    return None
+
+
+def training_id(work: Train) -> str:
+    """Names what is trained: everything that shapes the update but attempt, scale and side."""
+    slot = work.slot
+    request = work.forget_request if slot.part == "forget" else ""
+    return "/".join(
+        map(
+            str,
+            (work.round.number, work.round.base, slot.membership, slot.part, slot.samples, slot.epochs, work.round.lr,
+             int(work.plain), request),
+        )
+    )  # fmt: skip

@@ -1,0 +1,315 @@
+"""Every request of a client as a plain function: request in, reply out, no gRPC.
+
+The service calls these, and so does whoever runs a federation without a network.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Generator
+from dataclasses import replace
+
+from puf_common.errors import Forgotten, InvalidUpdate, Mismatch, Unavailable, UsageError
+from puf_common.manifest import MODEL
+from puf_common.v1 import federation_pb2 as fed
+from puf_common.v1 import tensors_pb2 as ts
+from puf_common.v1 import tickets_pb2 as tk
+from puf_common.wire import CHUNK_BYTES
+from puf_server import translate
+from puf_server.core import roster, rounds, surveys, tickets, versions, work
+from puf_server.core.state import MemberStatus, ModelVersion, Received, State, Sums
+from puf_server.engine import Engine
+from puf_server.store import spool_name
+from puf_server.uploads import Upload
+from puf_server.version import VERSION
+
+__all__ = ["Handlers", "PendingUpload"]
+
+
+class Handlers:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.config = engine.config
+        self.bytes_received = 0
+        self.bytes_sent = 0
+
+    # -- membership ----------------------------------------------------------------------------------------------------
+
+    def describe(self, _: fed.DescribeRequest) -> fed.DescribeReply:
+        c = self.config
+        return fed.DescribeReply(
+            federation_id=c.id,
+            title=c.title,
+            server_version=VERSION,
+            model=c.model,
+            model_options=c.model_options,
+            task=c.task,
+            recipe=translate.recipe(c),
+            manifest=self.engine.manifest.to_pb(),
+            plugin_version=c.plugin_version,
+            rounds_planned=self.engine.state.planned,
+            forgetting=translate.policy(c),
+            position=self.position(),
+        )
+
+    def join(self, name: str, request: fed.JoinRequest) -> fed.JoinReply:
+        translate.client_name(name)
+        c = self.config
+        self.engine.manifest.require(request.manifest_fingerprint, f"the model of {name}")
+        if request.recipe_fingerprint != c.recipe_fingerprint():
+            raise Mismatch(
+                f"{name} follows another recipe: fingerprint {request.recipe_fingerprint.hex()[:16]}, the federation's is "
+                f"{c.recipe_fingerprint().hex()[:16]}; ask for the description again",
+                theirs=request.recipe_fingerprint.hex(),
+                ours=c.recipe_fingerprint().hex(),
+            )
+        if c.plugin_version and request.plugin_version != c.plugin_version:
+            raise Mismatch(
+                f"{name} runs version {request.plugin_version or 'none'} of the federation's own code, "
+                f"the federation asks for {c.plugin_version}",
+                theirs=request.plugin_version,
+                ours=c.plugin_version,
+            )
+        if not request.instance:
+            raise UsageError("a worker must name its instance: any random text of its own")
+
+        def change(state: State, now: float) -> tuple[State, None]:
+            state = roster.join(
+                state,
+                c,
+                name,
+                instance=request.instance[:64],
+                token=secrets.token_hex(8),
+                samples=request.samples,
+                holdout=request.holdout_samples,
+                device=request.device[:100],
+                rejoin=request.rejoin,
+                only_if_no_worker=request.only_if_no_worker,
+                now=now,
+            )
+            return rounds.samples_changed(state, name, now), None
+
+        self.engine.call(change)
+        member = self.engine.state.members[name]
+        return fed.JoinReply(
+            session=member.session,
+            membership=member.membership,
+            heartbeat_seconds=c.plan.heartbeat_seconds,
+            chunk_bytes=CHUNK_BYTES,
+            position=self.position(),
+        )
+
+    def heartbeat(self, name: str, request: fed.HeartbeatRequest) -> fed.HeartbeatReply:
+        def change(state: State, now: float) -> tuple[State, bool]:
+            state = roster.beat(state, name, request.session, request.activity, now)
+            asked = work.work_for(state, self.config, name, request.session, now)
+            wanted = work.training_id(asked) if isinstance(asked, work.Train) else ""
+            return state, bool(request.training_id) and request.training_id != wanted
+
+        abandon = self.engine.call(change)
+        # While paused nobody is asked anything, but nobody should throw work away either.
+        paused = self.engine.state.paused or bool(self.engine.state.halted)
+        return fed.HeartbeatReply(position=self.position(), abandon_training=abandon and not paused)
+
+    def leave(self, name: str, request: fed.LeaveRequest) -> fed.LeaveReply:
+        self.engine.call(lambda state, now: (roster.leave(state, name, request.session, now), None))
+        return fed.LeaveReply()
+
+    # -- work ----------------------------------------------------------------------------------------------------------
+
+    def work(self, name: str, session: str) -> fed.WaitForWorkReply | None:
+        """What this worker is to do now; None: nothing yet."""
+        state = self.engine.state
+        if state.stopping:
+            order = fed.LeaveOrder(reason=fed.LeaveOrder.REASON_STOPPED, message="the operator stopped the federation")
+            return fed.WaitForWorkReply(position=self.position(), leave=order)
+        try:
+            asked = work.work_for(state, self.config, name, session, self.engine.clock())
+        except Forgotten as error:
+            order = fed.LeaveOrder(reason=fed.LeaveOrder.REASON_FORGOTTEN, message=error.message)
+            return fed.WaitForWorkReply(position=self.position(), leave=order)
+        if isinstance(asked, work.Train):
+            return fed.WaitForWorkReply(position=self.position(), train=translate.train_work(asked))
+        if asked is not None:
+            evaluate = fed.EvaluateWork(survey=asked.survey, version=asked.version)
+            return fed.WaitForWorkReply(position=self.position(), evaluate=evaluate)
+        return None
+
+    def decline(self, name: str, request: fed.DeclineWorkRequest) -> fed.DeclineWorkReply:
+        key = f"{name}/{translate.part_of(request.key.part)}"
+
+        def change(state: State, now: float) -> tuple[State, None]:
+            roster.member_of(state, name)
+            current = state.round
+            if current is None or (current.number, current.attempt) != (request.key.round, request.key.attempt):
+                return state, None
+            return rounds.decline(state, name, key, request.reason, now), None
+
+        self.engine.call(change)
+        return fed.DeclineWorkReply(position=self.position())
+
+    def report_evaluation(self, name: str, request: fed.ReportEvaluationRequest) -> fed.ReportEvaluationReply:
+        answer = self._finite_sums(request.holdout)
+
+        def change(state: State, _: float) -> tuple[State, None]:
+            return surveys.answer(state, name, request.survey, request.version, answer), None
+
+        self.engine.call(change)
+        return fed.ReportEvaluationReply(position=self.position())
+
+    def begin_upload(self, name: str, header: fed.UpdateHeader) -> PendingUpload:
+        """Judges an update by its header, before memory or disk is used."""
+        return PendingUpload(self, name, header)
+
+    # -- models --------------------------------------------------------------------------------------------------------
+
+    def model_for(self, name: str, version: int) -> ModelVersion:
+        state = self.engine.state
+        member = roster.member_of(state, name)
+        return versions.may_fetch(state, self.config, member, version, self.engine.clock())
+
+    def model_header(self, model: ModelVersion) -> fed.ModelHeader:
+        return fed.ModelHeader(
+            version=model.version,
+            round=model.round,
+            byte_length=model.nbytes,
+            digest=bytes.fromhex(model.digest),
+            manifest_fingerprint=self.engine.manifest.fingerprint,
+        )
+
+    def model_chunks(self, model: ModelVersion) -> Generator[ts.Chunk, None, None]:
+        with self.engine.store.model_source(model) as source:
+            total = self.engine.manifest.nbytes(MODEL)
+            for offset in range(0, total, CHUNK_BYTES):
+                block = bytearray(min(CHUNK_BYTES, total - offset))
+                source.read_into(offset, memoryview(block))
+                yield ts.Chunk(offset=offset, data=bytes(block))
+
+    def count_sent(self, nbytes: int) -> None:
+        self.bytes_sent += nbytes
+        self.engine.call(lambda state, _: (replace(state, nbytes_down=state.nbytes_down + nbytes), None))
+
+    # -- requests to be forgotten --------------------------------------------------------------------------------------
+
+    def file_unlearning(self, name: str, request: fed.FileUnlearningRequest) -> fed.FileUnlearningReply:
+        wanted = translate.request(request.request)
+        ticket_id = f"t-{secrets.token_hex(6)}"
+
+        def change(state: State, now: float) -> tuple[State, tuple[str, bool]]:
+            state, ticket, duplicate = tickets.file(state, self.config, name, wanted, ticket_id=ticket_id, now=now)
+            return state, (ticket.id, duplicate)
+
+        filed, duplicate = self.engine.call(change)
+        return fed.FileUnlearningReply(ticket=self.ticket(name, filed), duplicate=duplicate, position=self.position())
+
+    def list_my_tickets(self, name: str) -> fed.ListMyTicketsReply:
+        mine = [t for t in self.engine.state.tickets.values() if t.client == name]
+        newest_first = sorted(mine, key=lambda t: -t.filed_at)
+        return fed.ListMyTicketsReply(tickets=[self.ticket(name, t.id) for t in newest_first])
+
+    def withdraw(self, name: str, request: fed.WithdrawUnlearningRequest) -> fed.WithdrawUnlearningReply:
+        def change(state: State, now: float) -> tuple[State, None]:
+            return tickets.withdraw(state, name, request.ticket_id, now)[0], None
+
+        self.engine.call(change)
+        return fed.WithdrawUnlearningReply(ticket=self.ticket(name, request.ticket_id))
+
+    def report_measurement(self, name: str, request: fed.ReportMeasurementRequest) -> fed.ReportMeasurementReply:
+        measured = self._finite_sums(request.forget)
+
+        def change(state: State, now: float) -> tuple[State, None]:
+            return tickets.measure(state, name, request.ticket_id, request.version, measured, now)[0], None
+
+        self.engine.call(change)
+        return fed.ReportMeasurementReply(ticket=self.ticket(name, request.ticket_id))
+
+    def ticket(self, name: str | None, ticket_id: str) -> tk.Ticket:
+        state = self.engine.state
+        return translate.ticket(tickets.find(state, name, ticket_id), state, self.config, self.engine.clock())
+
+    def position(self) -> fed.Position:
+        return translate.position(self.engine.state)
+
+    @staticmethod
+    def _finite_sums(message: tk.EvaluationSums) -> Sums:
+        if not (math.isfinite(message.loss_sum) and math.isfinite(message.score_sum)):
+            raise UsageError("a measurement must be finite")
+        if message.samples < 1 or not 0.0 <= message.score_sum <= message.samples:
+            raise UsageError("a measurement needs at least one sample and a score between 0 and the number of samples")
+        return translate.sums(message)
+
+
+class PendingUpload:
+    """One update between its header and its acknowledgement."""
+
+    def __init__(self, handlers: Handlers, name: str, header: fed.UpdateHeader) -> None:
+        self._handlers = handlers
+        self._engine = handlers.engine
+        self._name = name
+        self._header = header
+        state = self._engine.state
+        member = roster.member_of(state, name)
+        if member.status is not MemberStatus.ACTIVE:
+            raise Forgotten(f"{name} was forgotten by this federation; its updates are refused", client=name)
+        self._engine.manifest.require(header.manifest_fingerprint, f"the update of {name}")
+        key = header.key
+        self._part = translate.part_of(key.part)
+        self._round, self._slot = rounds.expected_slot(
+            state, name, membership=key.membership, number=key.round, attempt=key.attempt, part=self._part
+        )
+        if not math.isfinite(header.applied_scale):
+            raise InvalidUpdate("the stated scale is not finite")
+        rounds.check_header(
+            self._round,
+            self._slot,
+            base=header.base_version,
+            samples=header.samples,
+            applied_scale=header.applied_scale,
+        )
+        self._upload = Upload(self._engine.store, header.byte_length, header.digest)
+
+    def write(self, chunk: ts.Chunk) -> None:
+        self._upload.write(chunk)
+        self._handlers.bytes_received += len(chunk.data)
+
+    def finish(self) -> fed.SubmitUpdateReply:
+        """Puts the update on disk, then books it; only then it counts."""
+        header, store = self._header, self._engine.store
+        digest = header.digest.hex()
+        file = spool_name(self._round, self._slot.key, digest)
+        self._upload.publish(file)
+
+        def change(state: State, now: float) -> tuple[State, bool]:
+            update = Received(
+                digest=digest,
+                samples=header.samples,
+                nbytes=header.byte_length,
+                train_loss=header.train_loss if math.isfinite(header.train_loss) else None,
+                samples_processed=header.samples_processed,
+                at=now,
+            )
+            state, duplicate = rounds.receive(
+                state,
+                self._name,
+                membership=header.key.membership,
+                number=header.key.round,
+                attempt=header.key.attempt,
+                part=self._part,
+                base=header.base_version,
+                applied_scale=header.applied_scale,
+                update=update,
+            )
+            if not store.spool_path(file).exists():
+                raise Unavailable("the update was swept away while it arrived; send it again")
+            return state, duplicate
+
+        try:
+            duplicate = self._engine.call(change)
+        except BaseException:
+            self._engine.sweep()
+            raise
+        return fed.SubmitUpdateReply(position=self._handlers.position(), duplicate=duplicate)
+
+    def discard(self) -> None:
+        self._upload.discard()

@@ -1,0 +1,12 @@
+"""The version of this distribution."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+__all__ = ["VERSION"]
+
+try:
+    VERSION = version("puf")
+except PackageNotFoundError:  # run from a bare checkout
+    VERSION = "0+unknown"

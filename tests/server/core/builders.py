@@ -1,0 +1,126 @@
+"""Small federations for tests of the pure core, without tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from puf_server.core import roster, rounds, schedule, surveys, tickets
+from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
+from puf_server.core.state import Kind, ModelStatus, ModelVersion, Part, Received, Round, State, Sums, Ticket
+
+
+def config(**changes: Any) -> FederationConfig:
+    """A federation without periodic measurements, so that tests see only what they ask for."""
+    plan = Plan(**{"rounds": 2, "min_clients": 2, "evaluate_every": 0, "keep_models": 0} | changes.pop("plan", {}))
+    forgetting = Forgetting(**{"measure_seconds": 0.0} | changes.pop("forgetting", {}))
+    recipe = Recipe(**changes.pop("recipe", {}))
+    return FederationConfig(id="f", model="m", plan=plan, forgetting=forgetting, recipe=recipe, **changes)
+
+
+def initial(c: FederationConfig) -> State:
+    model = ModelVersion(version=0, round=0, digest="00", nbytes=8, status=ModelStatus.READY, created_at=0.0)
+    return State(planned=c.plan.rounds, models={0: model})
+
+
+@dataclass
+class Federation:
+    """The core with a hand-turned clock; folding is a commit of an invented digest."""
+
+    config: FederationConfig
+    state: State = field(init=False)
+    now: float = 1000.0
+
+    def __post_init__(self) -> None:
+        self.state = initial(self.config)
+
+    @property
+    def round(self) -> Round:
+        assert self.state.round is not None
+        return self.state.round
+
+    def apply(self, state: State) -> None:
+        self.state = schedule.advance(state, self.config, self.now)
+
+    def join(self, *names: str, samples: int = 10, holdout: int = 5) -> None:
+        for name in names:
+            joined = roster.join(
+                self.state,
+                self.config,
+                name,
+                instance=f"i-{name}",
+                token="t",
+                samples=samples,
+                holdout=holdout,
+                device="cpu",
+                rejoin=False,
+                only_if_no_worker=False,
+                now=self.now,
+            )
+            self.apply(rounds.samples_changed(joined, name, self.now))
+
+    def beat(self, *names: str) -> None:
+        for name in names:
+            self.state = roster.beat(self.state, name, self.state.members[name].session, "", self.now)
+
+    def wait(self, seconds: float, *alive: str) -> None:
+        self.now += seconds
+        self.beat(*alive)
+        self.apply(self.state)
+
+    def submit(self, name: str, part: Part = Part.MAIN, digest: str = "aa") -> bool:
+        current = self.round
+        slot = next(s for s in current.slots if (s.client, s.part) == (name, part))
+        update = Received(
+            digest=digest, samples=slot.samples, nbytes=8, train_loss=1.0, samples_processed=slot.samples, at=self.now
+        )
+        state, duplicate = rounds.receive(
+            self.state,
+            name,
+            membership=slot.membership,
+            number=current.number,
+            attempt=current.attempt,
+            part=part,
+            base=current.base,
+            applied_scale=slot.scale if slot.flip == "client" else 1.0,
+            update=update,
+        )
+        self.apply(state)
+        return duplicate
+
+    def submit_all(self) -> None:
+        for slot in self.round.missing:
+            self.submit(slot.client, slot.part)
+
+    def commit(self) -> None:
+        digest = f"{self.state.version + 1:02x}"
+        self.apply(schedule.committed(self.state, self.config, digest=digest, nbytes=8, now=self.now))
+
+    def run_round(self, kind: Kind) -> Round:
+        current = self.round
+        assert current.kind is kind
+        self.submit_all()
+        self.commit()
+        return current
+
+    def train(self) -> None:
+        while self.state.trained < self.state.planned:
+            self.run_round(Kind.TRAIN)
+
+    def answer_survey(self, score: float) -> None:
+        survey = self.state.survey
+        assert survey is not None
+        for name in survey.missing:
+            sums = Sums(samples=10, loss_sum=1.0, score_sum=10 * score)
+            self.apply(surveys.answer(self.state, name, survey.id, survey.version, sums))
+
+    def file(self, name: str, **request: Any) -> Ticket:
+        wanted = tickets.Request(**{"key": f"k-{name}"} | request)
+        state, ticket, _ = tickets.file(
+            self.state, self.config, name, wanted, ticket_id=f"t-{len(self.state.tickets)}", now=self.now
+        )
+        self.apply(state)
+        return self.state.tickets[ticket.id]
+
+    def ticket(self, ticket_id: str) -> Ticket:
+        return self.state.tickets[ticket_id]

@@ -1,0 +1,150 @@
+"""Rounds open, collect, close, repeat and commit."""
+
+from __future__ import annotations
+
+import pytest
+
+from puf_common.errors import Conflict, InvalidUpdate, StaleRound
+from puf_server.core import rounds
+from puf_server.core.state import Kind, Part, Received, RoundPhase
+from tests.server.core.builders import Federation, config
+
+
+def test_no_round_before_enough_clients() -> None:
+    f = Federation(config(plan={"min_clients": 3}))
+    f.join("a", "b")
+    assert f.state.round is None
+    f.join("c")
+    assert {s.client for s in f.round.slots} == {"a", "b", "c"}
+
+
+def test_a_round_closes_when_all_have_answered_and_the_federation_idles_at_the_end() -> None:
+    f = Federation(config())
+    f.join("a", "b")
+    f.submit("a")
+    assert f.round.phase is RoundPhase.COLLECTING
+    f.submit("b")
+    assert f.round.phase is RoundPhase.FOLDING
+    f.commit()
+    f.run_round(Kind.TRAIN)
+    assert f.state.round is None
+    assert (f.state.trained, f.state.version, f.state.number) == (2, 2, 2)
+    assert (f.state.members["a"].first_round, f.state.members["a"].last_round) == (1, 2)
+
+
+def test_learning_rate_decays_by_round() -> None:
+    f = Federation(config(recipe={"lr": 0.1, "lr_decay": 0.5}))
+    f.join("a", "b")
+    assert f.round.lr == 0.1
+    f.run_round(Kind.TRAIN)
+    assert f.round.lr == 0.05
+
+
+def test_the_same_update_twice_is_one_and_another_is_a_conflict() -> None:
+    f = Federation(config())
+    f.join("a", "b")
+    assert f.submit("a", digest="aa") is False
+    assert f.submit("a", digest="aa") is True
+    with pytest.raises(Conflict):
+        f.submit("a", digest="bb")
+
+
+def test_a_late_update_is_refused_with_the_current_round() -> None:
+    f = Federation(config())
+    f.join("a", "b")
+    f.run_round(Kind.TRAIN)
+    with pytest.raises(StaleRound) as caught:
+        rounds.expected_slot(f.state, "a", membership=1, number=1, attempt=1, part=Part.MAIN)
+    assert caught.value.facts["current_round"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("base", "samples", "scale", "error"),
+    [(1, 10, 1.0, StaleRound), (0, 11, 1.0, InvalidUpdate), (0, 0, 1.0, InvalidUpdate), (0, 10, -2.0, InvalidUpdate)],
+)
+def test_headers_that_do_not_fit_are_refused(base: int, samples: int, scale: float, error: type[Exception]) -> None:
+    f = Federation(config())
+    f.join("a", "b")
+    update = Received(digest="aa", samples=samples, nbytes=8, train_loss=None, samples_processed=1, at=f.now)
+    with pytest.raises(error):
+        rounds.receive(
+            f.state,
+            "a",
+            membership=1,
+            number=1,
+            attempt=1,
+            part=Part.MAIN,
+            base=base,
+            applied_scale=scale,
+            update=update,
+        )
+
+
+def test_absent_clients_are_not_waited_for_once_there_is_quorum() -> None:
+    f = Federation(config(plan={"min_clients": 3, "quorum": 0.6, "absent_seconds": 60}))
+    f.join("a", "b", "c")
+    f.submit("a")
+    f.wait(61, "a", "b")
+    assert f.round.phase is RoundPhase.COLLECTING
+    f.submit("b")
+    assert f.round.phase is RoundPhase.FOLDING
+    f.commit()
+    assert f.state.members["c"].first_round == 0
+
+
+def test_an_hour_of_training_is_not_an_absence() -> None:
+    f = Federation(config(plan={"absent_seconds": 60}))
+    f.join("a", "b")
+    f.submit("a")
+    for _ in range(360):
+        f.wait(10, "a", "b")
+    assert f.round.phase is RoundPhase.COLLECTING
+    f.submit("b")
+    assert f.round.phase is RoundPhase.FOLDING
+
+
+def test_deadline_closes_on_quorum_and_repeats_below_it() -> None:
+    f = Federation(config(plan={"min_clients": 4, "quorum": 0.5, "deadline_seconds": 100}))
+    f.join("a", "b", "c", "d")
+    f.submit("a")
+    f.wait(100, "a", "b", "c", "d")
+    assert f.round.phase is RoundPhase.COLLECTING
+    assert (f.round.attempt, f.round.repeats, set(f.round.received)) == (1, 1, {"a/main"})
+    f.submit("b")
+    f.wait(100, "a", "b", "c", "d")
+    assert f.round.phase is RoundPhase.FOLDING
+
+
+def test_a_repeated_round_gives_the_places_of_absent_clients_to_others() -> None:
+    f = Federation(config(plan={"min_clients": 4, "participation": 0.5, "quorum": 1.0, "absent_seconds": 60}))
+    f.join("a", "b", "c", "d")
+    chosen = [s.client for s in f.round.slots]
+    others = [n for n in "abcd" if n not in chosen]
+    f.submit(chosen[0])
+    f.wait(61, chosen[0], *others)
+    assert chosen[1] not in {s.client for s in f.round.slots}
+    assert f.round.attempt == 1
+    assert f"{chosen[0]}/main" in f.round.received
+
+
+def test_partial_participation_draws_the_same_cohort_for_the_same_seed() -> None:
+    cohorts = []
+    for order in ("abcdef", "fedcba"):
+        f = Federation(config(plan={"min_clients": 6, "participation": 0.5, "rounds": 4}))
+        f.join(*order)
+        drawn = []
+        while f.state.round is not None:
+            drawn.append(tuple(s.client for s in f.round.slots))
+            f.run_round(Kind.TRAIN)
+        cohorts.append(drawn)
+    assert cohorts[0] == cohorts[1]
+    assert all(len(c) == 3 for c in cohorts[0])
+    assert len(set(cohorts[0])) > 1
+
+
+def test_declined_work_is_not_waited_for() -> None:
+    f = Federation(config(plan={"quorum": 0.5}))
+    f.join("a", "b")
+    f.submit("a")
+    f.apply(rounds.decline(f.state, "b", "b/main", "out of memory", f.now))
+    assert f.round.phase is RoundPhase.FOLDING

@@ -1,0 +1,190 @@
+"""The engine without a network: fold, commit, restart, and sums that became outdated while they were computed."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from puf_common.v1 import federation_pb2 as fed
+from puf_common.v1 import tickets_pb2 as tk
+from puf_common.wire import chunks
+from puf_server.core.state import RoundPhase
+from puf_server.engine import Engine
+from puf_server.handlers import Handlers
+from puf_server.store import Store
+from tests.grpc.raw import update_bytes
+from tests.running import TINY, make_state, tiny_config
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Local:
+    """A federation in this thread, spoken to by its handlers."""
+
+    def __init__(self, state: Path, clock: Clock) -> None:
+        self.engine = Engine(Store.open(state), clock)
+        self.handlers = Handlers(self.engine)
+
+    def join(self, *names: str) -> None:
+        c = self.engine.config
+        for name in names:
+            self.handlers.join(
+                name,
+                fed.JoinRequest(
+                    instance=f"i-{name}",
+                    samples=10,
+                    manifest_fingerprint=TINY.fingerprint,
+                    recipe_fingerprint=c.recipe_fingerprint(),
+                ),
+            )
+
+    def submit(self, name: str, value: float) -> None:
+        session = self.engine.state.members[name].session
+        reply = self.handlers.work(name, session)
+        assert reply is not None
+        work = reply.train
+        payload = update_bytes(value)
+        upload = self.handlers.begin_upload(
+            name,
+            fed.UpdateHeader(
+                key=work.key,
+                base_version=work.base_version,
+                samples=10,
+                applied_scale=work.scale,
+                byte_length=len(payload),
+                digest=hashlib.sha256(payload).digest(),
+                manifest_fingerprint=TINY.fingerprint,
+            ),
+        )
+        for chunk in chunks(payload):
+            upload.write(chunk)
+        upload.finish()
+
+    def spool(self) -> list[str]:
+        return sorted(p.name for p in (self.engine.store.directory / "spool").iterdir())
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return make_state(tmp_path / "state", tiny_config(plan={"min_clients": 3, "rounds": 4}))
+
+
+NAMES = ("a", "b", "c")
+
+
+def run_rounds(local: Local, count: int) -> None:
+    for _ in range(count):
+        for name in NAMES:
+            local.submit(name, 0.1 * (1 + NAMES.index(name)))
+        local.engine.settle()
+
+
+def test_a_restart_between_any_two_steps_gives_the_same_bits(tmp_path: Path) -> None:
+    digests = []
+    for restart in (False, True):
+        state = make_state(tmp_path / f"state-{restart}", tiny_config(plan={"min_clients": 3, "rounds": 4}))
+        clock = Clock()
+        local = Local(state, clock)
+
+        def again(old: Local, state: Path = state, clock: Clock = clock, restart: bool = restart) -> Local:
+            if not restart:
+                return old
+            old.engine.close()
+            return Local(state, clock)
+
+        for name in NAMES:
+            local.join(name)
+            local = again(local)
+        for _ in range(3):
+            for name in NAMES:
+                local.submit(name, 0.1 * (1 + NAMES.index(name)))
+                local = again(local)
+            current = local.engine.fold_wanted()
+            assert current is not None
+            folded = local.engine.fold(current)
+            # The model file is there and nothing is committed: the worst moment to die.
+            local = again(local)
+            if not restart:
+                local.engine.folded(folded)
+            local.engine.settle()
+            local = again(local)
+        digests.append([m.digest for m in local.engine.state.models.values()])
+        local.engine.close()
+    assert digests[0] == digests[1]
+    assert len(digests[0]) == 4
+
+
+def test_updates_are_gone_when_the_round_commits(state: Path) -> None:
+    local = Local(state, Clock())
+    local.join(*NAMES)
+    local.submit("a", 0.1)
+    assert len(local.spool()) == 1
+    local.submit("b", 0.2)
+    local.submit("c", 0.3)
+    assert len(local.spool()) == 3
+    local.engine.settle()
+    assert local.spool() == []
+    local.engine.close()
+
+
+def test_a_request_filed_during_the_fold_keeps_its_client_out_of_the_sum(state: Path) -> None:
+    clock = Clock()
+    local = Local(state, clock)
+    local.join(*NAMES)
+    run_rounds(local, 1)
+    for name in NAMES:
+        local.submit(name, 0.1 * (1 + NAMES.index(name)))
+    current = local.engine.fold_wanted()
+    assert current is not None
+    outdated = local.engine.fold(current)
+    request = tk.UnlearningRequest(request_key="k", scope=tk.SCOPE_CLIENT)
+    local.handlers.file_unlearning("b", fed.FileUnlearningRequest(request=request))
+    local.engine.folded(outdated)
+    assert local.engine.state.version == 1
+    assert [name.split(".")[2] for name in local.spool()] == ["a", "c"]
+    local.engine.settle()
+    assert local.engine.state.version == 2
+    assert local.engine.state.models[2].digest != outdated.digest
+    assert local.engine.state.records[2].contributions == 2
+    local.engine.close()
+
+
+def test_a_sum_that_is_not_finite_halts_the_federation_and_changes_no_model(state: Path) -> None:
+    local = Local(state, Clock())
+    local.join(*NAMES)
+    while not local.engine.state.halted:
+        for name in NAMES:
+            local.submit(name, 3e38)
+        local.engine.settle()
+    assert "finite" in local.engine.state.halted
+    assert local.engine.state.round is None
+    before = local.engine.state.version
+    local.engine.close()
+    reopened = Local(state, Clock())
+    assert (reopened.engine.state.version, bool(reopened.engine.state.halted)) == (before, True)
+    reopened.engine.close()
+
+
+def test_after_a_restart_nobody_is_absent_before_they_could_come_back(state: Path) -> None:
+    clock = Clock()
+    local = Local(state, clock)
+    local.join(*NAMES)
+    local.submit("a", 0.1)
+    local.engine.close()
+    clock.now += 10_000
+    local = Local(state, clock)
+    assert local.engine.state.round is not None
+    assert local.engine.state.round.phase is RoundPhase.COLLECTING
+    assert len(local.engine.state.round.missing) == 2
+    clock.now += local.engine.config.plan.absent_seconds + 1
+    local.engine.tick()
+    assert local.engine.state.round is not None
+    local.engine.close()

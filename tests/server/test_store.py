@@ -1,0 +1,127 @@
+"""State on disk: what is saved comes back, what is not named is swept, and nothing else is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from puf_common.errors import Corrupted, Mismatch, UsageError
+from puf_common.modelfile import read_payload
+from puf_server.core.state import State
+from puf_server.store import VOLATILE, Store
+from tests.running import make_state, tiny_config, tiny_payload
+from tests.server.core.builders import Federation, config
+
+
+def persistent(state: State) -> dict[str, object]:
+    return {f.name: getattr(state, f.name) for f in fields(State) if f.name not in VOLATILE}
+
+
+def a_busy_state() -> State:
+    """One with a recovery under way, an open survey, tickets in several states and withdrawn models."""
+    f = Federation(config())
+    f.join("a", "b", "c", "d")
+    f.train()
+    f.file("a", reference="case 7")
+    f.answer_survey(0.8)
+    f.submit("a")
+    f.submit_all()
+    f.commit()
+    f.file("b", scope="samples", forget_samples=3, retain_samples=7)
+    return f.state
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(make_state(tmp_path / "state"))
+
+
+def test_a_state_comes_back_as_it_was(store: Store) -> None:
+    state = replace(a_busy_state(), notes=())
+    store.save(store.load(), state)
+    assert persistent(store.load()) == persistent(state)
+    store.close()
+
+
+def test_only_presence_changed_means_nothing_is_written(store: Store) -> None:
+    state = store.load()
+    before = store.db.total_changes
+    store.save(state, replace(state, seen={"a": 1.0}, activity={"a": "training"}))
+    assert store.db.total_changes == before
+    store.close()
+
+
+def test_the_initial_model_is_a_safetensors_file_named_by_version_and_digest(store: Store) -> None:
+    (path,) = (store.directory / "models").iterdir()
+    digest = hashlib.sha256(tiny_payload()).hexdigest()
+    assert path.name == f"v000000-{digest[:16]}.safetensors"
+    assert read_payload(path) == tiny_payload()
+    store.close()
+
+
+def test_every_change_leaves_a_line_whose_hash_covers_its_predecessor(store: Store) -> None:
+    store.save(store.load(), a_busy_state())
+    link = b""
+    rows = store.db.execute("SELECT seq, at, event, facts, hash FROM audit ORDER BY seq").fetchall()
+    assert [seq for seq, *_ in rows] == list(range(1, len(rows) + 1))
+    for seq, at, event, facts, stored in rows:
+        link = hashlib.sha256(link + f"{seq}|{at!r}|{event}|{facts}".encode()).digest()
+        assert link == stored
+    events = [event for _, _, event, *_ in rows]
+    assert {"ticket.filed", "ticket.scheduled", "ticket.applied", "round.committed"} <= set(events)
+    store.close()
+
+
+def test_the_database_is_set_up_to_survive(store: Store) -> None:
+    for name, value in (("journal_mode", "wal"), ("synchronous", 2), ("secure_delete", 1)):
+        assert store.db.execute(f"PRAGMA {name}").fetchone() == (value,)
+    store.close()
+
+
+def test_files_that_no_record_names_are_swept_and_those_on_their_way_are_left(store: Store) -> None:
+    spool, models = store.directory / "spool", store.directory / "models"
+    for path in (
+        spool / "1.1.a.main.ff",
+        spool / "x.part",
+        models / "v000009-ff.safetensors",
+        models / "v000001-aa.safetensors",
+    ):
+        path.write_bytes(b"")
+    state = store.load()
+    store.sweep(state)
+    assert {p.name for p in spool.iterdir()} == {"x.part"}
+    assert "v000001-aa.safetensors" in {p.name for p in models.iterdir()}
+    store.sweep(state, everything=True)
+    assert list(spool.iterdir()) == []
+    assert len(list(models.iterdir())) == 1
+    store.close()
+
+
+def test_a_directory_is_made_once(tmp_path: Path) -> None:
+    make_state(tmp_path / "state")
+    with pytest.raises(UsageError, match="already holds"):
+        make_state(tmp_path / "state", tiny_config(title="second"))
+
+
+def test_a_directory_without_a_federation_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="puf-server init"):
+        Store.open(tmp_path)
+
+
+def test_a_damaged_description_and_another_schema_are_refused(tmp_path: Path) -> None:
+    state = make_state(tmp_path / "state")
+    with sqlite3.connect(state / "state.db") as db:
+        db.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
+    db.close()
+    with pytest.raises(Mismatch, match="99"):
+        Store.open(state)
+    described = json.loads((state / "federation.json").read_text())
+    del described["manifest"]
+    (state / "federation.json").write_text(json.dumps(described))
+    with pytest.raises(Corrupted):
+        Store.open(state)
