@@ -75,10 +75,11 @@ def fold(
         for start in range(0, here.spec.size, _BLOCK):
             count = min(_BLOCK, here.spec.size - start)
             w = _read(base, here, start, count)
-            if here.spec.role == "parameter":
-                w = _step(w, there, start, ordered, n, server_lr)
-            elif retained:
-                w = _merge(w, there, start, retained)
+            with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+                if here.spec.role == "parameter":
+                    w = _step(w, there, start, ordered, n, server_lr)
+                elif retained:
+                    w = _merge(w, there, start, retained)
             if here.spec.floating and not np.isfinite(w).all():
                 raise NotFinite(f"tensor {here.spec.name} would no longer be finite", tensor=here.spec.name)
             write(w.data.cast("B"))

@@ -141,7 +141,7 @@ def test_a_request_filed_during_the_fold_keeps_its_client_out_of_the_sum(state: 
     local.join(*NAMES)
     run_rounds(local, 1)
     for name in NAMES:
-        local.submit(name, 0.1 * (1 + NAMES.index(name)))
+        local.submit(name, 0.1 * 2.0 ** NAMES.index(name))
     current = local.engine.fold_wanted()
     assert current is not None
     outdated = local.engine.fold(current)
