@@ -13,7 +13,7 @@ help:  ## Show this list
 $(VENV)/.ready: pyproject.toml requirements.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet uv==0.13.7
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --require-hashes -r requirements.txt
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --compile-bytecode --require-hashes -r requirements.txt
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --no-deps --no-build-isolation -e .
 	@touch $@
 

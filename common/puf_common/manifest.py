@@ -131,9 +131,9 @@ class Manifest:
             tensors=[
                 pb.TensorSpec(
                     name=t.name,
-                    dtype=pb.DType.Value(f"DTYPE_{t.dtype.upper()}"),
+                    dtype=f"DTYPE_{t.dtype.upper()}",
                     shape=t.shape,
-                    role=pb.Role.Value(f"ROLE_{t.role.upper()}"),
+                    role=f"ROLE_{t.role.upper()}",
                 )
                 for t in self.tensors
             ],

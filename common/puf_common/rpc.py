@@ -149,6 +149,9 @@ def error_from(call: grpc.RpcError, target: str = "") -> PufError:
     facts = {key: value for key, value in info.metadata.items() if key not in ("self", "message")}
     if delay is not None:
         facts["retry_seconds"] = f"{delay:g}"
+    if info.domain != DOMAIN and code is grpc.StatusCode.CANCELLED:
+        # Not our own doing: a server that stops cancels the calls it has not answered.
+        return Unavailable(f"the server at {target or 'the other end'} cut the call off", **facts)
     if info.domain != DOMAIN:
         return from_status(code.name, "", _for_people(code, message, target), facts)
     return from_status(code.name, info.reason, message, facts)

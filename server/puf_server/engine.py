@@ -57,7 +57,7 @@ class Engine:
             after, result = change(before, now)
             after = schedule.advance(after, self.config, now)
             self.store.save(before, after)
-            self.state = replace(after, notes=())
+            self.state = replace(after, notes=()) if after.notes else after
             if after.round is not before.round or after.models is not before.models:
                 self.store.sweep(after)
         if after is not before:

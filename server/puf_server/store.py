@@ -232,13 +232,17 @@ class Store:
 
     def sweep(self, state: State, *, everything: bool = False) -> None:
         """Deletes files that no record names. `everything` also takes what may be on its way: only before serving."""
-        next_model = f"v{state.version + 1:06d}-"
+        coming: tuple[str, ...] = (f"v{state.version + 1:06d}-",)
         models = {_model_name(m) for m in state.models.values() if m.status is not ModelStatus.DELETED}
-        spool = {spool_name(state.round, key) for key in state.round.received} if state.round else set()
+        spool = set()
+        if state.round is not None:
+            spool = {spool_name(state.round, key) for key in state.round.received}
+            # Written, but not booked yet.
+            coming += tuple(spool_name(state.round, slot.key, "") for slot in state.round.missing)
         for folder, wanted in (("models", models), ("spool", spool)):
             gone = False
             for path in (self.directory / folder).iterdir():
-                on_its_way = path.name.endswith(".part") or path.name.startswith(next_model)
+                on_its_way = path.name.endswith(".part") or path.name.startswith(coming)
                 if path.name not in wanted and (everything or not on_its_way):
                     remove(path)
                     gone = True
@@ -253,7 +257,7 @@ class Store:
 
 def spool_name(current: Round, key: str, digest: str | None = None) -> str:
     """File of one update; the digest is in the name, so that a conflicting one cannot overwrite it."""
-    digest = digest or current.received[key].digest
+    digest = current.received[key].digest if digest is None else digest
     return f"{current.number}.{current.attempt}.{key.replace('/', '.')}.{digest[:32]}"
 
 

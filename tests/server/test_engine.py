@@ -12,8 +12,8 @@ from puf_common.v1 import tickets_pb2 as tk
 from puf_common.wire import chunks
 from puf_server.core.state import RoundPhase
 from puf_server.engine import Engine
-from puf_server.handlers import Handlers
-from puf_server.store import Store
+from puf_server.handlers import Handlers, PendingUpload
+from puf_server.store import Store, spool_name
 from tests.grpc.raw import update_bytes
 from tests.running import TINY, make_state, tiny_config
 
@@ -47,6 +47,10 @@ class Local:
             )
 
     def submit(self, name: str, value: float) -> None:
+        self.begin(name, value).finish()
+
+    def begin(self, name: str, value: float) -> PendingUpload:
+        """An update whose bytes are all there and which is not acknowledged yet."""
         session = self.engine.state.members[name].session
         reply = self.handlers.work(name, session)
         assert reply is not None
@@ -66,7 +70,7 @@ class Local:
         )
         for chunk in chunks(payload):
             upload.write(chunk)
-        upload.finish()
+        return upload
 
     def spool(self) -> list[str]:
         return sorted(p.name for p in (self.engine.store.directory / "spool").iterdir())
@@ -187,4 +191,18 @@ def test_after_a_restart_nobody_is_absent_before_they_could_come_back(state: Pat
     clock.now += local.engine.config.plan.absent_seconds + 1
     local.engine.tick()
     assert local.engine.state.round is not None
+    local.engine.close()
+
+
+def test_an_update_that_is_on_disk_but_not_booked_survives_the_booking_of_another(state: Path) -> None:
+    local = Local(state, Clock())
+    local.join(*NAMES)
+    waiting = local.begin("a", 0.1)
+    store = local.engine.store
+    current = local.engine.state.round
+    assert current is not None
+    name = spool_name(current, "a/main", hashlib.sha256(update_bytes(0.1)).hexdigest())
+    waiting._upload.publish(name)
+    local.submit("b", 0.2)
+    assert store.spool_path(name).exists()
     local.engine.close()

@@ -40,6 +40,9 @@ class Plan(_Settings):
 
     rounds: int = Field(50, ge=0, description="training rounds before the federation idles")
     min_clients: int = Field(2, ge=1, description="clients that must be alive before a round opens")
+    start_clients: int = Field(
+        0, ge=0, description="clients that must be alive before the first one; 0: as min_clients"
+    )
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients alive that takes part in a round")
     quorum: float = Field(0.5, gt=0, le=1, description="share of a round's updates that suffices at the deadline")
     deadline_seconds: float = Field(

@@ -143,7 +143,10 @@ def retained(state: State) -> list[Member]:
 def required(state: State, config: FederationConfig) -> int:
     """How many clients must be alive before a training round opens: the plan's number, less those who left for good."""
     gone = sum(m.status is not MemberStatus.ACTIVE for m in state.members.values())
-    return max(1, config.plan.min_clients - gone - len(state.kept_out()))
+    wanted = config.plan.min_clients
+    if state.number == 0:
+        wanted = max(wanted, config.plan.start_clients)
+    return max(1, wanted - gone - len(state.kept_out()))
 
 
 def cohort(members: list[Member], state: State, config: FederationConfig, now: float) -> list[Member]:

@@ -76,7 +76,7 @@ def open_round(
         deadline_at=_deadline(config, now),
         denominator=denominator,
     )
-    state = replace(state, round=current, attempt=attempt, nbytes_down=0)
+    state = replace(state, round=current, attempt=attempt)
     return state.note(
         "round.opened", now, round=number, attempt=attempt, kind=kind.value, clients=sorted({s.client for s in slots})
     )

@@ -378,7 +378,7 @@ class State:
     stopping: bool = False
     seen: Mapping[str, float] = field(default_factory=dict)
     activity: Mapping[str, str] = field(default_factory=dict)
-    # Tensor bytes sent for the round under way.
+    # Tensor bytes sent since the last commit: for the round under way and the measurements before it.
     nbytes_down: int = 0
     # Lines not written yet.
     notes: tuple[Note, ...] = ()

@@ -1,0 +1,230 @@
+"""`puf-client`: take part in a federation, and leave it again without a trace."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from puf_common.errors import UsageError
+from puf_common.exits import Exit
+from puf_common.settings import Parser, add_settings, guarded, resolve
+
+if TYPE_CHECKING:
+    import argparse
+
+    from pydantic import BaseModel
+
+    from puf_client.options import Connection, LocalOptions, RunOptions
+    from puf_common.logging import LogSettings
+
+__all__ = ["main"]
+
+M = TypeVar("M", bound="BaseModel")
+
+_COMMANDS = {
+    "run": "take part in a federation until it ends or forgets this client",
+    "unlearn": "ask to be forgotten, wholly or some samples, and see it done (also: puf-client --unlearn)",
+    "status": "show this client's own requests to be forgotten",
+    "withdraw": "take a request back before its round has begun",
+    "init": "write a configuration and a task of your own to start from",
+    "check": "try data, model and device before joining",
+    "model": "write an initial model file",
+    "fleet": "start many clients on this machine",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return guarded(lambda: _main(sys.argv[1:] if argv is None else list(argv)))
+
+
+def _main(argv: list[str]) -> int:
+    argv = _spelled_out(argv)
+    parser = Parser(prog="puf-client", description="A client of a federation that can forget.")
+    parser.add_argument("--unlearn", action="store_true", help="the same as the command unlearn")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=Parser)
+    for name, help_text in _COMMANDS.items():
+        command = commands.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.")
+        command.set_defaults(command=name)
+        # Settings are built by pydantic; only the command that is asked for pays for it.
+        if argv and argv[0] == name:
+            _add_flags(command, name)
+    arguments = parser.parse_args(argv)
+    return int(_RUN[arguments.command](arguments))
+
+
+def _spelled_out(argv: list[str]) -> list[str]:
+    """`puf-client --unlearn ...` is `puf-client unlearn ...`, wherever the flag stands."""
+    if "--unlearn" not in argv:
+        return argv
+    rest = [word for word in argv if word != "--unlearn"]
+    if rest and rest[0] in ("run", "unlearn"):
+        rest = rest[1:]
+    elif rest and rest[0] in _COMMANDS:
+        raise UsageError(f"--unlearn is a command of its own and does not go with {rest[0]}")
+    return ["unlearn", *rest]
+
+
+def _add_flags(command: argparse.ArgumentParser, name: str) -> None:
+    from puf_client import options
+
+    if name == "withdraw":
+        command.add_argument("ticket", nargs="?", default="", help="which request (default: the only one that can be)")
+    if name == "status":
+        command.add_argument("--json", action="store_true", help="for programs")
+    if name == "fleet":
+        command.add_argument(
+            "--except", dest="leave_out", action="append", metavar="I,J", help="shards without a client"
+        )
+    models: dict[str, type[BaseModel]] = {
+        "run": options.RunOptions,
+        "unlearn": options.UnlearnOptions,
+        "status": options.StatusOptions,
+        "withdraw": options.WithdrawOptions,
+        "init": options.InitOptions,
+        "check": options.CheckOptions,
+        "model": options.ModelOptions,
+        "fleet": options.FleetOptions,
+    }
+    add_settings(command, models[name], skip=("leave_out", "shard") if name == "fleet" else ())
+
+
+def _resolve(model: type[M], arguments: argparse.Namespace) -> M:
+    from puf_client.options import EVERYTHING
+
+    return resolve(model, arguments, also=EVERYTHING)
+
+
+def _named(options: Connection) -> None:
+    """Checked before anything is loaded: a missing flag must not cost a minute."""
+    from puf_client.names import check_name
+
+    if not options.name:
+        raise UsageError("this client needs a name: set --name, PUF_NAME or name in the file given with --config")
+    check_name(options.name)
+
+
+def _with_data(options: LocalOptions) -> None:
+    if not options.data:
+        raise UsageError("say which data: set --data, PUF_DATA or data in the file given with --config")
+
+
+def _logs(options: LogSettings) -> None:
+    from puf_client.display import stderr
+    from puf_common.logging import configure
+
+    configure(log_format=options.log_format, level=options.log_level, stream=stderr())
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from puf_client.options import RunOptions
+
+    options = _resolve(RunOptions, arguments)
+    _named(options)
+    _with_data(options)
+    return _run_with(options)
+
+
+def _run_with(options: RunOptions) -> int:
+    _logs(options)
+    from puf_client.agent import run_agent
+
+    return run_agent(options)
+
+
+def _unlearn(arguments: argparse.Namespace) -> int:
+    from puf_client.options import UnlearnOptions
+
+    options = _resolve(UnlearnOptions, arguments)
+    _named(options)
+    _logs(options)
+    from puf_client.forget import run_unlearn
+
+    return run_unlearn(options)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from puf_client.options import StatusOptions
+
+    options = _resolve(StatusOptions, arguments)
+    _named(options)
+    _logs(options)
+    from puf_client.tickets import show_status
+
+    return show_status(options, as_json=arguments.json)
+
+
+def _withdraw(arguments: argparse.Namespace) -> int:
+    from puf_client.options import WithdrawOptions
+
+    options = _resolve(WithdrawOptions, arguments)
+    _named(options)
+    _logs(options)
+    from puf_client.tickets import withdraw
+
+    return withdraw(options, arguments.ticket)
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    from puf_client import starter
+    from puf_client.options import InitOptions
+
+    for path in starter.write(_resolve(InitOptions, arguments).directory):
+        print(f"written: {path}")
+    print("next: adapt both, then `puf-client check --config puf-client.toml`")
+    return Exit.OK
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from puf_client.options import CheckOptions
+
+    options = _resolve(CheckOptions, arguments)
+    _with_data(options)
+    if not getattr(arguments, "server", None):
+        # The file names the server for `run`; checking works without one unless it is asked for.
+        options = options.model_copy(update={"server": ""})
+    _logs(options)
+    from puf_client.check import run_check
+
+    return run_check(options)
+
+
+def _model(arguments: argparse.Namespace) -> int:
+    from puf_client.options import ModelOptions
+
+    options = _resolve(ModelOptions, arguments)
+    from puf_common.modelfile import save
+    from puf_common.models import build_any, manifest_of, payload_of
+
+    model = build_any(options.model, options.model_option, options.seed)
+    manifest = manifest_of(model)
+    save(options.out, manifest, payload_of(model, manifest), {"model": options.model, "seed": str(options.seed)})
+    buffers = sum(t.role == "buffer" for t in manifest.tensors)
+    print(
+        f"{options.out}: {manifest.parameters:,} parameters in {len(manifest.tensors) - buffers} tensors, {buffers} buffers"
+    )
+    print(f"fingerprint {manifest.fingerprint.hex()}")
+    return Exit.OK
+
+
+def _fleet(arguments: argparse.Namespace) -> int:
+    from puf_client.options import FleetOptions
+
+    options = _resolve(FleetOptions, arguments)
+    _with_data(options)
+    _logs(options)
+    from puf_client.fleet import run_fleet
+
+    return run_fleet(options, lambda member: guarded(lambda: _run_with(member)))
+
+
+_RUN: dict[str, Any] = {
+    "run": _run,
+    "unlearn": _unlearn,
+    "status": _status,
+    "withdraw": _withdraw,
+    "init": _init,
+    "check": _check,
+    "model": _model,
+    "fleet": _fleet,
+}

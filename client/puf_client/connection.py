@@ -1,0 +1,270 @@
+"""How a client reaches its federation: one method per call, and the implementation that dials a server.
+
+Whatever stands behind `Transport`, methods return the server's answer or raise a `PufError`. The gRPC implementation
+gives every call a deadline, and tries again when nobody answered or the server asked for it (`patience`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+
+import grpc
+
+from puf_client.names import check_name
+from puf_client.patience import Attempts, Line
+from puf_common.errors import Corrupted, InvalidUpdate
+from puf_common.rpc import IDENTITY_KEY, channel_options, error_from
+from puf_common.v1 import federation_pb2 as pb
+from puf_common.v1 import federation_pb2_grpc as pb_grpc
+from puf_common.v1 import tickets_pb2
+from puf_common.wire import CHUNK_BYTES, Assembler, Payload, chunks
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["ENDED", "GrpcTransport", "Transport"]
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+# States that a ticket never leaves.
+ENDED = frozenset(
+    {
+        tickets_pb2.TICKET_STATE_COMPLETED,
+        tickets_pb2.TICKET_STATE_FAILED,
+        tickets_pb2.TICKET_STATE_WITHDRAWN,
+    }
+)
+
+
+@runtime_checkable
+class Transport(Protocol):
+    """The calls of `puf.v1.Federation` under one identity: over a network, or to a server in this process."""
+
+    @property
+    def name(self) -> str:
+        """The client's identity."""
+        ...
+
+    def describe(self) -> pb.DescribeReply: ...
+
+    def join(self, request: pb.JoinRequest) -> pb.JoinReply: ...
+
+    def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
+        """One attempt only: the next beat is the next attempt. Called from a thread of its own."""
+        ...
+
+    def wait_for_work(self, request: pb.WaitForWorkRequest) -> pb.WaitForWorkReply | None:
+        """May answer empty-handed, also at once."""
+        ...
+
+    def decline_work(self, request: pb.DeclineWorkRequest) -> pb.DeclineWorkReply: ...
+
+    def leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:
+        """One attempt only: whoever leaves does not wait for a server that is gone."""
+        ...
+
+    def fetch_model(self, version: int) -> tuple[pb.ModelHeader, bytearray]:
+        """Header and verified bytes; the bytes belong to the caller."""
+        ...
+
+    def submit_update(self, header: pb.UpdateHeader, payload: Payload) -> pb.SubmitUpdateReply: ...
+
+    def report_evaluation(self, request: pb.ReportEvaluationRequest) -> pb.ReportEvaluationReply: ...
+
+    def file_unlearning(self, request: pb.FileUnlearningRequest) -> pb.FileUnlearningReply: ...
+
+    def list_my_tickets(self) -> pb.ListMyTicketsReply: ...
+
+    def follow_ticket(self, ticket_id: str) -> Iterator[pb.FollowTicketReply]:
+        """The ticket now and after every change, ending with the ticket."""
+        ...
+
+    def report_measurement(self, request: pb.ReportMeasurementRequest) -> pb.ReportMeasurementReply: ...
+
+    def withdraw_unlearning(self, request: pb.WithdrawUnlearningRequest) -> pb.WithdrawUnlearningReply: ...
+
+    def close(self) -> None: ...
+
+
+class GrpcTransport:
+    """Dials a server. With `credentials` the certificate is the identity; without, the name travels as metadata."""
+
+    def __init__(
+        self,
+        target: str,
+        name: str,
+        *,
+        credentials: grpc.ChannelCredentials | None = None,
+        patience: float = 30.0,
+        call_seconds: float = 30.0,
+        transfer_seconds: float = 3600.0,
+        follow_seconds: float = 600.0,
+        first_pause: float = 0.2,
+        longest_pause: float = 10.0,
+    ) -> None:
+        self.target = target
+        # Tensor bytes, repeated attempts included.
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self._name = check_name(name)
+        self._call_seconds = call_seconds
+        self._transfer_seconds = transfer_seconds
+        self._follow_seconds = follow_seconds
+        self._chunk_bytes = CHUNK_BYTES
+        self._metadata = ((IDENTITY_KEY, name),) if credentials is None else ()
+        options = channel_options(target)
+        self._channel = (
+            grpc.insecure_channel(target, options=options)
+            if credentials is None
+            else grpc.secure_channel(target, credentials, options=options)
+        )
+        self._stub = pb_grpc.FederationStub(self._channel)
+        self._line = Line(target, patience, first_pause, longest_pause)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def describe(self) -> pb.DescribeReply:
+        return self._unary(self._stub.Describe, pb.DescribeRequest())
+
+    def join(self, request: pb.JoinRequest) -> pb.JoinReply:
+        reply = self._unary(self._stub.Join, request)
+        self._chunk_bytes = min(reply.chunk_bytes or CHUNK_BYTES, CHUNK_BYTES)
+        return reply
+
+    def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
+        return self._once(self._stub.Heartbeat, request)
+
+    def wait_for_work(self, request: pb.WaitForWorkRequest) -> pb.WaitForWorkReply:
+        return self._unary(self._stub.WaitForWork, request, request.timeout_seconds + self._call_seconds)
+
+    def decline_work(self, request: pb.DeclineWorkRequest) -> pb.DeclineWorkReply:
+        return self._unary(self._stub.DeclineWork, request)
+
+    def leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:
+        return self._once(self._stub.Leave, request, seconds=5.0)
+
+    def fetch_model(self, version: int) -> tuple[pb.ModelHeader, bytearray]:
+        return self._patiently(lambda: self._download(pb.FetchModelRequest(version=version)))
+
+    def submit_update(self, header: pb.UpdateHeader, payload: Payload) -> pb.SubmitUpdateReply:
+        def attempt() -> pb.SubmitUpdateReply:
+            # A fresh iterator each time: one that a broken call has half read would silently send the rest only.
+            frames = self._frames(header, payload)
+            return self._stub.SubmitUpdate(frames, timeout=self._transfer_seconds, metadata=self._metadata)
+
+        return self._patiently(attempt)
+
+    def report_evaluation(self, request: pb.ReportEvaluationRequest) -> pb.ReportEvaluationReply:
+        return self._unary(self._stub.ReportEvaluation, request)
+
+    def file_unlearning(self, request: pb.FileUnlearningRequest) -> pb.FileUnlearningReply:
+        return self._unary(self._stub.FileUnlearning, request)
+
+    def list_my_tickets(self) -> pb.ListMyTicketsReply:
+        return self._unary(self._stub.ListMyTickets, pb.ListMyTicketsRequest())
+
+    def report_measurement(self, request: pb.ReportMeasurementRequest) -> pb.ReportMeasurementReply:
+        return self._unary(self._stub.ReportMeasurement, request)
+
+    def withdraw_unlearning(self, request: pb.WithdrawUnlearningRequest) -> pb.WithdrawUnlearningReply:
+        return self._unary(self._stub.WithdrawUnlearning, request)
+
+    def follow_ticket(self, ticket_id: str) -> Iterator[pb.FollowTicketReply]:
+        """A stream that breaks is opened again; a ticket that did not change meanwhile is not repeated."""
+        request = pb.FollowTicketRequest(ticket_id=ticket_id)
+        last: tickets_pb2.Ticket | None = None
+        attempts = Attempts(self._line)
+        while last is None or last.state not in ENDED:
+            stream = self._open(
+                lambda: self._stub.FollowTicket(request, timeout=self._follow_seconds, metadata=self._metadata)
+            )
+            try:
+                for reply in stream:
+                    self._line.up()
+                    attempts = Attempts(self._line)
+                    if reply.ticket != last:
+                        last = reply.ticket
+                        yield reply
+                attempts.pause()
+            except grpc.RpcError as failure:
+                if failure.code() is not grpc.StatusCode.DEADLINE_EXCEEDED or last is None:
+                    attempts.failed(failure)
+            finally:
+                stream.cancel()  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """Ends calls under way, in any thread, and the connection."""
+        self._line.closing.set()
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _unary(
+        self, method: grpc.UnaryUnaryMultiCallable[Request, Reply], request: Request, seconds: float | None = None
+    ) -> Reply:
+        timeout = self._call_seconds if seconds is None else seconds
+        return self._patiently(lambda: method(request, timeout=timeout, metadata=self._metadata))
+
+    def _once(
+        self, method: grpc.UnaryUnaryMultiCallable[Request, Reply], request: Request, seconds: float | None = None
+    ) -> Reply:
+        timeout = self._call_seconds if seconds is None else seconds
+        try:
+            return self._open(lambda: method(request, timeout=timeout, metadata=self._metadata))
+        except grpc.RpcError as failure:
+            if self._line.closing.is_set():
+                raise self._line.closed() from None
+            raise error_from(failure, self.target) from None
+
+    def _open(self, call: Callable[[], Reply]) -> Reply:
+        """A channel that another thread has closed refuses calls with a ValueError."""
+        try:
+            return call()
+        except ValueError:
+            if self._line.closing.is_set():
+                raise self._line.closed() from None
+            raise
+
+    def _download(self, request: pb.FetchModelRequest) -> tuple[pb.ModelHeader, bytearray]:
+        stream = self._stub.FetchModel(request, timeout=self._transfer_seconds, metadata=self._metadata)
+        try:
+            first = next(iter(stream), None)
+            if first is None or first.WhichOneof("frame") != "header":
+                raise Corrupted(f"the server sent model {request.version} without its header")
+            assembler = Assembler(first.header.byte_length, first.header.digest)
+            for frame in stream:
+                assembler.add(frame.chunk)
+                self.bytes_received += len(frame.chunk.data)
+            return first.header, assembler.finish()
+        except InvalidUpdate as error:
+            raise Corrupted(f"model {request.version} arrived damaged: {error.message}", **error.facts) from None
+        finally:
+            stream.cancel()  # type: ignore[no-untyped-call]
+
+    def _frames(self, header: pb.UpdateHeader, payload: Payload) -> Iterator[pb.SubmitUpdateRequest]:
+        yield pb.SubmitUpdateRequest(header=header)
+        for chunk in chunks(payload, self._chunk_bytes):
+            self.bytes_sent += len(chunk.data)
+            yield pb.SubmitUpdateRequest(chunk=chunk)
+
+    def _patiently(self, attempt: Callable[[], Reply]) -> Reply:
+        attempts = Attempts(self._line)
+        while True:
+            try:
+                reply = self._open(attempt)
+            except grpc.RpcError as failure:
+                attempts.failed(failure)
+            else:
+                self._line.up()
+                return reply

@@ -1,0 +1,215 @@
+"""Datasets by name. Each is cut once and for all into a training pool, which is shared out, and a common test set."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
+
+from puf_client.data.api import ClientData, DataContext
+from puf_client.data.partition import Indices, partition, stream
+from puf_common.errors import UsageError
+
+__all__ = ["Images", "load", "names", "test_set"]
+
+F = TypeVar("F")
+
+# Options of every dataset: `per_client` caps the training samples of a shard (0: no cap), `holdout` is the share of a
+# shard that is set apart.
+_SHARED = ("per_client", "holdout")
+
+# Digits 0 to 999 of a fixed shuffle are the pool, the other 797 the test set.
+_DIGITS_POOL = 1000
+_DIGITS_SEED = 1797
+
+
+def names() -> tuple[str, ...]:
+    return ("cifar10", "cifar100", "digits")
+
+
+def load(name: str, ctx: DataContext) -> ClientData:
+    """This client's part of the training pool."""
+    return _function(name, _LOADERS)(ctx)
+
+
+def test_set(name: str, ctx: DataContext) -> Dataset[Any]:
+    """The common test set: the same for every shard, and no part of any."""
+    return _function(name, _TEST_SETS)(ctx)
+
+
+def _function(name: str, functions: dict[str, F]) -> F:
+    if name not in functions:
+        raise UsageError(
+            f"there is no built-in dataset {name!r}; use one of {', '.join(names())}, "
+            "or package.module:function for data of your own"
+        )
+    return functions[name]
+
+
+def _shares(labels: NDArray[np.int64], ctx: DataContext) -> tuple[Indices, Indices]:
+    """This shard's training and hold-out indices. The hold-out comes first, so that no cap changes it."""
+    fraction, cap = ctx.option("holdout", 0.2), ctx.option("per_client", 0)
+    if not 0 <= fraction < 1:
+        raise UsageError(f"data option holdout is a share of the samples from 0 to below 1, not {fraction:g}")
+    if cap < 0:
+        raise UsageError(f"data option per_client must be at least 1 (or 0 for all), not {cap}")
+    mine = partition(labels, ctx.shards, ctx.partition, ctx.seed)[ctx.shard]
+    held = min(max(round(fraction * mine.size), 1), mine.size - 1) if fraction else 0
+    train = mine[held:]
+    return train[: cap or train.size], mine[:held]
+
+
+def _ids(name: str, indices: Indices) -> tuple[str, ...]:
+    return tuple(f"{name}/train/{index:05d}" for index in indices)
+
+
+def _digits_on_disk() -> NDArray[np.float64]:
+    """scikit-learn's digits, read past scikit-learn: importing it costs every client more than all its data."""
+    spec = importlib.util.find_spec("sklearn")
+    for place in spec.submodule_search_locations or () if spec else ():
+        path = Path(place) / "datasets" / "data" / "digits.csv.gz"
+        if path.is_file():
+            with gzip.open(path, "rt", encoding="ascii") as file:
+                return np.loadtxt(file, delimiter=",")
+    raise UsageError("the dataset digits comes with scikit-learn, which is not installed; install puf[train]")
+
+
+def _digits(ctx: DataContext) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """All 1797 images, standardised and with the noise that was asked for, pool first."""
+    ctx.refuse_other_options("noise", *_SHARED)
+    noise = ctx.option("noise", 0.0)
+    if not 0 <= noise < float("inf"):
+        raise UsageError(f"data option noise is a standard deviation of at least 0, not {noise:g}")
+    table = _digits_on_disk()
+    table = table[stream(_DIGITS_SEED, "digits", "split").permutation(len(table))]
+    images, labels = table[:, :-1], table[:, -1].astype(np.int64)
+    pool = images[:_DIGITS_POOL]
+    images = (images - pool.mean()) / pool.std()
+    # Noise belongs to the image, not to the draw: every process sees the same picture every time.
+    images = images + noise * stream(ctx.seed, "digits", "noise").standard_normal(images.shape)
+    return images.astype(np.float32).reshape(-1, 1, 8, 8), labels
+
+
+def _tensors(images: NDArray[np.float32], labels: NDArray[np.int64]) -> TensorDataset:
+    return TensorDataset(torch.from_numpy(images.copy()), torch.from_numpy(labels.copy()))
+
+
+def _load_digits(ctx: DataContext) -> ClientData:
+    images, labels = _digits(ctx)
+    train, held = _shares(labels[:_DIGITS_POOL], ctx)
+    dataset = _tensors(images[train], labels[train])
+    holdout = _tensors(images[held], labels[held]) if held.size else None
+    return ClientData(dataset, dataset, holdout, _ids("digits", train))
+
+
+def _test_digits(ctx: DataContext) -> Dataset[Any]:
+    images, labels = _digits(ctx)
+    return _tensors(images[_DIGITS_POOL:], labels[_DIGITS_POOL:])
+
+
+@dataclass(frozen=True)
+class _Cifar:
+    """One of the two CIFAR datasets: its class in torchvision, its folder, and the channels' mean and deviation."""
+
+    name: str
+    reader: str
+    folder: str
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    def read(self, ctx: DataContext, *, train: bool) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        ctx.refuse_other_options("augment", "download", *_SHARED)
+        if ctx.directory is None:
+            raise UsageError(f"{self.name} needs --data-dir: the directory that holds {self.folder}, or is to hold it")
+        from torchvision import datasets
+
+        download = ctx.option("download", False)
+        try:
+            data = getattr(datasets, self.reader)(root=ctx.directory, train=train, download=download)
+        except (RuntimeError, OSError) as error:
+            if download:
+                raise UsageError(f"downloading {self.name} to {ctx.directory} failed: {error}") from error
+            raise UsageError(
+                f"{self.name} is not in {ctx.directory}: unpack it there as {self.folder}, "
+                "or let --data-option download=true fetch it"
+            ) from None
+        return data.data, np.asarray(data.targets, np.int64)
+
+    def images(self, pixels: NDArray[np.uint8], labels: NDArray[np.int64], *, augment: bool = False) -> Images:
+        return Images(pixels, labels, self.mean, self.std, augment=augment)
+
+    def load(self, ctx: DataContext) -> ClientData:
+        pixels, labels = self.read(ctx, train=True)
+        train, held = _shares(labels, ctx)
+        plain = self.images(pixels[train], labels[train])
+        augmented = self.images(pixels[train], labels[train], augment=True) if ctx.option("augment", True) else plain
+        holdout = self.images(pixels[held], labels[held]) if held.size else None
+        return ClientData(augmented, plain, holdout, _ids(self.name, train))
+
+    def test(self, ctx: DataContext) -> Dataset[Any]:
+        return self.images(*self.read(ctx, train=False))
+
+
+class Images(Dataset[tuple[Tensor, Tensor]]):
+    """Byte images, normalised when they are asked for and, if wanted, augmented: rotated by up to 21.6 degrees, shifted
+    by up to 2 pixels, mirrored. What these move in from outside is the mean colour. Chance comes from torch's global
+    stream."""
+
+    def __init__(
+        self,
+        pixels: NDArray[np.uint8],
+        labels: NDArray[np.int64],
+        mean: tuple[float, float, float],
+        std: tuple[float, float, float],
+        *,
+        augment: bool = False,
+    ) -> None:
+        self.pixels = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
+        self.labels = torch.from_numpy(labels.copy())
+        self.mean = torch.tensor(mean).view(3, 1, 1)
+        self.std = torch.tensor(std).view(3, 1, 1)
+        self.transform = _augmentation() if augment else None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        image = (self.pixels[index].float() / 255 - self.mean) / self.std
+        return self.transform(image) if self.transform else image, self.labels[index]
+
+
+def _augmentation() -> Callable[[Tensor], Tensor]:
+    from torchvision.transforms import v2
+
+    chain: Callable[[Tensor], Tensor] = v2.Compose(
+        [
+            v2.RandomRotation(0.06 * 360, interpolation=v2.InterpolationMode.BILINEAR),
+            v2.RandomCrop(32, padding=2),
+            v2.RandomHorizontalFlip(),
+        ]
+    )
+    return chain
+
+
+_CIFAR10 = _Cifar("cifar10", "CIFAR10", "cifar-10-batches-py", (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+_CIFAR100 = _Cifar("cifar100", "CIFAR100", "cifar-100-python", (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+
+_LOADERS: dict[str, Callable[[DataContext], ClientData]] = {
+    "cifar10": _CIFAR10.load,
+    "cifar100": _CIFAR100.load,
+    "digits": _load_digits,
+}
+_TEST_SETS: dict[str, Callable[[DataContext], Dataset[Any]]] = {
+    "cifar10": _CIFAR10.test,
+    "cifar100": _CIFAR100.test,
+    "digits": _test_digits,
+}

@@ -1,0 +1,119 @@
+"""Who holds which samples: a pure function of labels, number of shards, kind and seed.
+
+Every client computes the whole split by itself and takes its own part, so the parts of n machines are disjoint
+without anybody handing them out. That needs the same random numbers everywhere: numpy promises never to change the
+stream of `RandomState`, which it does not for its newer generators.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from puf_common.errors import UsageError
+from puf_common.seeds import derive
+
+__all__ = ["Indices", "partition", "stream"]
+
+Indices = NDArray[np.int64]
+
+# Draws before giving up when a split leaves somebody without data.
+_ATTEMPTS = 10
+
+
+def stream(seed: int, *purpose: str | int) -> np.random.RandomState:
+    """Random numbers for one purpose, the same on every machine and with every numpy."""
+    value = derive(seed, *purpose)
+    return np.random.RandomState([value & 0xFFFFFFFF, value >> 32])
+
+
+def partition(labels: ArrayLike, shards: int, spec: str, seed: int) -> list[Indices]:
+    """Disjoint sets of indices into `labels`, none empty, each in random order, so that a prefix is a fair sample.
+
+    * `iid`: a random split into equal parts, give or take one sample.
+    * `dirichlet:ALPHA`: for every class, shares of the clients drawn from Dir(ALPHA, ..., ALPHA). Sizes differ, and
+      rounding may leave a few samples with nobody.
+    * `hsu:ALPHA`: for every client, a mix of classes drawn from Dir(ALPHA * p) with p the classes' shares. All sizes
+      are equal. Both kinds are called label skew with ALPHA, but equal ALPHA means far more skew here.
+    """
+    array = np.asarray(labels)
+    kind, alpha = _parse(spec)
+    if shards < 1:
+        raise UsageError(f"data cannot be split into {shards} shards")
+    if array.size < shards:
+        raise UsageError(f"{array.size} samples cannot be split into {shards} shards")
+    random = stream(seed, "partition", kind, str(alpha), shards)
+    if kind == "iid":
+        return [part.astype(np.int64) for part in np.array_split(random.permutation(array.size), shards)]
+    _, inverse = np.unique(array, return_inverse=True)
+    pools = [np.flatnonzero(inverse == c) for c in range(int(inverse.max()) + 1)]
+    split = (
+        _dirichlet(pools, shards, alpha, spec, random) if kind == "dirichlet" else _hsu(pools, shards, alpha, random)
+    )
+    return [part[random.permutation(part.size)].astype(np.int64) for part in split]
+
+
+def _parse(spec: str) -> tuple[str, float]:
+    kind, colon, text = spec.partition(":")
+    if kind == "iid" and not colon:
+        return kind, 0.0
+    try:
+        alpha = float(text)
+    except ValueError:
+        alpha = 0.0
+    if kind not in ("dirichlet", "hsu") or not 0 < alpha < float("inf"):
+        raise UsageError(f"partition {spec!r} must be iid, dirichlet:ALPHA or hsu:ALPHA with ALPHA above 0")
+    return kind, alpha
+
+
+def _draw(concentration: NDArray[np.float64], random: np.random.RandomState) -> NDArray[np.float64]:
+    """One draw from a Dirichlet; where it underflows, its limit: everything in one place."""
+    with np.errstate(invalid="ignore"):
+        shares = random.dirichlet(concentration)
+    if not np.isfinite(shares).all():
+        shares = np.zeros_like(concentration)
+        shares[random.choice(len(shares), p=concentration / concentration.sum())] = 1.0
+    return shares
+
+
+def _dirichlet(
+    pools: list[Indices], shards: int, alpha: float, spec: str, random: np.random.RandomState
+) -> list[Indices]:
+    for _ in range(_ATTEMPTS):
+        parts: list[list[Indices]] = [[] for _ in range(shards)]
+        for pool in pools:
+            counts = np.round(_draw(np.full(shards, alpha), random) * pool.size).astype(np.int64)
+            # Where rounding promises more than there is, the last in line get what is left.
+            ends = np.minimum(np.cumsum(counts), pool.size)
+            shuffled = pool[random.permutation(pool.size)]
+            for part, begin, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
+                part.append(shuffled[begin:end])
+        split = [np.concatenate(part) for part in parts]
+        if all(part.size for part in split):
+            return split
+    raise UsageError(
+        f"partition {spec} of {sum(p.size for p in pools)} samples left a shard of {shards} empty {_ATTEMPTS} times; "
+        "take a larger ALPHA or fewer shards"
+    )
+
+
+def _hsu(pools: list[Indices], shards: int, alpha: float, random: np.random.RandomState) -> list[Indices]:
+    sizes = np.array([pool.size for pool in pools])
+    prior = sizes / sizes.sum()
+    per_shard = int(sizes.sum()) // shards
+    shuffled = [pool[random.permutation(pool.size)] for pool in pools]
+    taken = np.zeros_like(sizes)
+    split = []
+    for _ in range(shards):
+        mix = _draw(alpha * prior, random)
+        counts = np.zeros_like(sizes)
+        while (missing := per_shard - int(counts.sum())) > 0:
+            left = sizes - taken - counts
+            # Classes that have run out leave the mix; when none of its classes is left, what is left decides.
+            weights = np.where(left > 0, mix, 0.0)
+            if not weights.sum() > 0:
+                weights = left.astype(np.float64)
+            counts += np.minimum(random.multinomial(missing, weights / weights.sum()), left)
+        split.append(np.concatenate([s[t : t + c] for s, t, c in zip(shuffled, taken, counts, strict=True)]))
+        taken += counts
+    return split

@@ -1,0 +1,111 @@
+"""Samples as the routines take them: fetched one by one, or stacked once on the device where they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
+
+from puf_common.errors import PufError, UsageError
+
+__all__ = ["Resident", "Samples", "batch", "count", "memory_told", "resident", "select", "stacked_if_tensors"]
+
+
+@dataclass(frozen=True)
+class Resident:
+    """Samples stacked into tensors on one device. A map-style dataset, too."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.x[index], self.y[index]
+
+
+Samples: TypeAlias = "Dataset[Any] | Resident"
+
+
+def resident(dataset: Samples, device: torch.device, *, limit_bytes: int = 2 << 30) -> Samples:
+    """The dataset stacked on the device, which makes small models several times faster; unchanged if larger than the limit.
+
+    Only for datasets that do not augment: every sample is fetched once.
+    """
+    if isinstance(dataset, Resident):
+        return Resident(dataset.x.to(device), dataset.y.to(device))
+    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
+        x, y = dataset.tensors
+        return Resident(x.to(device), y.to(device)) if x.nbytes + y.nbytes <= limit_bytes else dataset
+    samples = count(dataset)
+    if samples == 0 or samples * sum(part.nbytes for part in batch(dataset, [0])) > limit_bytes:
+        return dataset
+    with memory_told(device, "holding the data"):
+        x, y = batch(dataset, range(samples))
+        return Resident(x.to(device), y.to(device))
+
+
+def select(dataset: Samples, indices: Sequence[int]) -> Samples:
+    """The samples at these positions, in this order."""
+    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
+        dataset = Resident(*dataset.tensors)
+    if isinstance(dataset, Resident):
+        chosen = torch.as_tensor(indices, dtype=torch.int64, device=dataset.y.device)
+        return Resident(dataset.x[chosen], dataset.y[chosen])
+    return Subset(dataset, list(indices))
+
+
+def count(dataset: Samples) -> int:
+    return len(dataset)  # type: ignore[arg-type]
+
+
+def stacked_if_tensors(dataset: Samples, device: torch.device) -> Samples:
+    return resident(dataset, device) if isinstance(dataset, Resident | TensorDataset) else dataset
+
+
+def batch(dataset: Samples, indices: Sequence[int], device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+    if isinstance(dataset, Resident):
+        if isinstance(indices, range):
+            return dataset.x[indices.start : indices.stop], dataset.y[indices.start : indices.stop]
+        chosen = torch.tensor(indices, device=dataset.y.device)
+        return dataset.x[chosen], dataset.y[chosen]
+    samples = [dataset[index] for index in indices]
+    try:
+        x, y = default_collate(samples)
+        if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
+            raise TypeError(f"they give {type(x).__name__} and {type(y).__name__}")
+    except (TypeError, ValueError, RuntimeError) as error:
+        if _is_out_of_memory(error):
+            raise
+        raise UsageError(
+            f"the data's samples cannot be stacked into a batch: {' '.join(str(error).split())}; "
+            "every sample must be (x, y), tensors, arrays or numbers of the same shapes"
+        ) from error
+    return (x, y) if device is None else (x.to(device), y.to(device))
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    text = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
+    )
+
+
+@contextmanager
+def memory_told(device: torch.device, doing: str) -> Iterator[None]:
+    """Says what to do when memory runs out."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        raise PufError(
+            f"{device} ran out of memory while {doing}: give this client more of it, let fewer clients share it, "
+            "use --device cpu, or found the federation with a smaller batch size"
+        ) from error

@@ -1,0 +1,154 @@
+"""What each command of `puf-client` can be told. A field is a flag, a PUF_* variable and a key of the TOML file."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from puf_common.logging import LogSettings
+
+__all__ = [
+    "EVERYTHING",
+    "CheckOptions",
+    "Connection",
+    "FleetOptions",
+    "InitOptions",
+    "LocalOptions",
+    "ModelOptions",
+    "RunOptions",
+    "StatusOptions",
+    "UnlearnOptions",
+    "WithdrawOptions",
+]
+
+
+class _Options(BaseModel):
+    # Deferred: who asks for help needs the fields and not their validators.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+
+class Connection(LogSettings, _Options):
+    """Which federation, and as whom."""
+
+    server: str = Field(
+        "127.0.0.1:7300", description="the server's address", json_schema_extra={"metavar": "HOST:PORT"}
+    )
+    name: str = Field("", description="this client's name in the federation")
+    state: Path | None = Field(
+        None, description="directory for what must outlive a run (default: the user's state directory)"
+    )
+    patience: float = Field(30.0, ge=0, description="seconds to wait for a server that never answered")
+
+
+class LocalOptions(_Options):
+    """What this client brings: data, and code of its own where the federation's model or task is not built in."""
+
+    data: str = Field("", description="built-in dataset such as digits, or package.module:function of your own code")
+    data_dir: Path | None = Field(None, description="directory the data function reads from")
+    data_option: dict[str, str] = Field({}, description="option of the data function; may be repeated")
+    data_seed: int = Field(0, ge=0, description="seed of the split into shards; the same for all clients")
+    shard: str = Field(
+        "0/1", description="which part of the data: I/N, counted from 0", json_schema_extra={"metavar": "I/N"}
+    )
+    partition: str = Field("iid", description="how data is split: iid, dirichlet:ALPHA or hsu:ALPHA")
+    model: str = Field(
+        "", description="package.module:function that builds the model (default: what the federation names)"
+    )
+    task: str = Field("", description="package.module:Class with loss and metrics (default: what the federation names)")
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    plugin_version: str = Field("", description="version of your own code, where the federation asks for one")
+
+    @field_validator("shard")
+    @classmethod
+    def _is_a_part_of_a_whole(cls, text: str) -> str:
+        part, slash, whole = text.partition("/")
+        if not (slash and part.isdecimal() and whole.isdecimal() and int(part) < int(whole)):
+            raise ValueError(f"{text!r} must be I/N with I from 0 to N-1, e.g. 3/10")
+        return text
+
+    @property
+    def shard_of(self) -> tuple[int, int]:
+        part, _, whole = self.shard.partition("/")
+        return int(part), int(whole)
+
+
+class RunOptions(LocalOptions, Connection):
+    """Take part in a federation."""
+
+    rejoin: bool = Field(False, description="join anew after having been forgotten and readmitted by the operator")
+
+
+class UnlearnOptions(LocalOptions, Connection):
+    """Ask to be forgotten."""
+
+    forget: Path | None = Field(
+        None, description="file with sample ids or group:NAME, one per line (default: the whole client)"
+    )
+    mode: Literal["regular", "special"] | None = Field(None, description="how to forget (default: the federation's)")
+    kappa: float | None = Field(None, gt=0, description="strength, whatever this client's share of the data")
+    eta_u: float | None = Field(None, gt=0, description="the paper's literal unlearning rate, instead of kappa")
+    unlearn_epochs: int | None = Field(None, ge=1, description="local epochs of the unlearning round")
+    flip: Literal["client", "server"] | None = Field(None, description="side that negates the update")
+    reference: str = Field("", max_length=200, description="case number or the like; stored and shown")
+    received: datetime | None = Field(
+        None,
+        description="when the request reached you; the deadline counts from here",
+        json_schema_extra={"metavar": "DATE"},
+    )
+    yes: bool = Field(False, description="do not ask for confirmation")
+    dry_run: bool = Field(False, description="show what would be asked, and stop")
+
+    @model_validator(mode="after")
+    def _has_one_strength(self) -> Self:
+        if self.kappa is not None and self.eta_u is not None:
+            raise ValueError("--kappa and --eta-u are two ways to say the same: give one of them")
+        return self
+
+
+class StatusOptions(Connection):
+    """Show this client's own requests."""
+
+
+class WithdrawOptions(Connection):
+    """Take a request back before its round has begun."""
+
+    yes: bool = Field(False, description="do not ask for confirmation")
+
+
+class CheckOptions(LocalOptions, LogSettings):
+    """Try data, model and device before joining."""
+
+    server: str = Field("", description="compare with this federation", json_schema_extra={"metavar": "HOST:PORT"})
+    patience: float = Field(30.0, ge=0, description="seconds to wait for a server that never answered")
+    model_option: dict[str, str] = Field({}, description="option of the built-in model, where no server names them")
+    batch_size: int = Field(32, ge=1, description="batch size of the trial step, where no server names it")
+
+
+class ModelOptions(_Options):
+    """Write an initial model file."""
+
+    model: str = Field("digits-cnn", description="built-in model, or package.module:function of your own code")
+    model_option: dict[str, str] = Field({}, description="option of the model; may be repeated")
+    seed: int = Field(1, ge=0, description="seed of the initial weights")
+    out: Path = Field(description="safetensors file to write", json_schema_extra={"metavar": "FILE"})
+
+
+class InitOptions(_Options):
+    """Write a configuration and a task to start from."""
+
+    directory: Path = Field(Path(), description="where to write", json_schema_extra={"metavar": "DIR"})
+
+
+class FleetOptions(RunOptions):
+    """Start many clients on this machine."""
+
+    clients: int = Field(ge=1, description="how many: client-0 to client-(N-1), each with its shard")
+    leave_out: list[int] = Field([], description="shards that get no client")
+    log_dir: Path | None = Field(None, description="directory for one log file per client")
+
+
+# The commands share one file; a key of one is not unknown to another.
+EVERYTHING = (RunOptions, UnlearnOptions, WithdrawOptions, CheckOptions, FleetOptions)

@@ -1,0 +1,143 @@
+"""What a request asks for and what came of it, in words and a small table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from puf_client.display import console
+from puf_client.tickets import last_note, strength
+from puf_common.v1 import federation_pb2 as pb
+from puf_common.v1 import tickets_pb2 as tk
+
+__all__ = ["Measured", "show_outcome", "show_request"]
+
+_MODES = {
+    tk.MODE_REGULAR: "regular: the others train in the same round",
+    tk.MODE_SPECIAL: "special: only those who are forgotten train",
+}
+_SIDES = {tk.FLIP_CLIENT: "on this client", tk.FLIP_SERVER: "on the server"}
+_LEAK = (
+    "Special is cheaper, but whoever holds the models before and after can compute this client's update exactly, "
+    "and with it much about its data."
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Sums over the data to be forgotten, None where the model was gone; the score on this client's own hold-out."""
+
+    forget: tk.EvaluationSums | None
+    holdout_score: float | None = None
+
+
+def show_request(
+    name: str, description: pb.DescribeReply, request: tk.UnlearningRequest, ticket: tk.Ticket | None
+) -> None:
+    """Scope, mode and strength, before anything is asked."""
+    if request.scope == tk.SCOPE_SAMPLES:
+        scope = f"{request.forget_samples} samples; {name} stays with the other {request.retain_samples}"
+    else:
+        scope = f"everything {name} ever contributed; it leaves the federation"
+    rows = {
+        "federation": f"{description.title} ({description.federation_id})",
+        "forget": scope,
+        "mode": _MODES.get(request.mode, "as the federation decides"),
+        "strength": strength(request),
+        "negated": _SIDES.get(request.flip, "as the federation decides"),
+    }
+    if request.reference:
+        rows["reference"] = request.reference
+    if ticket is not None:
+        rows["deadline"] = time.strftime("%Y-%m-%d", time.localtime(ticket.deadline_at))
+    else:
+        rows["deadline"] = f"{description.forgetting.deadline_days:g} days from receipt"
+    table = Table.grid(padding=(0, 2))
+    for key, value in rows.items():
+        table.add_row(key, value)
+    out = console()
+    out.print(table)
+    if request.mode == tk.MODE_SPECIAL:
+        out.print(_LEAK)
+    if ticket is not None:
+        out.print(f"asked before as {ticket.id}; nothing new is filed")
+
+
+def show_outcome(ticket: tk.Ticket, measured: Mapping[int, Measured]) -> None:
+    """The table of models, and what happened in sentences."""
+    out = console()
+    models = [
+        (label, getattr(ticket, f"version_{label}"), getattr(ticket, f"score_{label}"), ticket.HasField(score))
+        for label, version, score in _MODELS
+        if ticket.HasField(version)
+    ]
+    if models:
+        out.print(_table(models, measured))
+    for sentence in _sentences(ticket):
+        out.print(sentence)
+
+
+_MODELS = (
+    ("before", "version_before", "score_before"),
+    ("unlearned", "version_unlearned", "score_unlearned"),
+    ("recovered", "version_recovered", "score_recovered"),
+)
+
+
+def _table(models: list[tuple[str, int, tk.Score, bool]], measured: Mapping[int, Measured]) -> Table:
+    table = Table("model", "version", "forget data", "mean loss", "own hold-out", "others' hold-outs")
+    for label, version, score, scored in models:
+        mine = measured.get(version, Measured(None))
+        sums = mine.forget
+        table.add_row(
+            label,
+            str(version),
+            _percent(sums.score_sum / sums.samples) if sums and sums.samples else "not measured",
+            f"{sums.loss_sum / sums.samples:.3f}" if sums and sums.samples else "",
+            _percent(mine.holdout_score),
+            _percent(score.accuracy) if scored else "",
+        )
+    return table
+
+
+def _percent(score: float | None) -> str:
+    return "" if score is None else f"{100 * score:.1f} %"
+
+
+def _sentences(ticket: tk.Ticket) -> list[str]:
+    who = f"{ticket.request.forget_samples} samples of {ticket.client}" if _of_samples(ticket) else ticket.client
+    if ticket.state == tk.TICKET_STATE_WITHDRAWN:
+        return [f"{ticket.id} was withdrawn: {last_note(ticket)}"]
+    if ticket.state != tk.TICKET_STATE_COMPLETED:
+        return [f"{ticket.id} failed: {last_note(ticket)}", "Nothing was forgotten; ask again with the same command."]
+    verb = "were" if _of_samples(ticket) else "was"
+    method = {
+        "puf-regular": "by PUF-Regular",
+        "puf-special": "by PUF-Special",
+        "reset": "by going back to the initial model: nobody else was left",
+    }.get(ticket.method, f"by {ticket.method}" if ticket.method else "")
+    told = [f"{who} {verb} forgotten in round {ticket.applied_round} {method}".strip() + "."]
+    if not ticket.applied_round:
+        told = [f"{who} {verb} forgotten: {last_note(ticket)}."]
+    if ticket.recovery_rounds:
+        rounds = f"{_counted(ticket.recovery_rounds, 'round')} without {'them' if _of_samples(ticket) else 'it'}"
+        told.append(
+            f"The model recovered in {rounds}." if ticket.recovered else f"After {rounds}: {last_note(ticket)}."
+        )
+    if ticket.deleted_versions:
+        told.append(f"Deleted: {_counted(len(ticket.deleted_versions), 'older model')}.")
+    told.append(
+        "Forgetting is approximate, not a proof of erasure: compare the forget data with the own hold-out above."
+    )
+    return told
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _of_samples(ticket: tk.Ticket) -> bool:
+    return ticket.request.scope == tk.SCOPE_SAMPLES

@@ -1,0 +1,252 @@
+"""What a client remembers between runs: which samples it must never train on again, and that it was forgotten.
+
+A directory per federation and name, shared by the worker and by commands such as `puf-client unlearn` running beside
+it. There is no lock: every request has a file of its own, written by rename, so that readers see all of it or nothing.
+Ids are kept as salted hashes; a file left behind does not tell whose samples were forgotten.
+
+    salt                        32 random bytes, made once
+    requests/<request key>.json {"request_key", "hashes", "ticket_id", "withdrawn"}
+    forgotten.json              {"membership", "ticket_id", "at"}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puf_client.names import check_name
+from puf_common.errors import Corrupted, UsageError
+
+__all__ = ["Exclusion", "StateDir", "default_root"]
+
+_SALT_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """The samples of one request. Without a ticket it was prepared, but nobody knows yet whether it was filed."""
+
+    request_key: str
+    hashes: frozenset[str]
+    ticket_id: str = ""
+    withdrawn: bool = False
+
+    @property
+    def effective(self) -> bool:
+        return bool(self.ticket_id) and not self.withdrawn
+
+
+def default_root() -> Path:
+    """The user's directory for state, by the rules of the platform."""
+    if os.name == "nt":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "puf"
+    # The variable counts only where it is absolute, says its specification.
+    configured = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(configured) if os.path.isabs(configured) else Path.home() / ".local" / "state") / "puf"
+
+
+class StateDir:
+    """One client's directory. Everything in it is written atomically and readable by its owner alone."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._hashed: tuple[Sequence[str], list[str]] | None = None
+
+    @classmethod
+    def of(cls, federation_id: str, name: str, root: Path | None = None) -> StateDir:
+        """The directory of a client in a federation, under `root` or the platform's own place."""
+        return cls((root or default_root()) / _safe(federation_id) / check_name(name))
+
+    def exclusions(self) -> list[Exclusion]:
+        """Every request, withdrawn ones too, by key."""
+        return [self._read(path) for path in sorted(self._requests.glob("*.json"))]
+
+    def exclusion(self, request_key: str) -> Exclusion | None:
+        path = self._file(request_key)
+        return self._read(path) if path.exists() else None
+
+    def by_ticket(self, ticket_id: str) -> Exclusion | None:
+        return next((e for e in self.exclusions() if e.ticket_id == ticket_id), None) if ticket_id else None
+
+    def prepare(self, request_key: str, ids: Iterable[str]) -> Exclusion:
+        """Writes a request down before it is filed. It counts from the moment its ticket is known."""
+        known = self.exclusion(request_key)
+        return known or self._write(Exclusion(request_key, frozenset(self._hash(i) for i in ids)))
+
+    def filed(self, request_key: str, ticket_id: str) -> Exclusion:
+        """Notes the ticket of a request: from here on its samples are out of training."""
+        return self._write(replace(self._known(request_key), ticket_id=ticket_id))
+
+    def withdraw(self, request_key: str) -> Exclusion:
+        """Puts the samples of a request back into training."""
+        return self._write(replace(self._known(request_key), withdrawn=True))
+
+    def discard(self, request_key: str) -> None:
+        """Drops a request that was prepared and then refused."""
+        self._file(request_key).unlink(missing_ok=True)
+
+    def settle(self, tickets: Iterable[tuple[str, str, bool]]) -> None:
+        """Brings the directory in line with the server: (request key, ticket id, withdrawn) of the client's tickets.
+
+        Closes the gap of a command that was killed between the server's answer and its own note of it.
+        """
+        for request_key, ticket_id, withdrawn in tickets:
+            known = self.exclusion(request_key)
+            if known is not None and (known.ticket_id, known.withdrawn) != (ticket_id, withdrawn):
+                self._write(replace(known, ticket_id=ticket_id, withdrawn=withdrawn))
+
+    def unsettled(self) -> bool:
+        """Whether a request stands here of which nobody knows if it was filed."""
+        return any(not e.ticket_id for e in self.exclusions())
+
+    def excluded(self, ids: Sequence[str]) -> NDArray[np.bool_]:
+        """For every sample whether it must stay out of training."""
+        gone: frozenset[str] = frozenset().union(*(e.hashes for e in self.exclusions() if e.effective))
+        return self._members(ids, gone)
+
+    def forget_indices(self, ids: Sequence[str], request_key: str) -> NDArray[np.intp]:
+        """Positions of the samples that a request names."""
+        return np.flatnonzero(self._members(ids, self._known(request_key).hashes))
+
+    @property
+    def forgotten(self) -> dict[str, Any] | None:
+        """What is known about having been forgotten; None for a client that was not."""
+        path = self.path / "forgotten.json"
+        return _load(path) if path.exists() else None
+
+    def mark_forgotten(self, *, membership: int, ticket_id: str = "") -> None:
+        if self.forgotten is None:
+            content = {"membership": membership, "ticket_id": ticket_id, "at": time.time()}
+            _write_atomically(self.path / "forgotten.json", json.dumps(content).encode())
+
+    def clear_forgotten(self) -> None:
+        """For a client that was readmitted and joined anew. Samples that were forgotten stay out all the same."""
+        (self.path / "forgotten.json").unlink(missing_ok=True)
+
+    def request_key(self, ids: Iterable[str]) -> str:
+        """A key that names these samples without telling them: asking twice for the same ones is one request."""
+        text = "\n".join(sorted(self._hash(i) for i in ids))
+        return f"samples-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+    @property
+    def _requests(self) -> Path:
+        return self.path / "requests"
+
+    def _file(self, request_key: str) -> Path:
+        return self._requests / f"{_safe(request_key)}.json"
+
+    def _known(self, request_key: str) -> Exclusion:
+        known = self.exclusion(request_key)
+        if known is None:
+            raise UsageError(
+                f"{self.path} knows nothing of the request {request_key}: it was filed from another machine or with "
+                "another --state; only there is it known which samples are meant",
+                request_key=request_key,
+            )
+        return known
+
+    def _read(self, path: Path) -> Exclusion:
+        content = _load(path)
+        try:
+            return Exclusion(
+                content["request_key"], frozenset(content["hashes"]), content["ticket_id"], content["withdrawn"]
+            )
+        except (KeyError, TypeError):
+            raise Corrupted(f"{path} is damaged; restore it from a backup", file=path) from None
+
+    def _write(self, exclusion: Exclusion) -> Exclusion:
+        content = {**asdict(exclusion), "hashes": sorted(exclusion.hashes)}
+        _write_atomically(self._file(exclusion.request_key), json.dumps(content).encode())
+        return exclusion
+
+    def _members(self, ids: Sequence[str], hashes: frozenset[str]) -> NDArray[np.bool_]:
+        if not hashes:
+            return np.zeros(len(ids), dtype=np.bool_)
+        # A worker asks before every piece of work, always for the same ids.
+        if self._hashed is None or self._hashed[0] is not ids:
+            self._hashed = (ids, [self._hash(i) for i in ids])
+        return np.fromiter((h in hashes for h in self._hashed[1]), dtype=np.bool_, count=len(ids))
+
+    def _hash(self, sample_id: str) -> str:
+        return hashlib.sha256(self._salt + sample_id.encode("utf-8", "surrogatepass")).hexdigest()
+
+    @cached_property
+    def _salt(self) -> bytes:
+        return _create_once(self.path / "salt")
+
+
+def _create_once(path: Path) -> bytes:
+    """The salt, made by whoever comes first; two processes at once agree on one."""
+    if not path.exists():
+        with _draft(path, secrets.token_bytes(_SALT_BYTES)) as draft, suppress(FileExistsError):
+            os.link(draft, path)
+        _sync_directory(path.parent)
+    salt = path.read_bytes()
+    if len(salt) != _SALT_BYTES:
+        raise Corrupted(f"{path} is damaged; without it forgotten samples cannot be told apart", file=path)
+    return salt
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    with _draft(path, content) as draft:
+        os.replace(draft, path)
+    _sync_directory(path.parent)
+
+
+@contextmanager
+def _draft(path: Path, content: bytes) -> Iterator[Path]:
+    """A complete file beside `path`, on disk, that is gone afterwards unless it was renamed."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise UsageError(f"cannot write to {path.parent}: {error.strerror}; choose another --state") from None
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        yield draft
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _sync_directory(directory: Path) -> None:
+    if os.name == "nt":
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise Corrupted(f"{path} is damaged; restore it from a backup", file=path)
+    return content
+
+
+def _safe(name: str) -> str:
+    """A file name for a word from elsewhere: it must not lead out of the directory."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in name).lstrip(".")
+    if plain == name and 0 < len(name) <= 100:
+        return name
+    return f"{plain[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"

@@ -1,0 +1,99 @@
+"""Code of a user's own: data, a model and a test set for finding blobs in noisy images.
+
+Every clinic's scanner has its own brightness and contrast; every patient has a few images. All of it is drawn from
+the context's seed, so this file is all there is to download.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from puf_client import ClientData, DataContext
+from puf_common.seeds import derive
+
+__version__ = "1.0"
+
+SIZE = 24
+IMAGES_PER_PATIENT = 4
+
+
+def load(ctx: DataContext) -> ClientData:
+    """One clinic's patients. The last quarter of them is the hold-out: images of one patient are never on both sides."""
+    ctx.refuse_other_options("patients")
+    patients = ctx.option("patients", 12)
+    images, masks, groups, ids = [], [], [], []
+    for number in range(patients):
+        patient = f"clinic-{ctx.shard}/patient-{number:03d}"
+        x, y = _patient(ctx.seed, patient, _scanner(ctx.seed, ctx.shard))
+        images.append(x)
+        masks.append(y)
+        groups += [patient] * len(x)
+        ids += [f"{patient}/image-{i}" for i in range(len(x))]
+    kept = (patients - patients // 4) * IMAGES_PER_PATIENT
+    x, y = torch.cat(images), torch.cat(masks)
+    train = TensorDataset(x[:kept], y[:kept])
+    return ClientData(train, train, TensorDataset(x[kept:], y[kept:]), ids[:kept], groups[:kept])
+
+
+def test_set(ctx: DataContext) -> TensorDataset:
+    """Patients of no clinic, on scanners of all kinds."""
+    drawn = [_patient(ctx.seed, f"test/patient-{n:03d}", _scanner(ctx.seed, 1000 + n)) for n in range(24)]
+    return TensorDataset(torch.cat([x for x, _ in drawn]), torch.cat([y for _, y in drawn]))
+
+
+def _scanner(seed: int, number: int) -> tuple[float, float]:
+    """Brightness and contrast."""
+    random = np.random.RandomState(derive(seed, "scanner", number) % 2**32)
+    return float(random.uniform(-0.4, 0.4)), float(random.uniform(0.8, 1.25))
+
+
+def _patient(seed: int, name: str, scanner: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    random = np.random.RandomState(derive(seed, "patient", name) % 2**32)
+    brightness, contrast = scanner
+    rows, columns = np.mgrid[:SIZE, :SIZE]
+    images = np.empty((IMAGES_PER_PATIENT, 1, SIZE, SIZE), np.float32)
+    masks = np.empty((IMAGES_PER_PATIENT, SIZE, SIZE), np.int64)
+    for i in range(IMAGES_PER_PATIENT):
+        mask: NDArray[np.bool_] = np.zeros((SIZE, SIZE), np.bool_)
+        for _ in range(random.randint(1, 4)):
+            row, column = random.uniform(4, SIZE - 4, 2)
+            height, width = random.uniform(2, 5, 2)
+            mask |= ((rows - row) / height) ** 2 + ((columns - column) / width) ** 2 < 1
+        texture = 0.4 * random.standard_normal((SIZE, SIZE)) + 0.02 * random.uniform(-1, 1) * columns
+        images[i, 0] = brightness + contrast * (mask + texture)
+        masks[i] = mask
+    return torch.from_numpy(images), torch.from_numpy(masks)
+
+
+def build_model(options: Mapping[str, str]) -> nn.Module:
+    """A U-Net of one level. Its batch norm keeps running means: buffers, which travel and are never flipped."""
+    return TinyUNet(int(options.get("width", "8")))
+
+
+class TinyUNet(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = _block(1, width)
+        self.down = _block(width, 2 * width)
+        self.up = _block(3 * width, width)
+        self.head = nn.Conv2d(width, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        fine = self.first(x)
+        coarse = self.down(functional.max_pool2d(fine, 2))
+        wide = functional.interpolate(coarse, scale_factor=2, mode="nearest")
+        logits: Tensor = self.head(self.up(torch.cat([fine, wide], 1)))
+        return logits
+
+
+def _block(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)
+    )

@@ -1,0 +1,1 @@
+"""Experiments: what forgetting costs and what it leaves behind, measured, compared and drawn."""

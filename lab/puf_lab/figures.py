@@ -1,0 +1,142 @@
+"""Figures of a run: what the model knew before, during and after forgetting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from puf_common.errors import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Curve", "accuracy_curve"]
+
+# Okabe and Ito: told apart with every kind of colour vision; markers tell them apart in print.
+_COLOURS = {"test": "#0072B2", "forget": "#D55E00"}
+_MARKERS = {"test": "o", "forget": "s"}
+_NAMES = {"test": "test data", "forget": "forgotten data"}
+_INK = "#333333"
+_FAINT = "#8C8C8C"
+_DOTS = {"test": (0.0, (1.2, 2.6)), "forget": (1.9, (1.2, 2.6))}  # two equal levels interleave, none hides the other
+_MARKED = 40  # markers on a line, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Accuracies in per cent after the given rounds."""
+
+    rounds: Sequence[int]
+    test: Sequence[float]
+    forget: Sequence[float]
+
+    def __post_init__(self) -> None:
+        if not len(self.rounds) == len(self.test) == len(self.forget) > 0:
+            raise UsageError("a curve needs one test and one forget accuracy for each of its rounds")
+
+    def since(self, start: int) -> Curve:
+        kept = [i for i, number in enumerate(self.rounds) if number >= start]
+        if not kept:
+            raise UsageError(f"the curve ends in round {max(self.rounds)}, before round {start}")
+        return Curve([self.rounds[i] for i in kept], [self.test[i] for i in kept], [self.forget[i] for i in kept])
+
+    def of(self, data: str) -> Sequence[float]:
+        return self.test if data == "test" else self.forget
+
+
+def accuracy_curve(
+    path: Path,
+    *,
+    curve: Curve,
+    forgotten_at: int,
+    retrained_test: float | None = None,
+    retrained_forget: float | None = None,
+    natural: Curve | None = None,
+    title: str = "One client is forgotten",
+    subtitle: str = "",
+) -> None:
+    """Draws test and forget accuracy over the rounds into a file whose suffix names the format (png, svg, pdf).
+
+    `forgotten_at` is the unlearning round: the curve's value there is the model right after unlearning. `natural` is
+    the same federation going on without unlearning, drawn dashed from the round before it; the accuracies of the model
+    retrained without the data are the dotted lines that the solid ones should meet.
+    """
+    from matplotlib.figure import Figure
+
+    references = {"test": retrained_test, "forget": retrained_forget}
+    dashed = natural.since(forgotten_at - 1) if natural is not None else None
+    figure = Figure(figsize=(9, 5.4), dpi=150, facecolor="white")
+    axes = figure.add_subplot()
+    head = 0.05 if subtitle else 0.0
+    figure.subplots_adjust(left=0.085, right=0.975, bottom=0.11, top=0.78 - head)
+
+    _draw_lines(axes, curve, references, dashed)
+    _draw_moment(axes, curve, forgotten_at, dashed)
+    _dress(axes)
+    # Title and legend have the top of the page to themselves: nothing is ever drawn behind them.
+    figure.text(0.02, 0.955, title, fontsize=15, fontweight="bold", color=_INK, va="center")
+    figure.text(0.02, 0.9, subtitle, fontsize=10, color=_INK, va="center")
+    figure.legend(
+        loc="upper left", bbox_to_anchor=(0.012, 0.925 - head), ncols=3, frameon=False, fontsize=9.5, labelcolor=_INK,
+        handlelength=3.2, columnspacing=2.4,
+    )  # fmt: skip
+    figure.savefig(path)
+
+
+def _draw_lines(axes: Axes, curve: Curve, references: dict[str, float | None], dashed: Curve | None) -> None:
+    # The legend fills column by column: one column per model, one row per kind of data.
+    for data, colour in _COLOURS.items():
+        axes.plot(
+            curve.rounds, curve.of(data), color=colour, linewidth=2.2, marker=_MARKERS[data], markersize=5.5,
+            markeredgecolor="white", markeredgewidth=0.6,
+            markevery=max(1, len(curve.rounds) // _MARKED), label=f"{_NAMES[data]}, this run", zorder=4,
+        )  # fmt: skip
+    for data, level in references.items():
+        if level is not None:
+            axes.axhline(
+                level, color=_COLOURS[data], linewidth=1.8, linestyle=_DOTS[data], zorder=2,
+                label=f"{_NAMES[data]}, retrained model ({level:.1f} %)",
+            )  # fmt: skip
+    values = [*curve.test, *curve.forget, *(level for level in references.values() if level is not None)]
+    if dashed is not None:
+        values += [*dashed.test, *dashed.forget]
+        for data, colour in _COLOURS.items():
+            axes.plot(
+                dashed.rounds, dashed.of(data), color=colour, linewidth=1.6, linestyle=(0, (5, 2)), alpha=0.8,
+                label=f"{_NAMES[data]}, no unlearning", zorder=3,
+            )  # fmt: skip
+    values = [value for value in values if math.isfinite(value)] or [0.0, 100.0]
+    room = max(1.0, 0.05 * (max(values) - min(values)))
+    axes.set_ylim(min(values) - room, max(values) + room)
+
+
+def _draw_moment(axes: Axes, curve: Curve, forgotten_at: int, dashed: Curve | None) -> None:
+    first = min(*curve.rounds, forgotten_at)
+    last = max(*curve.rounds, *(dashed.rounds if dashed is not None else ()), forgotten_at)
+    margin = max(0.5, 0.012 * (last - first))
+    axes.set_xlim(first - margin, last + margin)
+    axes.axvspan(forgotten_at, last + margin, color="#F3F3F3", zorder=0, linewidth=0)
+    axes.axvline(forgotten_at, color=_INK, linewidth=1.2, zorder=1)
+    near_end = forgotten_at - first > 0.7 * (last - first)
+    axes.annotate(
+        f"forgotten in round {forgotten_at}", (forgotten_at, 1), xycoords=("data", "axes fraction"), xytext=(0, 5),
+        textcoords="offset points", ha="right" if near_end else "left", va="bottom", color=_INK, fontsize=10,
+    )  # fmt: skip
+
+
+def _dress(axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(PercentFormatter(100, decimals=0, symbol=" %"))
+    axes.set_xlabel("round", color=_INK, fontsize=10.5)
+    axes.set_ylabel("accuracy", color=_INK, fontsize=10.5)
+    axes.grid(axis="y", color="#DDDDDD", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(color=_FAINT, labelcolor=_INK)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(_FAINT)

@@ -1,0 +1,192 @@
+"""Real server and client processes on loopback, started, watched and always ended."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from puf_common.errors import PufError, Unavailable
+from puf_lab.setting import Setting, client_name
+from puf_server.control import Control
+
+__all__ = ["Process", "ServerProcess", "data_flags", "fleet", "init_server", "wait_until"]
+
+_PR_SET_PDEATHSIG = 1
+_START_SECONDS = 60.0
+
+
+def _die_with_parent() -> None:
+    """Runs in the child before it becomes the program: whoever kills the experiment kills its processes."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def program(name: str) -> str:
+    """A console script of this installation."""
+    return str(Path(sys.executable).with_name(name))
+
+
+class Process:
+    """A child process with a log file; leaving the context ends it."""
+
+    def __init__(self, command: Sequence[str], log: Path, cwd: Path | None = None) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.log = log
+        with log.open("ab") as out:
+            # A session of its own: the keyboard's interrupt reaches the experiment alone, which then ends its children.
+            self._child = subprocess.Popen(  # noqa: S603
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd=cwd,
+                preexec_fn=_die_with_parent,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def code(self) -> int | None:
+        return self._child.poll()
+
+    def send(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self, seconds: float) -> int:
+        """The exit code, once it has ended by itself."""
+        try:
+            return self._child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise PufError(f"{self.log.stem} did not end within {seconds:g} s; see {self.log}") from None
+
+    def end(self, seconds: float = 15.0) -> int:
+        """Asks it to end, then makes it."""
+        if self._child.poll() is None:
+            self._child.terminate()
+            try:
+                self._child.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self._child.kill()
+        return self._child.wait()
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def tail(self, lines: int = 5) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+class ServerProcess(Process):
+    """`puf-server serve` on free ports; ready to be spoken to when constructed."""
+
+    def __init__(self, state: Path, log: Path, *, listen: str = "127.0.0.1:0", operator: str = "127.0.0.1:0") -> None:
+        announce = state.parent / f"{state.name}.ports"
+        announce.unlink(missing_ok=True)
+        flags = ["--state", str(state), "--insecure", "--listen", listen, "--operator", operator]
+        flags += ["--announce", str(announce), "--log-format", "json"]
+        super().__init__([program("puf-server"), "serve", *flags], log)
+        wait_until(lambda: announce.exists() and announce.read_text().endswith("\n"), _START_SECONDS, self)
+        self.port, self.operator_port = map(int, announce.read_text().split())
+        self.address = f"127.0.0.1:{self.port}"
+        self.control = Control(f"127.0.0.1:{self.operator_port}")
+
+
+def wait_until(done: Callable[[], bool], seconds: float, *processes: Process, poll: float = 0.05) -> None:
+    """Waits for something to become true; fails early, with the end of its log, when a process it depends on ends."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            if done():
+                return
+        except Unavailable:
+            if all(p.code is None for p in processes) and time.monotonic() < until:
+                time.sleep(poll)
+                continue
+            raise
+        for process in processes:
+            if process.code is not None:
+                raise PufError(f"{process.log.stem} ended with code {process.code}:\n{process.tail()}")
+        if time.monotonic() > until:
+            raise PufError(f"not within {seconds:g} s; logs are in {processes[0].log.parent if processes else '.'}")
+        time.sleep(poll)
+
+
+def init_server(state: Path, setting: Setting, *, clients: int, more: Sequence[str] = ()) -> None:
+    """`puf-server init` for a setting."""
+    recipe, forgetting = setting.recipe, setting.forgetting
+    flags = [
+        *("--state", str(state), "--title", setting.title, "--model", setting.model, "--task", setting.task),
+        *(word for key, value in setting.model_options.items() for word in ("--model-options", f"{key}={value}")),
+        *("--plan-rounds", str(setting.rounds), "--plan-start-clients", str(clients)),
+        *("--plan-keep-models", "0", "--plan-evaluate-every", "0"),
+        *("--plan-heartbeat-seconds", "1", "--plan-absent-seconds", "6"),
+        *(w for k, v in recipe.model_dump(exclude={"plain_unlearning"}).items() for w in (_flag("recipe", k), str(v))),
+        *("--forgetting-max-recovery-rounds", str(forgetting.max_recovery_rounds)),
+        *more,
+    ]
+    done = subprocess.run(  # noqa: S603
+        [program("puf-server"), "init", *flags],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=_die_with_parent,
+    )
+    if done.returncode:
+        raise PufError(f"puf-server init failed: {done.stderr.strip() or done.stdout.strip()}")
+
+
+def data_flags(setting: Setting) -> list[str]:
+    """What a client has to be told about its data."""
+    return [
+        *("--data", setting.data, "--partition", setting.partition, "--data-seed", str(setting.data_seed)),
+        *(word for key, value in setting.data_options.items() for word in ("--data-option", f"{key}={value}")),
+        *(("--data-dir", str(setting.data_dir)) if setting.data_dir else ()),
+        *("--device", "cpu"),
+    ]
+
+
+def fleet(
+    setting: Setting, server: ServerProcess, clients: Path, log: Path, *, without: Collection[int] = ()
+) -> Process:
+    """All clients of a setting, each a process of its own."""
+    return Process(
+        [program("puf-client"), "fleet", "--clients", str(setting.clients), "--server", server.address]
+        + [
+            "--state",
+            str(clients),
+            *data_flags(setting),
+            "--log-dir",
+            str(log.parent / log.stem),
+            "--log-format",
+            "json",
+        ]
+        + [word for shard in without for word in ("--except", str(shard))],
+        log,
+    )
+
+
+def unlearn_command(setting: Setting, server: ServerProcess, clients: Path, shard: int, *more: str) -> list[str]:
+    """What the leaving client types."""
+    return [
+        *(program("puf-client"), "--unlearn", "--yes", "--server", server.address, "--name", client_name(shard)),
+        *("--shard", f"{shard}/{setting.clients}", "--state", str(clients), *data_flags(setting), *more),
+    ]
+
+
+def _flag(group: str, name: str) -> str:
+    return f"--{group}-{name.replace('_', '-')}"

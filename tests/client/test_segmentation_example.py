@@ -1,0 +1,78 @@
+"""The worked example of a user's own code, loaded as a user would: from its directory, by name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from puf_client import data
+from puf_client.data import DataContext
+from puf_client.routines import TrainSettings, evaluate, train
+from puf_client.tasks import task_named
+from puf_common import models, plugins
+from puf_common.manifest import MODEL, UPDATE, Manifest
+from puf_common.seeds import derive
+
+CPU = torch.device("cpu")
+TASK = task_named("segmentation")
+
+
+@pytest.fixture(autouse=True)
+def _in_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2] / "examples" / "segmentation")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def _folded(manifest: Manifest, base: bytearray, updates: list[bytearray]) -> bytearray:
+    """One round of FedAvg over clients of equal size."""
+    result = bytearray(base)
+    sent = [manifest.views(update, UPDATE) for update in updates]
+    for slot in manifest.slots(MODEL):
+        target = np.frombuffer(result, slot.dtype, slot.spec.size, slot.offset).reshape(slot.spec.shape)
+        values = np.stack([views[slot.spec.name] for views in sent])
+        if slot.spec.role == "parameter":
+            target += values.mean(0)
+        else:
+            target[...] = values.mean(0) if slot.spec.floating else values.max(0)
+    return result
+
+
+def test_clinics_differ_and_repeat_themselves() -> None:
+    first, again, other = (data.load_data("blobs:load", DataContext(shard, 4)) for shard in (0, 0, 1))
+    assert first.ids == again.ids
+    assert torch.equal(first.train[0][0], again.train[0][0])
+    assert not set(first.ids) & set(other.ids)
+    assert first.groups is not None
+    assert [g for g in first.groups if g.endswith("patient-003")] == ["clinic-0/patient-003"] * 4
+    assert (first.samples, first.holdout_samples) == (36, 12)
+    assert plugins.plugin_version(plugins.load("blobs:load")) == "1.0"
+
+
+def test_a_few_rounds_find_the_blobs() -> None:
+    clinics = [data.load_data("blobs:load", DataContext(shard, 4)) for shard in range(4)]
+    model = models.build_any("blobs:build_model", {}, 1)
+    manifest = models.manifest_of(model)
+    assert 1_000 < manifest.parameters < 10_000
+    assert {t.name for t in manifest.tensors if t.role == "buffer"} >= {"up.1.running_mean", "up.1.num_batches_tracked"}
+    test = data.test_set("blobs:load", DataContext())
+    everything = torch.ones(len(test), 1, 24, 24)  # type: ignore[arg-type]
+    trivial = TASK.sample_scores(everything, torch.stack([y for _, y in test])).mean().item()  # type: ignore[attr-defined]
+    settings = TrainSettings(lr=0.1, momentum=0.9, batch_size=8)
+    base = models.payload_of(model, manifest)
+    for number in range(1, 7):
+        updates = []
+        for shard, clinic in enumerate(clinics):
+            models.load_payload(model, manifest, base)
+            stream = [derive(1, number, shard, epoch) for epoch in range(1)].__getitem__
+            train(model, clinic.train, TASK, settings, device=CPU, stream=stream)
+            updates.append(models.update_of(model, manifest, base))
+        base = _folded(manifest, base, updates)
+    models.load_payload(model, manifest, base)
+    sums = evaluate(model, test, TASK, device=CPU)
+    assert trivial < 0.3
+    assert sums.score_sum / sums.samples > 0.7
+    assert manifest.views(base, MODEL)["up.1.num_batches_tracked"] == 6 * 5

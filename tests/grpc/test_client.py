@@ -1,0 +1,222 @@
+"""`puf-client run`, `unlearn`, `status` and `withdraw` with torch, against a real server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.running import make_state, running, tiny_config
+
+from puf_client.agent import run_agent
+from puf_client.cli import main
+from puf_client.connection import GrpcTransport
+from puf_client.data import DataContext, load_data
+from puf_client.options import RunOptions
+from puf_client.statedir import StateDir
+from puf_common.errors import Forgotten
+from puf_common.exits import Exit
+from puf_common.models import build, manifest_of, payload_of
+from puf_common.v1 import tickets_pb2 as tk
+from puf_server.control import Control
+from puf_server.serve import Server
+
+CLIENTS = 3
+
+
+class Clinic:
+    """A server with the digits model, and clients that are started one by one."""
+
+    def __init__(self, server: Server, state: Path) -> None:
+        self.server = server
+        self.state = state
+        self.target = f"127.0.0.1:{server.port}"
+        self._pool = ThreadPoolExecutor(8)
+        self.runs: dict[int, Future[Exit]] = {}
+
+    def flags(self, i: int) -> list[str]:
+        where = ["--server", self.target, "--name", f"client-{i}", "--state", str(self.state)]
+        return [*where, "--data", "digits", "--data-option", "per_client=20", "--shard", f"{i}/{CLIENTS}"]
+
+    def identity(self, i: int) -> list[str]:
+        return ["--server", self.target, "--name", f"client-{i}", "--state", str(self.state)]
+
+    def run(self, *members: int, rejoin: bool = False) -> None:
+        for i in members:
+            options = RunOptions(
+                server=self.target,
+                name=f"client-{i}",
+                state=self.state,
+                data="digits",
+                data_option={"per_client": "20"},
+                shard=f"{i}/{CLIENTS}",
+                rejoin=rejoin,
+            )
+            self.runs[i] = self._pool.submit(run_agent, options)
+
+    def wait_for_rounds(self, number: int) -> None:
+        reached = threading.Event()
+        for _ in range(1200):
+            if self.server.engine.state.number >= number:
+                return
+            reached.wait(0.05)
+        raise AssertionError(f"round {number} was never committed")
+
+    def ids(self, i: int) -> list[str]:
+        data = load_data("digits", DataContext(shard=i, shards=CLIENTS, options={"per_client": "20"}))
+        return list(data.ids)
+
+    def ticket(self, i: int) -> tk.Ticket:
+        with GrpcTransport(self.target, f"client-{i}") as transport:
+            return transport.list_my_tickets().tickets[0]
+
+    def state_of(self, i: int) -> StateDir:
+        return StateDir.of("f-test", f"client-{i}", self.state)
+
+    def control(self) -> Control:
+        return Control(f"127.0.0.1:{self.server.operator_port}")
+
+    def end(self) -> None:
+        """Sends everybody home, as `puf-server stop` does."""
+        with self.control() as control:
+            control.stop()
+        for run in self.runs.values():
+            assert run.result(60) in (Exit.OK, Exit.FORGOTTEN)
+        self._pool.shutdown()
+
+
+@pytest.fixture
+def clinic(tmp_path: Path) -> Iterator[Clinic]:
+    model = build("digits-cnn", {}, 1)
+    manifest = manifest_of(model)
+    config = tiny_config(
+        recipe={"batch_size": 10},
+        plan={"rounds": 2, "min_clients": CLIENTS, "heartbeat_seconds": 0.2, "absent_seconds": 3.0},
+        forgetting={"measure_seconds": 60.0, "max_recovery_rounds": 1},
+    ).model_copy(update={"model": "digits-cnn"})
+    make_state(tmp_path / "server", config, manifest, payload_of(model, manifest))
+    with running(tmp_path / "server") as server:
+        clinic = Clinic(server, tmp_path / "state")
+        yield clinic
+        clinic.end()
+
+
+def test_a_whole_client_is_forgotten_while_its_worker_runs(
+    clinic: Clinic, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    clinic.run(0, 1, 2)
+    clinic.wait_for_rounds(2)
+    assert main(["--unlearn", *clinic.flags(2), "--yes"]) == Exit.OK
+    told = capsys.readouterr().out
+    assert "client-2 was forgotten" in told
+    assert "not a proof of erasure" in told
+    assert clinic.runs[2].result(30) == Exit.FORGOTTEN
+    ticket = clinic.ticket(2)
+    assert ticket.state == tk.TICKET_STATE_COMPLETED
+    assert {m.version for m in ticket.measurements} >= {ticket.version_before, ticket.version_unlearned}
+    before, after = (m.forget for m in ticket.measurements[:2])
+    assert before.samples == after.samples == 20
+    assert after.loss_sum > before.loss_sum
+    # The directory remembers, and so does the server.
+    clinic.run(2)
+    with pytest.raises(Forgotten, match="readmit"):
+        clinic.runs.pop(2).result(30)
+    # Asking twice is one ticket.
+    assert main(["unlearn", *clinic.flags(2), "--yes"]) == Exit.OK
+    assert clinic.ticket(2).id == ticket.id
+
+
+def test_without_a_worker_the_command_takes_part_itself(clinic: Clinic, capsys: pytest.CaptureFixture[str]) -> None:
+    clinic.run(0, 1, 2)
+    clinic.wait_for_rounds(2)
+    members = clinic.server.engine.state.members
+    assert members["client-2"].last_round == 2
+    # Another machine takes over the name and goes home: nobody works as client-2 any more.
+    from puf_client.session import connect
+
+    connect(clinic.target, name="client-2", samples=20).close()
+    assert main(["unlearn", *clinic.flags(2), "--mode", "special", "--flip", "server", "--yes"]) == Exit.OK
+    told = capsys.readouterr().out
+    assert "can compute this client's update exactly" in told
+    assert "PUF-Special" in told
+    assert clinic.state_of(2).forgotten is not None
+    with pytest.raises(Exception, match="newer"):
+        clinic.runs.pop(2).result(30)
+
+
+def test_samples_are_forgotten_and_stay_out(clinic: Clinic, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    wanted = tmp_path / "forget.txt"
+    wanted.write_text("\n".join(clinic.ids(1)[:5]))
+    clinic.run(0, 1, 2)
+    clinic.wait_for_rounds(2)
+    assert main(["unlearn", *clinic.flags(1), "--forget", str(wanted), "--reference", "case 7", "--yes"]) == Exit.OK
+    assert "5 samples of client-1 were forgotten" in capsys.readouterr().out
+    assert clinic.state_of(1).excluded(clinic.ids(1)).sum() == 5
+    assert clinic.server.engine.state.members["client-1"].samples == 15
+    assert clinic.ticket(1).request.reference == "case 7"
+    # The same list again is the same request; one that overlaps is refused.
+    assert main(["unlearn", *clinic.flags(1), "--forget", str(wanted), "--yes"]) == Exit.OK
+    assert "asked before" in capsys.readouterr().out
+    wanted.write_text("\n".join(clinic.ids(1)[4:7]))
+    assert main(["unlearn", *clinic.flags(1), "--forget", str(wanted), "--yes"]) == Exit.USAGE
+    assert "forgotten before" in capsys.readouterr().err
+
+
+def test_refusals_file_nothing(clinic: Clinic, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    wanted = tmp_path / "forget.txt"
+    wanted.write_text("nobody")
+    for flags, code, says in (
+        (["--forget", str(wanted), "--yes"], Exit.USAGE, "unknown: nobody"),
+        (["--forget", str(tmp_path / "gone"), "--yes"], Exit.USAGE, "gone"),
+        ([], Exit.USAGE, "--yes"),
+        (["--yes"], Exit.FAILURE, "not in this federation"),
+    ):
+        assert main(["unlearn", *clinic.flags(0), *flags]) == code
+        assert says in capsys.readouterr().err
+    assert main(["unlearn", *clinic.flags(0), "--dry-run"]) == Exit.OK
+    assert "nothing was filed" in capsys.readouterr().out
+    clinic.run(0, 1, 2)
+    clinic.wait_for_rounds(1)
+    wanted.write_text(clinic.ids(0)[0])
+    assert main(["unlearn", *clinic.flags(0), "--forget", str(wanted), "--kappa", "99", "--yes"]) == Exit.REFUSED
+    assert "kappa must lie between" in capsys.readouterr().err
+    assert not clinic.state_of(0).exclusions()
+    assert not clinic.server.engine.state.tickets
+
+
+def test_a_pending_request_can_be_seen_and_taken_back(
+    clinic: Clinic, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from puf_client.forget import file, plan
+    from puf_client.learner import prepare
+    from puf_client.options import UnlearnOptions
+
+    clinic.run(0, 1, 2)
+    clinic.wait_for_rounds(2)
+    with clinic.control() as control:
+        control.pause()
+    wanted = tmp_path / "forget.txt"
+    wanted.write_text("\n".join(clinic.ids(0)[:3]))
+    options = UnlearnOptions(
+        data="digits", data_option={"per_client": "20"}, shard=f"0/{CLIENTS}", forget=wanted, name="client-0"
+    )
+    state = clinic.state_of(0)
+    with GrpcTransport(clinic.target, "client-0") as transport:
+        description = transport.describe()
+        learner = prepare(options, description)
+        ticket = file(plan(options, description.forgetting, state, learner, []), state, transport)
+    assert state.excluded(clinic.ids(0)).sum() == 3
+    assert main(["status", *clinic.identity(0)]) == Exit.OK
+    told = capsys.readouterr().out
+    assert ticket.id in told
+    assert "3 of 20 samples" in told
+    assert main(["withdraw", *clinic.identity(0), "--yes"]) == Exit.OK
+    assert not state.excluded(clinic.ids(0)).any()
+    assert main(["withdraw", *clinic.identity(0), "--yes"]) == Exit.USAGE
+    # After that the same samples are a new question.
+    with GrpcTransport(clinic.target, "client-0") as transport:
+        again = plan(options, description.forgetting, state, learner, list(transport.list_my_tickets().tickets))
+    assert again.ticket is None
+    assert again.request.request_key != ticket.request.request_key

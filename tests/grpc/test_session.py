@@ -1,0 +1,363 @@
+"""Sessions against a real server over real sockets: the life of a worker, and what it survives."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from puf_client.connection import ENDED, GrpcTransport
+from puf_client.session import Session, connect
+from puf_client.work import EvaluateTask, TrainTask, Work
+from puf_common.errors import (
+    Forgotten,
+    Mismatch,
+    NotNow,
+    Superseded,
+    Unavailable,
+    WorkerAlive,
+)
+from puf_common.manifest import MODEL, UPDATE, Manifest, TensorSpec
+from puf_common.v1 import federation_pb2 as pb
+from puf_common.v1 import tickets_pb2 as tk
+from puf_common.wire import Payload
+from puf_server import store
+from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
+from puf_server.serve import Listeners, Server
+
+MANIFEST = Manifest((TensorSpec("w", "f32", (1000, 700)), TensorSpec("seen", "i64", (), "buffer")))
+
+
+class Federation:
+    """A server that can be stopped and started again on the same port with the same state."""
+
+    def __init__(self, directory: Path, config: FederationConfig) -> None:
+        self._directory = directory
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.target = f"127.0.0.1:{free.getsockname()[1]}"
+        store.create(directory, config, MANIFEST, bytearray(MANIFEST.nbytes(MODEL)), time.time())
+        self.start()
+
+    def start(self) -> None:
+        started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(started)), daemon=True)
+        self._thread.start()
+        assert started.wait(20)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self.server.stopped.set)
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+    def weights(self, version: int) -> float:
+        """The model's value, which is the same everywhere in these tests."""
+        with GrpcTransport(self.target, "a") as transport:
+            _, payload = transport.fetch_model(version)
+        w = MANIFEST.views(payload, MODEL)["w"]
+        assert (w == w[0, 0]).all()
+        return float(w[0, 0])
+
+    async def _serve(self, started: threading.Event) -> None:
+        async with Server(store.Store.open(self._directory), Listeners(self.target, "127.0.0.1:0")) as server:
+            self._loop = asyncio.get_running_loop()
+            self.server = server
+            started.set()
+            await server.stopped.wait()
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    plan = Plan(rounds=2, min_clients=2, heartbeat_seconds=0.1, absent_seconds=30, evaluate_every=0)
+    forgetting = Forgetting(max_recovery_rounds=0, blind_recovery_rounds=0)
+    config = FederationConfig(id="f-1", model="none", recipe=Recipe(), plan=plan, forgetting=forgetting)
+    running = Federation(tmp_path / "state", config)
+    yield running
+    running.stop()
+
+
+def join(federation: Federation, name: str, samples: int = 10, *, only_if_no_worker: bool = False) -> Session:
+    return connect(
+        federation.target,
+        name=name,
+        samples=samples,
+        manifest=MANIFEST,
+        wait_seconds=1.0,
+        only_if_no_worker=only_if_no_worker,
+    )
+
+
+def train(work: Work, step: float) -> bool:
+    """Every weight moves by `step`: what the server makes of it can be computed by hand."""
+    assert isinstance(work, TrainTask)
+    return work.submit({"w": work.weights["w"] + np.float32(step), "seen": np.int64(work.round)})
+
+
+def next_work(session: Session) -> Work:
+    return next(iter(session))
+
+
+def next_round(session: Session) -> int:
+    return session.transport.describe().position.round + 1
+
+
+@contextmanager
+def busy(session: Session, step: float = 0.0) -> Iterator[None]:
+    """A client that does whatever it is asked, beside the test."""
+
+    def work() -> None:
+        with suppress(Unavailable):
+            for task in session:
+                train(task, step)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    yield
+    session.close()
+    thread.join(20)
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    for _ in range(400):
+        if condition():
+            return
+        time.sleep(0.025)
+    raise AssertionError("never came true")
+
+
+def test_two_clients_train_and_the_model_is_their_weighted_mean(federation: Federation) -> None:
+    with join(federation, "a", 30) as a, join(federation, "b", 10) as b:
+        for number in (1, 2):
+            for session, step in ((a, 1.0), (b, 5.0)):
+                work = next_work(session)
+                assert isinstance(work, TrainTask)
+                assert (work.round, work.part, work.base_version) == (number, "main", number - 1)
+                assert train(work, step)
+        eventually(lambda: a.step() is None and a.position.model_version == 2)
+        assert federation.weights(2) == 4.0
+        assert isinstance(a.transport, GrpcTransport)
+        assert a.transport.bytes_sent == 2 * MANIFEST.nbytes(UPDATE)
+        assert a.transport.bytes_received == 2 * MANIFEST.nbytes(MODEL)
+
+
+def test_a_server_that_restarts_during_training_gets_the_update_all_the_same(federation: Federation) -> None:
+    with join(federation, "a") as a, join(federation, "b") as b:
+        works = [next_work(a), next_work(b)]
+        federation.stop()
+        with ThreadPoolExecutor(2) as pool:
+            sent = [pool.submit(train, work, 1.0) for work in works]
+            federation.start()
+            assert [s.result(60) for s in sent] == [True, True]
+        assert isinstance(next_work(a), TrainTask)
+        assert federation.weights(1) == 1.0
+
+
+def test_a_session_waits_out_a_server_that_is_gone(federation: Federation) -> None:
+    with join(federation, "a") as a, join(federation, "b"):
+        federation.stop()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(next_work, a)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.5)
+            federation.start()
+            assert isinstance(waiting.result(60), TrainTask)
+
+
+class Deaf(GrpcTransport):
+    """Loses the first answers of the server to an update."""
+
+    lost = 1
+
+    def submit_update(self, header: pb.UpdateHeader, payload: Payload) -> pb.SubmitUpdateReply:
+        if self.lost:
+            self.lost -= 1
+            raise NotNow("not today")
+        return super().submit_update(header, payload)
+
+
+def test_work_that_comes_again_is_answered_without_training_again(federation: Federation) -> None:
+    with Deaf(federation.target, "a") as transport, join(federation, "b") as b:
+        with connect(transport, samples=10, heartbeats=False) as a:
+            assert not train(next_work(a), 1.0)
+            assert a.step(1.0) is None
+            train(next_work(b), 3.0)
+            work = next_work(a)
+            assert isinstance(work, TrainTask)
+            assert work.round == 2
+        assert federation.weights(1) == 2.0
+
+
+def request(scope: tk.Scope, flip: tk.Flip = tk.FLIP_CLIENT) -> pb.FileUnlearningRequest:
+    wanted = tk.UnlearningRequest(
+        request_key="r1", scope=scope, mode=tk.MODE_SPECIAL, flip=flip, strength=tk.Strength(kappa=2.0)
+    )
+    return pb.FileUnlearningRequest(request=wanted)
+
+
+@pytest.mark.parametrize("flip", [tk.FLIP_CLIENT, tk.FLIP_SERVER])
+def test_a_target_trains_as_ever_and_its_update_enters_negated(federation: Federation, flip: tk.Flip) -> None:
+    with join(federation, "a") as a, join(federation, "b") as b, busy(b):
+        train(next_work(a), 0.0)
+        eventually(lambda: next_round(a) == 2)
+        filed = a.transport.file_unlearning(request(tk.SCOPE_CLIENT, flip))
+        work = next_work(a)
+        assert isinstance(work, TrainTask)
+        assert work.scale == -2.0
+        assert work.ticket_id == filed.ticket.id
+        assert train(work, 0.125)
+        assert list(a) == []
+        assert a.leave is not None
+        assert a.leave.reason == pb.LeaveOrder.REASON_FORGOTTEN
+        assert federation.weights(a.transport.list_my_tickets().tickets[0].version_unlearned) == -0.25
+        with pytest.raises(Forgotten, match="readmit"):
+            join(federation, "a")
+        assert b.leave is None
+
+
+def test_a_ticket_is_followed_across_a_restart_to_its_end(federation: Federation) -> None:
+    with join(federation, "a") as a, join(federation, "b") as b, busy(b):
+        train(next_work(a), 0.0)
+        eventually(lambda: next_round(a) == 2)
+        ticket = a.transport.file_unlearning(request(tk.SCOPE_CLIENT)).ticket
+        stream = a.transport.follow_ticket(ticket.id)
+        seen = [next(stream).ticket.state]
+        federation.stop()
+        federation.start()
+        train(next_work(a), 1.0)
+        sums = tk.EvaluationSums(samples=10, loss_sum=1.0, score_sum=5.0)
+        for reply in stream:
+            seen.append(reply.ticket.state)
+            if reply.ticket.state == tk.TICKET_STATE_APPLIED:
+                for version in (reply.ticket.version_before, reply.ticket.version_unlearned):
+                    a.transport.report_measurement(
+                        pb.ReportMeasurementRequest(ticket_id=ticket.id, version=version, forget=sums)
+                    )
+        assert tk.TICKET_STATE_APPLIED in seen
+        assert seen[-1] == tk.TICKET_STATE_COMPLETED
+        assert seen[-1] in ENDED
+
+
+def test_training_that_is_no_longer_wanted_is_abandoned(federation: Federation) -> None:
+    with join(federation, "a") as a, join(federation, "b"):
+        work = next_work(a)
+        assert isinstance(work, TrainTask)
+        assert not work.abandoned()
+        a.transport.file_unlearning(request(tk.SCOPE_CLIENT))
+        assert work.abandoned.wait(10)
+        assert not train(work, 1.0)
+
+
+def test_both_parts_of_a_sample_request_are_told_apart(federation: Federation) -> None:
+    with join(federation, "a") as a, join(federation, "b") as b, busy(b):
+        train(next_work(a), 0.0)
+        eventually(lambda: next_round(a) == 2)
+        wanted = request(tk.SCOPE_SAMPLES)
+        wanted.request.forget_samples, wanted.request.retain_samples = 4, 6
+        wanted.request.mode = tk.MODE_REGULAR
+        a.transport.file_unlearning(wanted)
+        parts = {}
+        for _ in range(2):
+            work = next_work(a)
+            assert isinstance(work, TrainTask)
+            parts[work.part] = (work.samples, work.forget_request)
+            train(work, 1.0)
+        assert parts == {"retain": (6, ""), "forget": (4, "r1")}
+        eventually(lambda: a.transport.list_my_tickets().tickets[0].HasField("version_unlearned"))
+        # 6/20 of the retained part, -kappa of the forgotten one, nothing from b
+        version = a.transport.list_my_tickets().tickets[0].version_unlearned
+        assert federation.weights(version) == pytest.approx(0.3 - 2.0)
+
+
+def test_a_newer_worker_of_the_same_name_ends_the_older_one(federation: Federation) -> None:
+    with join(federation, "a") as old, join(federation, "a") as new:
+        with pytest.raises(Superseded):
+            next_work(old)
+        assert new.step() is None
+
+
+def test_a_worker_that_only_helps_out_does_not_take_over(federation: Federation) -> None:
+    with join(federation, "a"), pytest.raises(WorkerAlive):
+        join(federation, "a", only_if_no_worker=True)
+    join(federation, "a", only_if_no_worker=True).close()
+
+
+def test_an_unknown_session_joins_again_as_the_same_member(federation: Federation) -> None:
+    with join(federation, "a") as a, join(federation, "b"):
+        membership = a.membership
+        a._id = "99.unknown"
+        assert isinstance(next_work(a), TrainTask)
+        assert a.membership == membership
+
+
+def test_a_new_number_of_samples_is_announced_by_the_same_worker(federation: Federation) -> None:
+    counts = iter([10, 10, 7])
+    with connect(federation.target, name="a", samples=lambda: next(counts)) as a:
+        assert a.step() is None
+        assert federation.server.engine.state.members["a"].samples == 10
+        assert a.step() is None
+        assert a.samples == 7
+        assert federation.server.engine.state.members["a"].samples == 7
+
+
+def test_declined_work_does_not_come_again(federation: Federation) -> None:
+    with join(federation, "a") as a, join(federation, "b") as b:
+        work = next_work(a)
+        assert isinstance(work, TrainTask)
+        work.decline("out of memory")
+        train(next_work(b), 1.0)
+        again = next_work(a)
+        assert isinstance(again, TrainTask)
+        assert again.round == 2
+
+
+def test_hold_outs_are_asked_and_answered(tmp_path: Path) -> None:
+    plan = Plan(rounds=1, min_clients=1, heartbeat_seconds=0.1, absent_seconds=30, evaluate_every=1)
+    running = Federation(tmp_path / "state", FederationConfig(id="f-2", model="none", plan=plan))
+    try:
+        with connect(running.target, name="a", samples=10, holdout_samples=4) as a:
+            train(next_work(a), 1.0)
+            work = next_work(a)
+            assert isinstance(work, EvaluateTask)
+            assert work.version == 1
+            assert work.weights["w"][0, 0] == 1.0
+            assert work.report(4, 2.0, 3.0)
+            score = running.server.engine.state.models[1].score
+            assert score is not None
+            assert score.score == 0.75
+    finally:
+        running.stop()
+
+
+def test_another_model_is_refused_before_joining(federation: Federation) -> None:
+    other = Manifest((TensorSpec("w", "f32", (3,)),))
+    with pytest.raises(Mismatch, match="--model"):
+        connect(federation.target, name="a", samples=1, manifest=other)
+    assert "a" not in federation.server.engine.state.members
+
+
+def test_a_wrong_address_fails_with_a_clear_line() -> None:
+    started = time.monotonic()
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1.*gave up after 0.3 s"):
+        connect("127.0.0.1:1", name="a", samples=1, patience=0.3)
+    assert time.monotonic() - started < 5
+
+
+def test_closing_ends_a_wait_in_another_thread(federation: Federation) -> None:
+    a = join(federation, "a")
+    federation.stop()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next_work, a)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.3)
+        a.close()
+        with pytest.raises(Unavailable):
+            waiting.result(10)
+    federation.start()
