@@ -34,7 +34,7 @@ def prepare(options: LocalOptions, description: pb.DescribeReply) -> Learner:
     """Loads and builds everything, and makes sure that the model is the federation's."""
     model_spec = options.model or _local(description.model, built_in(), "model")
     task_spec = options.task or _local(description.task, _BUILT_IN_TASKS, "task")
-    choice = choose(options.device, index=options.shard_of[0])
+    choice = choose(options.device, index=options.shard_of[0], memory_fraction=options.memory_fraction)
     model = build_any(model_spec, description.model_options, description.recipe.seed)
     manifest = manifest_of(model)
     Manifest.from_pb(description.manifest).require(manifest.fingerprint, "the model here")

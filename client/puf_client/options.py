@@ -59,6 +59,9 @@ class LocalOptions(_Options):
     )
     task: str = Field("", description="package.module:Class with loss and metrics (default: what the federation names)")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    memory_fraction: float | None = Field(
+        None, gt=0, le=1, description="most of a GPU's memory this client may take, where several share it"
+    )
     plugin_version: str = Field("", description="version of your own code, where the federation asks for one")
 
     @field_validator("shard")

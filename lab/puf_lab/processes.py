@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,14 +16,18 @@ from puf_server.control import Control
 
 __all__ = ["Process", "ServerProcess", "data_flags", "fleet", "init_server", "wait_until"]
 
-_PR_SET_PDEATHSIG = 1
 _START_SECONDS = 60.0
+# On Linux a child asks to be ended with its parent, then becomes the program: whoever kills the experiment kills its
+# processes. Not a preexec_fn, which would run between fork and exec of a process whose gRPC threads are gone.
+_DIE_WITH_PARENT = (
+    "import ctypes, os, sys; "
+    "sys.platform == 'linux' and ctypes.CDLL(None).prctl(1, 15); "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
 
 
-def _die_with_parent() -> None:
-    """Runs in the child before it becomes the program: whoever kills the experiment kills its processes."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def _command(words: Sequence[str]) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *words]
 
 
 def program(name: str) -> str:
@@ -42,12 +44,11 @@ class Process:
         with log.open("ab") as out:
             # A session of its own: the keyboard's interrupt reaches the experiment alone, which then ends its children.
             self._child = subprocess.Popen(  # noqa: S603
-                command,
+                _command(command),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
                 cwd=cwd,
-                preexec_fn=_die_with_parent,
                 start_new_session=True,
             )
 
@@ -140,11 +141,7 @@ def init_server(state: Path, setting: Setting, *, clients: int, more: Sequence[s
         *more,
     ]
     done = subprocess.run(  # noqa: S603
-        [program("puf-server"), "init", *flags],
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=_die_with_parent,
+        _command([program("puf-server"), "init", *flags]), capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise PufError(f"puf-server init failed: {done.stderr.strip() or done.stdout.strip()}")

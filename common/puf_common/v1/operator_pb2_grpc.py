@@ -102,7 +102,8 @@ class OperatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListClients(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The roster, with who is alive and what they are doing.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -115,13 +116,15 @@ class OperatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListTickets(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Every request to be forgotten, newest first.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Every model version, newest first, deleted ones too.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -134,7 +137,8 @@ class OperatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Resume(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Goes on after Pause, or after the federation halted by itself.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

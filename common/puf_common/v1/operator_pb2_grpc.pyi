@@ -34,13 +34,17 @@ class OperatorStub:
     Status: _grpc.UnaryUnaryMultiCallable[_operator_pb2.StatusRequest, _operator_pb2.StatusReply]
     """Everything at a glance."""
     ListClients: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListClientsRequest, _operator_pb2.ListClientsReply]
+    """The roster, with who is alive and what they are doing."""
     ListRounds: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListRoundsRequest, _operator_pb2.ListRoundsReply]
     """Newest first."""
     ListTickets: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListTicketsRequest, _operator_pb2.ListTicketsReply]
+    """Every request to be forgotten, newest first."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListModelsRequest, _operator_pb2.ListModelsReply]
+    """Every model version, newest first, deleted ones too."""
     Pause: _grpc.UnaryUnaryMultiCallable[_operator_pb2.PauseRequest, _operator_pb2.PauseReply]
     """No new work is handed out and no round closes until Resume; what arrives is kept. Survives restarts."""
     Resume: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ResumeRequest, _operator_pb2.ResumeReply]
+    """Goes on after Pause, or after the federation halted by itself."""
     Extend: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ExtendRequest, _operator_pb2.ExtendReply]
     """Adds training rounds to the plan and wakes an idle federation."""
     Stop: _grpc.UnaryUnaryMultiCallable[_operator_pb2.StopRequest, _operator_pb2.StopReply]
@@ -56,13 +60,17 @@ class OperatorAsyncStub(OperatorStub):
     Status: _aio.UnaryUnaryMultiCallable[_operator_pb2.StatusRequest, _operator_pb2.StatusReply]  # type: ignore[assignment]
     """Everything at a glance."""
     ListClients: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListClientsRequest, _operator_pb2.ListClientsReply]  # type: ignore[assignment]
+    """The roster, with who is alive and what they are doing."""
     ListRounds: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListRoundsRequest, _operator_pb2.ListRoundsReply]  # type: ignore[assignment]
     """Newest first."""
     ListTickets: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListTicketsRequest, _operator_pb2.ListTicketsReply]  # type: ignore[assignment]
+    """Every request to be forgotten, newest first."""
     ListModels: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListModelsRequest, _operator_pb2.ListModelsReply]  # type: ignore[assignment]
+    """Every model version, newest first, deleted ones too."""
     Pause: _aio.UnaryUnaryMultiCallable[_operator_pb2.PauseRequest, _operator_pb2.PauseReply]  # type: ignore[assignment]
     """No new work is handed out and no round closes until Resume; what arrives is kept. Survives restarts."""
     Resume: _aio.UnaryUnaryMultiCallable[_operator_pb2.ResumeRequest, _operator_pb2.ResumeReply]  # type: ignore[assignment]
+    """Goes on after Pause, or after the federation halted by itself."""
     Extend: _aio.UnaryUnaryMultiCallable[_operator_pb2.ExtendRequest, _operator_pb2.ExtendReply]  # type: ignore[assignment]
     """Adds training rounds to the plan and wakes an idle federation."""
     Stop: _aio.UnaryUnaryMultiCallable[_operator_pb2.StopRequest, _operator_pb2.StopReply]  # type: ignore[assignment]
@@ -86,7 +94,8 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _operator_pb2.ListClientsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_operator_pb2.ListClientsReply, _abc.Awaitable[_operator_pb2.ListClientsReply]]: ...
+    ) -> _typing.Union[_operator_pb2.ListClientsReply, _abc.Awaitable[_operator_pb2.ListClientsReply]]:
+        """The roster, with who is alive and what they are doing."""
 
     @_abc_1.abstractmethod
     def ListRounds(
@@ -101,14 +110,16 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _operator_pb2.ListTicketsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_operator_pb2.ListTicketsReply, _abc.Awaitable[_operator_pb2.ListTicketsReply]]: ...
+    ) -> _typing.Union[_operator_pb2.ListTicketsReply, _abc.Awaitable[_operator_pb2.ListTicketsReply]]:
+        """Every request to be forgotten, newest first."""
 
     @_abc_1.abstractmethod
     def ListModels(
         self,
         request: _operator_pb2.ListModelsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_operator_pb2.ListModelsReply, _abc.Awaitable[_operator_pb2.ListModelsReply]]: ...
+    ) -> _typing.Union[_operator_pb2.ListModelsReply, _abc.Awaitable[_operator_pb2.ListModelsReply]]:
+        """Every model version, newest first, deleted ones too."""
 
     @_abc_1.abstractmethod
     def Pause(
@@ -123,7 +134,8 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _operator_pb2.ResumeRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_operator_pb2.ResumeReply, _abc.Awaitable[_operator_pb2.ResumeReply]]: ...
+    ) -> _typing.Union[_operator_pb2.ResumeReply, _abc.Awaitable[_operator_pb2.ResumeReply]]:
+        """Goes on after Pause, or after the federation halted by itself."""
 
     @_abc_1.abstractmethod
     def Extend(
