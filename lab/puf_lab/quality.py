@@ -112,9 +112,9 @@ def run_quality(out: Path, targets: list[int], setting: Setting = DEMO) -> int:
         "seconds": round(time.monotonic() - started, 1),
     }
     (out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
-    table = _table(rows, rounds)
+    table = _table(rows, rounds, recovered)
     console.print(table)
-    (out / "table.md").write_text(_markdown(rows, rounds) + "\n")
+    (out / "table.md").write_text(_markdown(rows, rounds, recovered) + "\n")
     for goal in goals:
         sign = "≥" if goal.at_least else "≤"
         console.print(f"{'met ' if goal.met else 'MISSED'}  {goal.name}: {goal.value:.1f} ({sign} {goal.bound:.1f})")
@@ -152,14 +152,16 @@ def _delta(rows: dict[str, list[Measured]], method: str, metric: str) -> Any:
 _LABELS = {
     "original": "Original",
     "retrained": "Retrain",
-    "natural": "Natural (no unlearning)",
+    "natural": "Natural",
     "special": "PUF-Special",
     "regular": "PUF-Regular",
 }
-_HEAD = ("", "test", "forget", "Δ forget", "Δ MIA Song", "Δ MIA Yeom", "recovery rounds")
+_HEAD = ("", "test", "forget", "Δ forget", "Δ MIA Song", "Δ MIA Yeom", "recovery rounds", "recovered")
 
 
-def _cells(rows: dict[str, list[Measured]], rounds: dict[str, list[int]]) -> list[list[str]]:
+def _cells(
+    rows: dict[str, list[Measured]], rounds: dict[str, list[int]], recovered: dict[str, list[bool]]
+) -> list[list[str]]:
     def mean(method: str, metric: str) -> str:
         values = [getattr(m, metric) for m in rows[method]]
         return f"{sum(values) / len(values):.1f}"
@@ -177,18 +179,19 @@ def _cells(rows: dict[str, list[Measured]], rounds: dict[str, list[int]]) -> lis
             mean(method, "forget"),
             *(delta(method, metric) for metric in ("forget", "song", "yeom")),
             f"{sum(rounds[method]) / len(rounds[method]):.1f}" if method in rounds else "–",
+            f"{sum(recovered[method])} of {len(recovered[method])}" if method in recovered else "–",
         ]
         for method in METHODS
     ]
 
 
-def _table(rows: dict[str, list[Measured]], rounds: dict[str, list[int]]) -> Table:
+def _table(rows: dict[str, list[Measured]], rounds: dict[str, list[int]], recovered: dict[str, list[bool]]) -> Table:
     table = Table(*_HEAD, title=f"mean over {len(rows['original'])} targets, ± sd")
-    for cells in _cells(rows, rounds):
+    for cells in _cells(rows, rounds, recovered):
         table.add_row(*cells)
     return table
 
 
-def _markdown(rows: dict[str, list[Measured]], rounds: dict[str, list[int]]) -> str:
+def _markdown(rows: dict[str, list[Measured]], rounds: dict[str, list[int]], recovered: dict[str, list[bool]]) -> str:
     lines = ["| " + " | ".join(_HEAD) + " |", "|---" * len(_HEAD) + "|"]
-    return "\n".join(lines + ["| " + " | ".join(cells) + " |" for cells in _cells(rows, rounds)])
+    return "\n".join(lines + ["| " + " | ".join(cells) + " |" for cells in _cells(rows, rounds, recovered)])
