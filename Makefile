@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PROTOS := $(wildcard protos/puf/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check protos bench quality lock clean
+.PHONY: help demo test check protos bench quality lock clean torture
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -31,6 +31,9 @@ check: $(VENV)/.ready  ## Lint, type-check and run the fast tests only
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -m "not e2e"
+
+torture: $(VENV)/.ready  ## Kill server and clients at every failpoint and 200 random moments; nothing may be lost
+	$(BIN)/python -m tests.torture
 
 quality: $(VENV)/.ready  ## Measure forgetting on the demo's setting over several targets
 	$(BIN)/puf-lab quality

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from puf_common.manifest import MODEL, Manifest, TensorSpec
+from puf_common.tls import ServerTls
 from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
 from puf_server.serve import Listeners, Server
 from puf_server.store import Store, create
@@ -59,12 +60,12 @@ def make_state(
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[Server]:
+def running(directory: Path, tls: ServerTls | None = None) -> Iterator[Server]:
     """Serves the state in `directory` on free ports of loopback; ends like SIGTERM does."""
     started: Future[tuple[Server, asyncio.AbstractEventLoop]] = Future()
 
     async def serve() -> None:
-        async with Server(Store.open(directory), Listeners("127.0.0.1:0", "127.0.0.1:0")) as server:
+        async with Server(Store.open(directory), Listeners("127.0.0.1:0", "127.0.0.1:0"), tls) as server:
             started.set_result((server, asyncio.get_running_loop()))
             await server.stopped.wait()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 import subprocess
 import sys
@@ -47,7 +48,7 @@ def test_the_core_knows_neither_network_nor_files_nor_clocks() -> None:
         "__future__", "collections", "dataclasses", "enum", "hashlib", "json", "math", "random", "typing", "pydantic",
         "numpy", "puf_common", "puf_server",
     }  # fmt: skip
-    shared = {"errors", "seeds", "manifest", "evidence"}
+    shared = {"errors", "seeds", "manifest", "evidence", "dates"}
     for path in sources(PACKAGES["puf_server"] / "core"):
         for name in imports(path):
             parts = name.split(".")
@@ -83,6 +84,6 @@ def test_the_committed_stubs_are_those_of_the_contract(tmp_path: Path) -> None:
 def test_every_call_of_the_contract_is_explained() -> None:
     for path in sorted((ROOT / "protos/puf/v1").glob("*.proto")):
         lines = path.read_text().splitlines()
-        for before, line in zip(lines, lines[1:], strict=False):
+        for before, line in itertools.pairwise(lines):
             if line.strip().startswith("rpc "):
                 assert before.strip().startswith("//"), f"{path.name}: {line.strip()}"

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from puf_client.connection import GrpcTransport, Transport
+from puf_client.connection import Transport
+from puf_client.dial import dial
 from puf_client.display import Display
+from puf_client.measure import summed
 from puf_client.options import RunOptions
 from puf_client.session import Session, connect
 from puf_client.statedir import StateDir
@@ -41,11 +43,12 @@ _FAILURES_IN_A_ROW = 3
 def run_agent(options: RunOptions, transport: Transport | None = None) -> Exit:
     """Works until the federation ends, forgets this client, or the process is told to stop."""
     owned = transport is None
-    transport = transport or GrpcTransport(options.server, options.name, patience=options.patience)
+    transport = transport or dial(options, server=options.server, name=options.name, patience=options.patience)
     _leave_on_sigterm()
     try:
         description = transport.describe()
         state = StateDir.of(description.federation_id, transport.name, options.state)
+        state.check_server_key(description.server_key)
         known = state.forgotten
         if known is not None and not options.rejoin:
             raise Forgotten(
@@ -82,6 +85,7 @@ def _work(
         device=str(learner.choice.device),
         rejoin=options.rejoin,
     ) as session:
+        state.pin_server_key(session.server_key)
         if options.rejoin:
             state.clear_forgotten()
         log.info(
@@ -184,10 +188,19 @@ class Worker:
 
     def _evaluate(self, work: EvaluateTask) -> None:
         self._display.say(f"measuring model {work.version}")
-        sums = self._learner.measure_holdout(work.payload)
+        sums = summed(self._learner.look_at_holdout(work.payload))
         if not math.isfinite(sums.loss_sum):
             raise PufError(f"model {work.version} gives a loss of {sums.loss_sum} on the hold-out data")
-        work.report(sums.samples, sums.loss_sum, sums.score_sum)
+        training = None
+        if work.training_side and len(mine := self.current()):
+            training = summed(self._learner.look_at_samples(work.payload, mine))
+        work.report(
+            sums.samples,
+            sums.loss_sum,
+            sums.score_sum,
+            confidences=sums.confidences,
+            training=training if training is not None and math.isfinite(training.loss_sum) else None,
+        )
         log.info(
             "measured",
             version=work.version,

@@ -8,8 +8,8 @@ import time
 import torch
 
 from puf_client import routines
-from puf_client.connection import GrpcTransport
 from puf_client.data import load_data
+from puf_client.dial import certified_name, dial
 from puf_client.display import console
 from puf_client.learner import Learner, context_of, prepare, settings_of
 from puf_client.options import CheckOptions
@@ -64,7 +64,8 @@ def run_check(options: CheckOptions) -> Exit:
 def _description(options: CheckOptions) -> pb.DescribeReply:
     """The federation's own, or one made up from the flags where there is no server to ask."""
     if options.server:
-        with GrpcTransport(options.server, "check", patience=options.patience) as transport:
+        name = certified_name(options) or "check"
+        with dial(options, server=options.server, name=name, patience=options.patience) as transport:
             return transport.describe()
     spec = options.model or "digits-cnn"
     recipe = pb.Recipe(optimizer="sgd", lr=0.01, batch_size=options.batch_size, epochs=1, seed=1, threads=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,12 +22,17 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 M = TypeVar("M", bound="BaseModel")
+C = TypeVar("C", bound="Connection")
 
 _COMMANDS = {
     "run": "take part in a federation until it ends or forgets this client",
     "unlearn": "ask to be forgotten, wholly or some samples, and see it done (also: puf-client --unlearn)",
     "status": "show this client's own requests to be forgotten",
     "withdraw": "take a request back before its round has begun",
+    "receipt": "fetch the signed receipt of a completed request",
+    "verify": "check a receipt, without any network",
+    "present": "show a receipt to a server that was restored from a backup",
+    "enroll": "make a key and a request for this client's certificate; the key stays here",
     "init": "write a configuration and a task of your own to start from",
     "check": "try data, model and device before joining",
     "model": "write an initial model file",
@@ -35,6 +41,8 @@ _COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    # gRPC's own lines about a failed handshake; ours says what to do.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     return guarded(lambda: _main(sys.argv[1:] if argv is None else list(argv)))
 
 
@@ -70,6 +78,10 @@ def _add_flags(command: argparse.ArgumentParser, name: str) -> None:
 
     if name == "withdraw":
         command.add_argument("ticket", nargs="?", default="", help="which request (default: the only one that can be)")
+    if name == "receipt":
+        command.add_argument("ticket", metavar="TICKET", help="which request")
+    if name in ("verify", "present"):
+        command.add_argument("receipt", metavar="RECEIPT", help="the receipt's JSON file")
     if name == "status":
         command.add_argument("--json", action="store_true", help="for programs")
     if name == "fleet":
@@ -81,6 +93,10 @@ def _add_flags(command: argparse.ArgumentParser, name: str) -> None:
         "unlearn": options.UnlearnOptions,
         "status": options.StatusOptions,
         "withdraw": options.WithdrawOptions,
+        "receipt": options.ReceiptOptions,
+        "verify": options.VerifyOptions,
+        "present": options.PresentOptions,
+        "enroll": options.EnrollOptions,
         "init": options.InitOptions,
         "check": options.CheckOptions,
         "model": options.ModelOptions,
@@ -95,13 +111,18 @@ def _resolve(model: type[M], arguments: argparse.Namespace) -> M:
     return resolve(model, arguments, also=EVERYTHING)
 
 
-def _named(options: Connection) -> None:
-    """Checked before anything is loaded: a missing flag must not cost a minute."""
+def _named(options: C) -> C:
+    """Checked before anything is loaded: a missing flag must not cost a minute. A certificate names its client."""
     from puf_client.names import check_name
 
+    if not options.name and options.tls_cert is not None:
+        from puf_client.dial import certified_name
+
+        options = options.model_copy(update={"name": certified_name(options)})
     if not options.name:
         raise UsageError("this client needs a name: set --name, PUF_NAME or name in the file given with --config")
     check_name(options.name)
+    return options
 
 
 def _with_data(options: LocalOptions) -> None:
@@ -120,7 +141,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from puf_client.options import RunOptions
 
     options = _resolve(RunOptions, arguments)
-    _named(options)
+    options = _named(options)
     _with_data(options)
     return _run_with(options)
 
@@ -136,7 +157,7 @@ def _unlearn(arguments: argparse.Namespace) -> int:
     from puf_client.options import UnlearnOptions
 
     options = _resolve(UnlearnOptions, arguments)
-    _named(options)
+    options = _named(options)
     _logs(options)
     from puf_client.forget import run_unlearn
 
@@ -147,7 +168,7 @@ def _status(arguments: argparse.Namespace) -> int:
     from puf_client.options import StatusOptions
 
     options = _resolve(StatusOptions, arguments)
-    _named(options)
+    options = _named(options)
     _logs(options)
     from puf_client.tickets import show_status
 
@@ -158,11 +179,59 @@ def _withdraw(arguments: argparse.Namespace) -> int:
     from puf_client.options import WithdrawOptions
 
     options = _resolve(WithdrawOptions, arguments)
-    _named(options)
+    options = _named(options)
     _logs(options)
     from puf_client.tickets import withdraw
 
     return withdraw(options, arguments.ticket)
+
+
+def _enroll(arguments: argparse.Namespace) -> int:
+    from puf_client.options import EnrollOptions
+
+    options = _resolve(EnrollOptions, arguments)
+    if not options.name:
+        raise UsageError("this client needs a name: set --name")
+    from puf_client.enroll import enroll
+
+    key, request = enroll(options.name, options.dir, renew=options.renew)
+    print(f"written: {key} (never send it anywhere) and {request}")
+    print(
+        f"next: the operator runs `puf-server certs sign {request.name} --name {options.name}` and sends back two files:"
+    )
+    print(f"{options.name}.crt, for --tls-cert beside --tls-key {key}, and ca.crt, for --tls-ca")
+    return Exit.OK
+
+
+def _receipt(arguments: argparse.Namespace) -> int:
+    from puf_client.options import ReceiptOptions
+
+    options = _named(_resolve(ReceiptOptions, arguments))
+    _logs(options)
+    from puf_client.receipt import fetch_receipt
+
+    return fetch_receipt(options, arguments.ticket)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from puf_client.options import VerifyOptions
+    from puf_client.receipt import verify_receipt
+
+    return verify_receipt(_resolve(VerifyOptions, arguments), Path(arguments.receipt))
+
+
+def _present(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from puf_client.options import PresentOptions
+
+    options = _named(_resolve(PresentOptions, arguments))
+    _logs(options)
+    from puf_client.receipt import present_receipt
+
+    return present_receipt(options, Path(arguments.receipt))
 
 
 def _init(arguments: argparse.Namespace) -> int:
@@ -223,6 +292,10 @@ _RUN: dict[str, Any] = {
     "unlearn": _unlearn,
     "status": _status,
     "withdraw": _withdraw,
+    "receipt": _receipt,
+    "verify": _verify,
+    "present": _present,
+    "enroll": _enroll,
     "init": _init,
     "check": _check,
     "model": _model,

@@ -14,7 +14,8 @@ import grpc
 from puf_client.names import check_name
 from puf_client.patience import Attempts, Line
 from puf_common.errors import Corrupted, InvalidUpdate
-from puf_common.rpc import IDENTITY_KEY, channel_options, error_from
+from puf_common.rpc import IDENTITY_KEY, TOKEN_KEY, channel_options, error_from
+from puf_common.tls import ClientTls
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import federation_pb2_grpc as pb_grpc
 from puf_common.v1 import tickets_pb2
@@ -86,18 +87,23 @@ class Transport(Protocol):
 
     def withdraw_unlearning(self, request: pb.WithdrawUnlearningRequest) -> pb.WithdrawUnlearningReply: ...
 
+    def get_receipt(self, ticket_id: str) -> pb.GetReceiptReply: ...
+
+    def present_receipt(self, request: pb.PresentReceiptRequest) -> pb.PresentReceiptReply: ...
+
     def close(self) -> None: ...
 
 
 class GrpcTransport:
-    """Dials a server. With `credentials` the certificate is the identity; without, the name travels as metadata."""
+    """Dials a server. With `tls` the certificate or the token is the identity; without, the name travels as metadata."""
 
     def __init__(
         self,
         target: str,
         name: str,
         *,
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: ClientTls | None = None,
+        token: Callable[[], str] | None = None,
         patience: float = 30.0,
         call_seconds: float = 30.0,
         transfer_seconds: float = 3600.0,
@@ -114,19 +120,22 @@ class GrpcTransport:
         self._transfer_seconds = transfer_seconds
         self._follow_seconds = follow_seconds
         self._chunk_bytes = CHUNK_BYTES
-        self._metadata = ((IDENTITY_KEY, name),) if credentials is None else ()
+        self._tls = tls
+        self._token = token
         options = channel_options(target)
-        self._channel = (
-            grpc.insecure_channel(target, options=options)
-            if credentials is None
-            else grpc.secure_channel(target, credentials, options=options)
-        )
+        self._channel = grpc.insecure_channel(target, options=options) if tls is None else tls.channel(target, options)
         self._stub = pb_grpc.FederationStub(self._channel)
-        self._line = Line(target, patience, first_pause, longest_pause)
+        self._line = Line(target, patience, first_pause, longest_pause, tls=tls is not None)
 
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        if self._tls is None:
+            return ((IDENTITY_KEY, self._name),)
+        return ((TOKEN_KEY, f"Bearer {self._token()}"),) if self._token else ()
 
     def describe(self) -> pb.DescribeReply:
         return self._unary(self._stub.Describe, pb.DescribeRequest())
@@ -173,6 +182,12 @@ class GrpcTransport:
 
     def withdraw_unlearning(self, request: pb.WithdrawUnlearningRequest) -> pb.WithdrawUnlearningReply:
         return self._unary(self._stub.WithdrawUnlearning, request)
+
+    def get_receipt(self, ticket_id: str) -> pb.GetReceiptReply:
+        return self._unary(self._stub.GetReceipt, pb.GetReceiptRequest(ticket_id=ticket_id))
+
+    def present_receipt(self, request: pb.PresentReceiptRequest) -> pb.PresentReceiptReply:
+        return self._unary(self._stub.PresentReceipt, request)
 
     def follow_ticket(self, ticket_id: str) -> Iterator[pb.FollowTicketReply]:
         """A stream that breaks is opened again; a ticket that did not change meanwhile is not repeated."""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,14 +15,28 @@ from numpy.typing import NDArray
 
 from puf_client import forgetlist
 from puf_client.agent import Worker
-from puf_client.connection import ENDED, GrpcTransport, Transport
+from puf_client.connection import ENDED, Transport
+from puf_client.dial import dial
 from puf_client.display import Display, console
+from puf_client.measure import Measured, Seen, measured
 from puf_client.options import UnlearnOptions
-from puf_client.outcome import Measured, show_outcome, show_request
+from puf_client.outcome import show_outcome, show_request
+from puf_client.receipt import collect, writable
 from puf_client.session import Session, connect
 from puf_client.statedir import StateDir
 from puf_client.tickets import clock, confirm, settle, state_name
-from puf_common.errors import Forgotten, NotFound, NotNow, NotYours, PufError, Superseded, UsageError, WorkerAlive
+from puf_common.errors import (
+    Corrupted,
+    Forgotten,
+    Mismatch,
+    NotFound,
+    NotNow,
+    NotYours,
+    PufError,
+    Superseded,
+    UsageError,
+    WorkerAlive,
+)
 from puf_common.exits import Exit
 from puf_common.logging import get_logger
 from puf_common.v1 import federation_pb2 as pb
@@ -43,10 +58,12 @@ def run_unlearn(options: UnlearnOptions) -> Exit:
     """Files the request, or finds it filed already, and stays with it to its end."""
     if options.forget is not None and not options.data:
         raise UsageError("samples are named by the ids of the data: set --data as for `puf-client run`")
-    with GrpcTransport(options.server, options.name, patience=options.patience) as transport:
+    writable(options.receipt_dir)
+    with dial(options, server=options.server, name=options.name, patience=options.patience) as transport:
         description = transport.describe()
         learner = _learner(options, description)
         state = StateDir.of(description.federation_id, options.name, options.state)
+        state.pin_server_key(description.server_key)
         if state.unsettled():
             settle(state, transport)
         wanted = plan(options, description.forgetting, state, learner, list(transport.list_my_tickets().tickets))
@@ -67,7 +84,23 @@ def run_unlearn(options: UnlearnOptions) -> Exit:
             console().print(f"The request stands as {ticket.id}; the same command goes on watching it.")
             raise
         show_outcome(ticket, seen.measured)
-        return Exit.OK if ticket.state == tk.TICKET_STATE_COMPLETED else Exit.FAILURE
+        if ticket.state != tk.TICKET_STATE_COMPLETED:
+            return Exit.FAILURE
+        _receipt(transport, state, ticket.id, options.receipt_dir)
+        return Exit.OK
+
+
+def _receipt(transport: Transport, state: StateDir, ticket_id: str, directory: Path) -> None:
+    """One that does not verify is an error; one that cannot be had now can be fetched later."""
+    try:
+        paths = collect(transport, state, ticket_id, directory)
+    except (Corrupted, Mismatch):
+        raise
+    except PufError as error:
+        console().print(f"The receipt is not here yet ({error.message}): `puf-client receipt {ticket_id}` fetches it.")
+        return
+    for path in paths:
+        console().print(f"Receipt: {path}", soft_wrap=True)
 
 
 def _learner(options: UnlearnOptions, description: pb.DescribeReply) -> Learner | None:
@@ -192,6 +225,8 @@ class Unlearning:
         self._display = display
         self._worker = Worker(learner, state, transport, display) if learner is not None else None
         self._session: Session | None = None
+        # Models that were looked at and not told of yet.
+        self._seen: dict[int, Seen] = {}
         self._told = 0
         self._told_to_wait = False
 
@@ -229,28 +264,36 @@ class Unlearning:
     def _measure(self, ticket: tk.Ticket, version: int) -> None:
         if version in self.measured:
             return
-        known = next((m.forget for m in ticket.measurements if m.version == version), None)
+        known = next((m for m in ticket.measurements if m.version == version), None)
         if self._learner is None or known is not None:
             if known is not None:
-                self.measured[version] = Measured(known)
+                self.measured[version] = Measured.told(known)
             return
-        self._display.say(f"measuring model {version}")
         try:
-            _, payload = self._transport.fetch_model(version)
+            seen = self._seen.get(version) or self._see(ticket, version, self._learner)
         except (NotFound, NotYours, NotNow) as error:
             log.warning("model cannot be measured", version=version, reason=error.message)
             self.measured[version] = Measured(None)
             return
-        sums = self._learner.measure_samples(payload, self._forgotten_samples(ticket))
-        forget = tk.EvaluationSums(samples=sums.samples, loss_sum=sums.loss_sum, score_sum=sums.score_sum)
-        holdout = self._learner.measure_holdout(payload) if self._learner.data.holdout_samples else None
-        self.measured[version] = Measured(forget, holdout.score_sum / holdout.samples if holdout else None)
+        self._seen[version] = seen
+        if ticket.retained_pending and version == ticket.version_unlearned:
+            # The others still measure this model; attacks need their sums, and the model may be gone by then.
+            return
+        retained = next((r.training for r in ticket.retained if r.version == version), None)
+        found = self.measured[version] = measured(seen, retained)
+        del self._seen[version]
         try:
-            self._transport.report_measurement(
-                pb.ReportMeasurementRequest(ticket_id=ticket.id, version=version, forget=forget)
-            )
+            self._transport.report_measurement(found.request(ticket.id, version))
         except PufError as error:
             log.warning("measurement not taken", version=version, reason=error.message)
+
+    def _see(self, ticket: tk.Ticket, version: int, learner: Learner) -> Seen:
+        self._display.say(f"measuring model {version}")
+        _, payload = self._transport.fetch_model(version)
+        return Seen(
+            learner.look_at_samples(payload, self._forgotten_samples(ticket)),
+            learner.look_at_holdout(payload) if learner.data.holdout_samples else None,
+        )
 
     def _forgotten_samples(self, ticket: tk.Ticket) -> NDArray[np.intp]:
         assert self._learner is not None

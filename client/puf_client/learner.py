@@ -15,7 +15,7 @@ from puf_client import routines
 from puf_client.data import ClientData, DataContext, load_data
 from puf_client.devices import Choice, choose
 from puf_client.options import LocalOptions
-from puf_client.routines import EvaluationSums, Samples, TrainResult, TrainSettings
+from puf_client.routines import PerSample, Samples, TrainResult, TrainSettings
 from puf_client.tasks import Task, task_named
 from puf_client.work import TrainTask
 from puf_common import plugins
@@ -103,17 +103,18 @@ class Learner:
             should_stop=work.abandoned,
         )
 
-    def measure_holdout(self, payload: Payload) -> EvaluationSums:
-        return self._measure(payload, self._holdout)
+    def look_at_holdout(self, payload: Payload) -> PerSample:
+        """What a model does with every sample of the hold-out."""
+        return self._look(payload, self._holdout)
 
-    def measure_samples(self, payload: Payload, indices: NDArray[np.intp]) -> EvaluationSums:
-        """On training samples, as they are without augmentation."""
-        return self._measure(payload, _part(self._plain, indices))
+    def look_at_samples(self, payload: Payload, indices: NDArray[np.intp]) -> PerSample:
+        """The same for training samples, as they are without augmentation."""
+        return self._look(payload, _part(self._plain, indices))
 
-    def _measure(self, payload: Payload, samples: Samples) -> EvaluationSums:
+    def _look(self, payload: Payload, samples: Samples) -> PerSample:
         load_payload(self.model, self.manifest, payload)
         routines.prepare(self.choice.device, max(1, self.recipe.threads))
-        return routines.evaluate(self.model, samples, self.task, device=self.choice.device)
+        return routines.per_sample(self.model, samples, self.task, device=self.choice.device)
 
     @cached_property
     def _plain(self) -> Samples:

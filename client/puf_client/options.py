@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -14,15 +14,23 @@ __all__ = [
     "EVERYTHING",
     "CheckOptions",
     "Connection",
+    "EnrollOptions",
     "FleetOptions",
     "InitOptions",
     "LocalOptions",
     "ModelOptions",
+    "PresentOptions",
+    "ReceiptOptions",
     "RunOptions",
+    "Secured",
     "StatusOptions",
     "UnlearnOptions",
+    "VerifyOptions",
     "WithdrawOptions",
 ]
+
+
+_FILE: dict[str, Any] = {"metavar": "FILE"}
 
 
 class _Options(BaseModel):
@@ -30,7 +38,27 @@ class _Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
-class Connection(LogSettings, _Options):
+class Secured(_Options):
+    """TLS, and what this client shows of itself. `{name}` in a path stands for the client's name."""
+
+    tls_ca: Path | None = Field(
+        None, description="authority of the server's certificate, in PEM; turns TLS on", json_schema_extra=_FILE
+    )
+    tls_cert: Path | None = Field(None, description="this client's certificate: its identity", json_schema_extra=_FILE)
+    tls_key: Path | None = Field(None, description="the key of that certificate", json_schema_extra=_FILE)
+    tls_server_name: str = Field(
+        "",
+        description="name in the server's certificate, if not the one dialled",
+        json_schema_extra={"metavar": "HOST"},
+    )
+    token_file: Path | None = Field(
+        None,
+        description="file with this client's token, where the server knows clients by tokens",
+        json_schema_extra=_FILE,
+    )
+
+
+class Connection(Secured, LogSettings):
     """Which federation, and as whom."""
 
     server: str = Field(
@@ -101,6 +129,9 @@ class UnlearnOptions(LocalOptions, Connection):
         description="when the request reached you; the deadline counts from here",
         json_schema_extra={"metavar": "DATE"},
     )
+    receipt_dir: Path = Field(
+        Path(), description="where the receipt is written (default: here)", json_schema_extra={"metavar": "DIR"}
+    )
     yes: bool = Field(False, description="do not ask for confirmation")
     dry_run: bool = Field(False, description="show what would be asked, and stop")
 
@@ -121,7 +152,29 @@ class WithdrawOptions(Connection):
     yes: bool = Field(False, description="do not ask for confirmation")
 
 
-class CheckOptions(LocalOptions, LogSettings):
+class ReceiptOptions(Connection):
+    """Fetch the signed receipt of a completed request."""
+
+    receipt_dir: Path = Field(
+        Path(), description="where the receipt is written (default: here)", json_schema_extra={"metavar": "DIR"}
+    )
+
+
+class PresentOptions(Connection):
+    """Show a receipt to a server that may have been restored from an older backup."""
+
+
+class VerifyOptions(_Options):
+    """Check a receipt without any network."""
+
+    key: str = Field(
+        "",
+        description="public key or fingerprint that must have signed it, or a file with one (default: the pinned key)",
+    )
+    state: Path | None = Field(None, description="state directory with the pinned key (default: the user's)")
+
+
+class CheckOptions(LocalOptions, Secured, LogSettings):
     """Try data, model and device before joining."""
 
     server: str = Field("", description="compare with this federation", json_schema_extra={"metavar": "HOST:PORT"})
@@ -145,6 +198,14 @@ class InitOptions(_Options):
     directory: Path = Field(Path(), description="where to write", json_schema_extra={"metavar": "DIR"})
 
 
+class EnrollOptions(_Options):
+    """Make a key, and ask for a certificate."""
+
+    name: str = Field("", description="this client's name in the federation")
+    dir: Path = Field(Path("certs"), description="where to write key and request", json_schema_extra={"metavar": "DIR"})
+    renew: bool = Field(False, description="a new request for the key that is there")
+
+
 class FleetOptions(RunOptions):
     """Start many clients on this machine."""
 
@@ -154,4 +215,4 @@ class FleetOptions(RunOptions):
 
 
 # The commands share one file; a key of one is not unknown to another.
-EVERYTHING = (RunOptions, UnlearnOptions, WithdrawOptions, CheckOptions, FleetOptions)
+EVERYTHING = (RunOptions, EnrollOptions, UnlearnOptions, WithdrawOptions, CheckOptions, FleetOptions)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from rich.table import Table
 
 from puf_client.display import console
+from puf_client.measure import Measured
 from puf_client.tickets import last_note, strength
+from puf_common.evidence import STATEMENT, Attack, Verdict
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
-__all__ = ["Measured", "show_outcome", "show_request"]
+__all__ = ["show_outcome", "show_request"]
 
 _MODES = {
     tk.MODE_REGULAR: "regular: the others train in the same round",
@@ -24,14 +25,6 @@ _LEAK = (
     "Special is cheaper, but whoever holds the models before and after can compute this client's update exactly, "
     "and with it much about its data."
 )
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Sums over the data to be forgotten, None where the model was gone; the score on this client's own hold-out."""
-
-    forget: tk.EvaluationSums | None
-    holdout_score: float | None = None
 
 
 def show_request(
@@ -76,8 +69,10 @@ def show_outcome(ticket: tk.Ticket, measured: Mapping[int, Measured]) -> None:
     ]
     if models:
         out.print(_table(models, measured))
-    for sentence in _sentences(ticket):
+    for sentence in (*_sentences(ticket), *_verdict(ticket, measured)):
         out.print(sentence)
+    if ticket.state == tk.TICKET_STATE_COMPLETED:
+        out.print(f"Forgetting is {STATEMENT}: compare the forget data with the own hold-out above.")
 
 
 _MODELS = (
@@ -88,19 +83,40 @@ _MODELS = (
 
 
 def _table(models: list[tuple[str, int, tk.Score, bool]], measured: Mapping[int, Measured]) -> Table:
-    table = Table("model", "version", "forget data", "mean loss", "own hold-out", "others' hold-outs")
+    table = Table("model", "forget data", "mean loss", "own hold-out", "others' hold-outs", "by loss", "by confidence")
     for label, version, score, scored in models:
         mine = measured.get(version, Measured(None))
         sums = mine.forget
         table.add_row(
-            label,
-            str(version),
+            f"{label} ({version})",
             _percent(sums.score_sum / sums.samples) if sums and sums.samples else "not measured",
             f"{sums.loss_sum / sums.samples:.3f}" if sums and sums.samples else "",
-            _percent(mine.holdout_score),
+            _percent(mine.holdout.score_sum / mine.holdout.samples) if mine.holdout else "",
             _percent(score.accuracy) if scored else "",
+            _taken(mine.yeom),
+            _taken(mine.song),
         )
     return table
+
+
+def _taken(attack: Attack | None) -> str:
+    return "" if attack is None else f"{100 * attack.forget_share:.0f} / {100 * attack.holdout_share:.0f} %"
+
+
+_VERDICTS = {
+    Verdict.LIKE_UNSEEN: "Like unseen data: the model in use now treats the forgotten data as it treats the own hold-out.",
+    Verdict.NOT_LIKE_UNSEEN: "Not like unseen data: the model in use now can tell the forgotten data from the own hold-out.",
+    Verdict.TOO_FEW: "Too few samples to tell whether the model in use now still knows the forgotten data.",
+}
+
+
+def _verdict(ticket: tk.Ticket, measured: Mapping[int, Measured]) -> list[str]:
+    mine = measured.get(ticket.version_recovered) if ticket.HasField("version_recovered") else None
+    judged = mine.verdict if mine else None
+    if judged is None:
+        return []
+    explained = "By loss, by confidence: how much of the forget data / own hold-out a membership attack takes for training data."
+    return [explained, _VERDICTS[judged]]
 
 
 def _percent(score: float | None) -> str:
@@ -129,9 +145,6 @@ def _sentences(ticket: tk.Ticket) -> list[str]:
         )
     if ticket.deleted_versions:
         told.append(f"Deleted: {_counted(len(ticket.deleted_versions), 'older model')}.")
-    told.append(
-        "Forgetting is approximate, not a proof of erasure: compare the forget data with the own hold-out above."
-    )
     return told
 
 

@@ -13,13 +13,17 @@ import time
 
 import grpc
 
-from puf_common.errors import PufError, Unavailable
+from puf_common.errors import NotAuthenticated, PufError, Unavailable
 from puf_common.logging import get_logger
 from puf_common.rpc import error_from, is_transient
+from puf_common.tls import refusal
 
 __all__ = ["Attempts", "Line"]
 
 log = get_logger("puf_client.connection")
+
+# A server that is just starting or stopping hangs up too.
+_DOUBT_SECONDS = 2.0
 
 _jitter = random.SystemRandom()
 
@@ -27,8 +31,11 @@ _jitter = random.SystemRandom()
 class Line:
     """The line to one server. Several threads notice an outage; one entry in the log tells of it, one of its end."""
 
-    def __init__(self, target: str, patience: float, first_pause: float, longest_pause: float) -> None:
+    def __init__(
+        self, target: str, patience: float, first_pause: float, longest_pause: float, *, tls: bool = False
+    ) -> None:
         self.target = target
+        self.tls = tls
         self.patience = patience
         self.first_pause = first_pause
         self.longest_pause = longest_pause
@@ -82,11 +89,22 @@ class Attempts:
             if not self._told:
                 log.warning("the server asks to wait", server=line.target, reason=error.message)
                 self._told = True
+        elif not line.reached and (why := self._never(failure)) is not None:
+            raise NotAuthenticated(why) from None
         elif not line.reached and time.monotonic() - self._started >= line.patience:
             raise Unavailable(f"{error.message}; gave up after {line.patience:g} s", **error.facts) from None
         else:
             line.down(error)
         self.pause(float(error.facts.get("retry_seconds", 0)))
+
+    def _never(self, failure: grpc.RpcError) -> str | None:
+        """Why this server and this client do not come together over TLS, however long one waits."""
+        line = self._line
+        why = refusal(failure.details() or "", line.target, tls=line.tls)
+        waited = time.monotonic() - self._started
+        if why is None or not (why.certain or waited >= min(_DOUBT_SECONDS, line.patience)):
+            return None
+        return why.sentence
 
     def pause(self, at_least: float = 0.0) -> None:
         line = self._line

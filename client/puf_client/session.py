@@ -33,6 +33,7 @@ from puf_common.errors import (
 from puf_common.logging import get_logger
 from puf_common.manifest import MODEL, Manifest
 from puf_common.scaling import scale_update
+from puf_common.signing import fingerprint
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2
 from puf_common.wire import digest
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    import grpc
+    from puf_common.tls import ClientTls
 
 __all__ = ["Session", "connect"]
 
@@ -71,7 +72,8 @@ def connect(
     heartbeats: bool = True,
     wait_seconds: float = 20.0,
     patience: float = 30.0,
-    credentials: grpc.ChannelCredentials | None = None,
+    tls: ClientTls | None = None,
+    token: Callable[[], str] | None = None,
 ) -> Session:
     """Joins a federation as a worker. `server` is HOST:PORT or any transport; `manifest` is that of the local model.
 
@@ -82,7 +84,7 @@ def connect(
     if isinstance(server, str):
         if not name:
             raise UsageError("a client needs a name")
-        server = GrpcTransport(server, name, credentials=credentials, patience=patience)
+        server = GrpcTransport(server, name, tls=tls, token=token, patience=patience)
     try:
         return Session(
             server,
@@ -138,6 +140,8 @@ class Session:
         # Seconds that heartbeats, if anybody sends them, may lie apart.
         self.heartbeat_seconds = 5.0
         self.membership = 0
+        # Signs receipts; worth pinning.
+        self.server_key = b""
         self._request = request
         self._count = count
         self._request.samples = count()
@@ -328,11 +332,14 @@ class Session:
         request = pb.DeclineWorkRequest(key=work.key, reason=reason)
         self._wanted(lambda: self.transport.decline_work(request), f"declining round {work.key.round}")
 
-    def _answer(self, work: pb.EvaluateWork, samples: int, loss_sum: float, score_sum: float) -> bool:
+    def _answer(
+        self,
+        work: pb.EvaluateWork,
+        holdout: tickets_pb2.EvaluationSums,
+        training: tickets_pb2.EvaluationSums | None,
+    ) -> bool:
         request = pb.ReportEvaluationRequest(
-            survey=work.survey,
-            version=work.version,
-            holdout=tickets_pb2.EvaluationSums(samples=samples, loss_sum=loss_sum, score_sum=score_sum),
+            survey=work.survey, version=work.version, holdout=holdout, training=training
         )
         return self._wanted(lambda: self.transport.report_evaluation(request), f"evaluation of model {work.version}")
 
@@ -386,6 +393,12 @@ class Session:
 
     def _join(self) -> None:
         reply = self.transport.join(self._request)
+        if self.server_key and reply.server_key != self.server_key:
+            raise Mismatch(
+                f"the server's key has changed from {fingerprint(self.server_key)} to "
+                f"{fingerprint(reply.server_key) or 'none'}: this is another server"
+            )
+        self.server_key = reply.server_key
         if self.membership and reply.membership != self.membership:
             self._trained.clear()
         self._id = reply.session

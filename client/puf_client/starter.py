@@ -15,6 +15,11 @@ CONFIGURATION = """\
 # The federation, and who you are in it. A name is for life: requests to be forgotten go by it.
 server = "127.0.0.1:7300"
 name = "my-clinic"
+# Over a network: the authority of the server's certificate, and your own certificate (puf-client enroll) or token.
+# tls_ca = "certs/ca.crt"
+# tls_cert = "certs/my-clinic.crt"
+# tls_key = "certs/my-clinic.key"
+# token_file = "certs/my-clinic.token"
 # Where to keep what must outlive a run, for instance which samples were forgotten. Never delete it.
 # state = "state"
 

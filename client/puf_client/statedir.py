@@ -7,6 +7,7 @@ Ids are kept as salted hashes; a file left behind does not tell whose samples we
     salt                        32 random bytes, made once
     requests/<request key>.json {"request_key", "hashes", "ticket_id", "withdrawn"}
     forgotten.json              {"membership", "ticket_id", "at"}
+    server-key.json             {"key", "at"}: the public key that signs receipts, as it was when this client first joined
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puf_client.names import check_name
-from puf_common.errors import Corrupted, UsageError
+from puf_common.errors import Corrupted, Mismatch, UsageError
+from puf_common.signing import fingerprint
 
 __all__ = ["Exclusion", "StateDir", "default_root"]
 
@@ -134,6 +136,36 @@ class StateDir:
     def clear_forgotten(self) -> None:
         """For a client that was readmitted and joined anew. Samples that were forgotten stay out all the same."""
         (self.path / "forgotten.json").unlink(missing_ok=True)
+
+    @property
+    def server_key(self) -> bytes:
+        """The pinned key; empty where none is."""
+        path = self.path / "server-key.json"
+        if not path.exists():
+            return b""
+        try:
+            return bytes.fromhex(_load(path)["key"])
+        except (KeyError, TypeError, ValueError):
+            raise Corrupted(f"{path} is damaged; restore it from a backup", file=path) from None
+
+    def check_server_key(self, key: bytes) -> None:
+        """Refuses a server with another key than the pinned one, or with none any more."""
+        pinned = self.server_key
+        if pinned and key != pinned:
+            raise Mismatch(
+                f"the server's key is {fingerprint(key) or 'missing'}, pinned is {fingerprint(pinned)}: this is not the "
+                "server this client joined. If its operator confirms the new key by another way, delete "
+                f"{self.path / 'server-key.json'}",
+                theirs=fingerprint(key),
+                ours=fingerprint(pinned),
+            )
+
+    def pin_server_key(self, key: bytes) -> None:
+        """Remembers the key of the first server; refuses every other from then on."""
+        self.check_server_key(key)
+        if key and not self.server_key:
+            content = {"key": key.hex(), "at": time.time()}
+            _write_atomically(self.path / "server-key.json", json.dumps(content).encode())
 
     def request_key(self, ids: Iterable[str]) -> str:
         """A key that names these samples without telling them: asking twice for the same ones is one request."""

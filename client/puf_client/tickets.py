@@ -9,7 +9,8 @@ import time
 from google.protobuf.json_format import MessageToDict
 from rich.table import Table
 
-from puf_client.connection import GrpcTransport, Transport
+from puf_client.connection import Transport
+from puf_client.dial import dial
 from puf_client.display import console
 from puf_client.options import Connection, WithdrawOptions
 from puf_client.statedir import StateDir
@@ -32,7 +33,7 @@ def settle(state: StateDir, transport: Transport) -> None:
 
 def show_status(options: Connection, *, as_json: bool = False) -> Exit:
     """Where the federation stands and what this client has asked of it."""
-    with GrpcTransport(options.server, options.name, patience=options.patience) as transport:
+    with dial(options, server=options.server, name=options.name, patience=options.patience) as transport:
         description = transport.describe()
         tickets = transport.list_my_tickets().tickets
     out = console()
@@ -61,7 +62,7 @@ def show_status(options: Connection, *, as_json: bool = False) -> Exit:
 
 def withdraw(options: WithdrawOptions, ticket_id: str) -> Exit:
     """Takes one request back; its samples return to training."""
-    with GrpcTransport(options.server, options.name, patience=options.patience) as transport:
+    with dial(options, server=options.server, name=options.name, patience=options.patience) as transport:
         tickets = transport.list_my_tickets().tickets
         ticket = _chosen(list(tickets), ticket_id)
         if not options.yes:

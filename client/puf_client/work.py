@@ -12,7 +12,7 @@ A loop trains by ordinary descent and never sees the sign of unlearning: `submit
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -24,6 +24,7 @@ from puf_common.errors import InvalidUpdate
 from puf_common.manifest import MODEL, UPDATE, Manifest, TensorSpec
 from puf_common.seeds import derive
 from puf_common.v1 import federation_pb2 as pb
+from puf_common.v1 import tickets_pb2
 from puf_common.wire import Payload
 
 __all__ = ["EvaluateTask", "Flag", "Part", "TrainTask", "Trained", "Work", "update_payload"]
@@ -165,7 +166,7 @@ class EvaluateTask:
     work: pb.EvaluateWork
     manifest: Manifest
     payload: memoryview
-    answer: Callable[[pb.EvaluateWork, int, float, float], bool]
+    answer: Callable[[pb.EvaluateWork, tickets_pb2.EvaluationSums, tickets_pb2.EvaluationSums | None], bool]
 
     @property
     def version(self) -> int:
@@ -175,9 +176,29 @@ class EvaluateTask:
     def weights(self) -> dict[str, NDArray[Any]]:
         return self.manifest.views(self.payload, MODEL)
 
-    def report(self, samples: int, loss_sum: float, score_sum: float) -> bool:
-        """Sums over the hold-out samples; a score is in [0, 1]. Returns whether the server still wanted them."""
-        return self.answer(self.work, samples, loss_sum, score_sum)
+    @property
+    def training_side(self) -> bool:
+        """Whether sums over the client's own training samples, without augmentation, are wanted, too."""
+        return self.work.training_side
+
+    def report(
+        self,
+        samples: int,
+        loss_sum: float,
+        score_sum: float,
+        *,
+        confidences: Sequence[int] = (),
+        training: tickets_pb2.EvaluationSums | None = None,
+    ) -> bool:
+        """Sums over the hold-out samples; a score is in [0, 1]. Returns whether the server still wanted them.
+
+        `confidences` are counts as `puf_common.evidence.histogram` makes them; `training` the same sums over the training
+        samples, where they were asked for. A loop of one's own may leave both away: then a leaver knows less.
+        """
+        holdout = tickets_pb2.EvaluationSums(
+            samples=samples, loss_sum=loss_sum, score_sum=score_sum, confidences=confidences
+        )
+        return self.answer(self.work, holdout, training)
 
 
 Work = TrainTask | EvaluateTask

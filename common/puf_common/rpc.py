@@ -28,6 +28,7 @@ __all__ = [
     "IDENTITY_KEY",
     "MAX_MESSAGE_BYTES",
     "RETRY_SECONDS",
+    "TOKEN_KEY",
     "abort",
     "abort_sync",
     "channel_options",
@@ -41,6 +42,8 @@ __all__ = [
 DOMAIN = "puf"
 # Names the caller where there is no client certificate to do so.
 IDENTITY_KEY = "puf-client"
+# Carries a client's token, over TLS only.
+TOKEN_KEY = "authorization"  # noqa: S105  # a key, not a secret
 # One chunk and its framing; the rest is room for the manifest of a model with ten thousand tensors.
 MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES
 RETRY_SECONDS = 1.0

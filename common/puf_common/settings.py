@@ -179,7 +179,20 @@ def guarded(main: Callable[[], int]) -> int:
     except Exception as error:
         if isinstance(error, OSError) and error.filename is not None:
             return _failed(f"{error.filename}: {error.strerror}", Exit.FAILURE)
+        if _is_out_of_memory(error):
+            told = " ".join(str(error).split())
+            return _failed(
+                f"out of memory: make the model or the data smaller, or free some memory ({told})", Exit.FAILURE
+            )
         return _failed(f"internal error: {error!r}; rerun with PUF_DEBUG=1 to see where", Exit.FAILURE)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """torch has an error of its own for GPUs and none for the CPU; it is not imported here to ask."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
+    )
 
 
 def exit_code(error: PufError) -> Exit:

@@ -23,7 +23,7 @@ from puf_common.errors import PufError
 from puf_common.modelfile import read_payload
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
-from puf_lab.processes import Process, ServerProcess, fleet, init_server, unlearn_command, wait_until
+from puf_lab.processes import Process, ServerProcess, fleet, init_server, program, unlearn_command, wait_until
 from puf_lab.setting import DEMO, Setting, client_name
 from puf_lab.tables import Measured, Stage, markdown, rich_table, verdict
 
@@ -108,6 +108,7 @@ def run_demo(out: Path, *, target: int = 3, mode: str = "regular", setting: Sett
     console.print(f"\n[bold]What {story.target} saw on its own terminal[/bold]", told.strip(), sep="\n")
     story.seconds = round(time.monotonic() - started, 1)
     _report(out, story, console)
+    _prove(out, console)
     return 0
 
 
@@ -144,6 +145,25 @@ def _federation(out: Path, setting: Setting, target: int, mode: str, story: Stor
     story.recovery_rounds = ticket.recovery_rounds
     story.recovered = ticket.recovered if ticket.HasField("recovered") else None
     return (logs / "unlearn.log").read_text()
+
+
+def _prove(out: Path, console: Console) -> None:
+    """The receipt verifies against the key that the leaver pinned; the same with one changed byte does not."""
+    (receipt,) = out.glob("receipt-*.json")
+    forged = out / f"changed-{receipt.name}"
+    content = bytearray(receipt.read_bytes())
+    # One digit of a figure in the middle: the kind of byte somebody would want to change.
+    place = next(i for i in range(len(content) // 2, len(content)) if 0x30 <= content[i] <= 0x38)
+    content[place] += 1
+    forged.write_bytes(content)
+    console.print("\n[bold]The receipt[/bold]")
+    for path, expected in ((receipt, 0), (forged, 1)):
+        command = [program("puf-client"), "verify", str(path), "--state", str(out / "clients")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        console.print(f"$ puf-client verify {path.name}\n{done.stdout.strip() or done.stderr.strip()}", markup=False)
+        if done.returncode != expected:
+            raise PufError(f"verifying {path.name} ended with code {done.returncode}, expected was {expected}")
+    console.print(f"as a page for people: {receipt.with_suffix('.html')}")
 
 
 def _natural(out: Path, setting: Setting, target: int, story: Story, watch: Watch) -> None:

@@ -102,6 +102,12 @@ class LocalTransport:
     def withdraw_unlearning(self, request: fed.WithdrawUnlearningRequest) -> fed.WithdrawUnlearningReply:
         return self._handlers.withdraw(self._name, request)
 
+    def get_receipt(self, ticket_id: str) -> fed.GetReceiptReply:
+        return self._handlers.get_receipt(self._name, fed.GetReceiptRequest(ticket_id=ticket_id))
+
+    def present_receipt(self, request: fed.PresentReceiptRequest) -> fed.PresentReceiptReply:
+        return self._handlers.present_receipt(self._name, request)
+
     def close(self) -> None:
         pass
 
@@ -162,6 +168,8 @@ class LocalFederation:
         if kappa is not None:
             strength.kappa = kappa
         ids = []
+        # As an operator would: without the pause the first to ask would have a round of its own.
+        self._paused(True)
         for shard in sorted(targets):
             request = tk.UnlearningRequest(
                 request_key=f"whole-{shard}",
@@ -171,6 +179,7 @@ class LocalFederation:
             )
             reply = self.handlers.file_unlearning(client_name(shard), fed.FileUnlearningRequest(request=request))
             ids.append(reply.ticket.id)
+        self._paused(False)
         self._until(lambda s: not any(s.tickets[i].open for i in ids), progress)
         return [self.state.tickets[i] for i in ids]
 
@@ -183,6 +192,9 @@ class LocalFederation:
         """The same federation once more, as it is now: for another way to go on from here."""
         shutil.copytree(self.directory, directory, ignore=shutil.ignore_patterns("lock", "*.part"))
         return LocalFederation(self.setting, directory, without=without)
+
+    def _paused(self, paused: bool) -> None:
+        self.engine.call(lambda state, _: (replace(state, paused=paused), None))
 
     def _join(self, shard: int) -> tuple[Session, Worker]:
         transport = LocalTransport(self.handlers, client_name(shard))

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -38,7 +38,9 @@ def program(name: str) -> str:
 class Process:
     """A child process with a log file; leaving the context ends it."""
 
-    def __init__(self, command: Sequence[str], log: Path, cwd: Path | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], log: Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log = log
         with log.open("ab") as out:
@@ -49,6 +51,7 @@ class Process:
                 stdout=out,
                 stderr=out,
                 cwd=cwd,
+                env=None if env is None else {**os.environ, **env},
                 start_new_session=True,
             )
 
@@ -95,12 +98,20 @@ class Process:
 class ServerProcess(Process):
     """`puf-server serve` on free ports; ready to be spoken to when constructed."""
 
-    def __init__(self, state: Path, log: Path, *, listen: str = "127.0.0.1:0", operator: str = "127.0.0.1:0") -> None:
+    def __init__(
+        self,
+        state: Path,
+        log: Path,
+        *,
+        listen: str = "127.0.0.1:0",
+        operator: str = "127.0.0.1:0",
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         announce = state.parent / f"{state.name}.ports"
         announce.unlink(missing_ok=True)
         flags = ["--state", str(state), "--insecure", "--listen", listen, "--operator", operator]
         flags += ["--announce", str(announce), "--log-format", "json"]
-        super().__init__([program("puf-server"), "serve", *flags], log)
+        super().__init__([program("puf-server"), "serve", *flags], log, env=env)
         wait_until(lambda: announce.exists() and announce.read_text().endswith("\n"), _START_SECONDS, self)
         self.port, self.operator_port = map(int, announce.read_text().split())
         self.address = f"127.0.0.1:{self.port}"
@@ -181,7 +192,8 @@ def unlearn_command(setting: Setting, server: ServerProcess, clients: Path, shar
     """What the leaving client types."""
     return [
         *(program("puf-client"), "--unlearn", "--yes", "--server", server.address, "--name", client_name(shard)),
-        *("--shard", f"{shard}/{setting.clients}", "--state", str(clients), *data_flags(setting), *more),
+        *("--shard", f"{shard}/{setting.clients}", "--state", str(clients), *data_flags(setting)),
+        *("--receipt-dir", str(clients.parent), *more),
     ]
 
 

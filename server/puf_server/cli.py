@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from puf_common.exits import Exit
 from puf_common.settings import Parser, add_settings, guarded, resolve
+from puf_server.cli_access import add_certs, add_operator_access, add_tokens, operator_control
+from puf_server.cli_proof import add_proof
 
 if TYPE_CHECKING:
     from puf_server.control import Control
@@ -21,6 +24,8 @@ OPERATOR = "127.0.0.1:7301"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    # gRPC's own line about a port in use; ours says what to do.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     return guarded(lambda: _main(sys.argv[1:] if argv is None else list(argv)))
 
 
@@ -55,8 +60,14 @@ def _parser(argv: list[str]) -> Parser:
         command.add_argument(
             "--operator", metavar="HOST:PORT", default=None, help=f"operator port (default {OPERATOR})"
         )
+        add_operator_access(command)
         command.set_defaults(run=lambda arguments: _with_control(arguments, run))
         return command
+
+    certs = commands.add_parser("certs", help="make, renew and revoke certificates")
+    tokens = commands.add_parser("tokens", help="make, rotate and revoke clients' tokens")
+    add_certs(certs)
+    add_tokens(tokens)
 
     for name, help_text, shown in (
         ("status", "everything at a glance", _status),
@@ -79,16 +90,19 @@ def _parser(argv: list[str]) -> Parser:
     extend = operator("extend", "add training rounds", _extend)
     extend.add_argument("--rounds", required=True, type=int, metavar="N")
     operator("stop", "send clients home and end the server", _stop)
+    add_proof(commands, operator)
     return parser
 
 
 def _init(arguments: argparse.Namespace) -> int:
     from puf_server.init import InitSettings, init
+    from puf_server.store import key_fingerprint
 
     settings = resolve(InitSettings, arguments)
     config, manifest = init(settings)
     print(f"federation {config.id} made in {settings.state}")
     print(f"model {config.model}: {manifest.parameters:,} parameters, fingerprint {manifest.fingerprint.hex()[:16]}")
+    print(f"receipts are signed with the key {key_fingerprint(settings.state)}")
     print(f"next: puf-server serve --state {settings.state} --insecure")
     return Exit.OK
 
@@ -101,11 +115,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _with_control(arguments: argparse.Namespace, run: Callable[[Control, argparse.Namespace], int]) -> int:
-    import os
-
-    from puf_server.control import Control
-
-    with Control(arguments.operator or os.environ.get("PUF_OPERATOR") or OPERATOR) as control:
+    with operator_control(arguments, OPERATOR) as control:
         return run(control, arguments)
 
 

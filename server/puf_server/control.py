@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 import grpc
 
-from puf_common.errors import Corrupted
+from puf_common.errors import Corrupted, NotAuthenticated, PufError
 from puf_common.manifest import Manifest
 from puf_common.modelfile import save
 from puf_common.rpc import channel_options, error_from
+from puf_common.tls import ClientTls, refusal
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import operator_pb2_grpc as rpc
 from puf_common.wire import Assembler
@@ -27,10 +28,20 @@ R = TypeVar("R")
 class Control:
     """Speaks to a running server's operator port. Failures are PufErrors."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, tls: ClientTls | None = None) -> None:
         self._target = target
-        self._channel = grpc.insecure_channel(target, options=channel_options(target))
+        self._tls = tls
+        options = channel_options(target)
+        self._channel = tls.channel(target, options) if tls else grpc.insecure_channel(target, options=options)
         self._stub = rpc.OperatorStub(self._channel)
+
+    @classmethod
+    def of_state(cls, directory: Path, target: str = "") -> Control:
+        """To the server that serves this directory; for whoever may read it."""
+        from puf_server.door import OperatorAccess
+
+        access = OperatorAccess.read(directory)
+        return cls(target or access.address, access.tls())
 
     def __enter__(self) -> Control:
         return self
@@ -44,7 +55,18 @@ class Control:
         try:
             return method(request, timeout=_DEADLINE)
         except grpc.RpcError as error:
-            raise error_from(error, self._target) from None
+            raise self._failed(error) from None
+
+    def _failed(self, error: grpc.RpcError) -> PufError:
+        why = refusal(error.details() or "", self._target, tls=self._tls is not None)
+        if error.code() is not grpc.StatusCode.UNAVAILABLE or why is None:
+            return error_from(error, self._target)
+        if self._tls is None:
+            return NotAuthenticated(
+                f"the operator port {self._target} wants TLS: give --state DIR (the directory that is served), or "
+                "--tls-ca, --tls-cert and --tls-key with an operator's certificate"
+            )
+        return NotAuthenticated(why.sentence)
 
     def status(self) -> op.StatusReply:
         return self._call(self._stub.Status, op.StatusRequest())
@@ -76,6 +98,13 @@ class Control:
     def readmit(self, client: str) -> op.ClientInfo:
         return self._call(self._stub.Readmit, op.ReadmitRequest(client=client)).client
 
+    def forget(self, client: str, reference: str = "", received_at: float = 0.0) -> op.ForgetReply:
+        request = op.ForgetRequest(client=client, reference=reference, received_at=received_at)
+        return self._call(self._stub.Forget, request)
+
+    def receipt(self, ticket_id: str) -> bytes:
+        return self._call(self._stub.IssueReceipt, op.IssueReceiptRequest(ticket_id=ticket_id)).receipt
+
     def export(self, path: Path, version: int | None = None, *, unready: bool = False) -> op.ExportHeader:
         """Writes a model as a safetensors file, verified; the file appears whole or not at all."""
         request = op.ExportModelRequest(allow_unready=unready)
@@ -88,7 +117,7 @@ class Control:
             for frame in frames:
                 assembler.add(frame.chunk)
         except grpc.RpcError as error:
-            raise error_from(error, self._target) from None
+            raise self._failed(error) from None
         except StopIteration:
             raise Corrupted("the export ended before it began") from None
         manifest = Manifest.from_pb(header.manifest)

@@ -13,16 +13,23 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from puf_common import receipts
+from puf_common.errors import Mismatch, NotYours
+from puf_common.logging import get_logger
 from puf_common.modelfile import write_header
+from puf_common.receipts import Receipt
+from puf_common.signing import fingerprint
 from puf_server.aggregate import Contribution, NotFinite, fold
-from puf_server.core import schedule
-from puf_server.core.state import Round, RoundPhase, State
-from puf_server.files import FileSource
-from puf_server.store import Store, spool_name
+from puf_server.core import receipt, reopen, rounds, schedule, tickets
+from puf_server.core.state import Kind, Round, RoundPhase, State, TicketState
+from puf_server.failpoints import hit
+from puf_server.store import Store, audit_head, audit_lines, spool_name
+from puf_server.version import VERSION
 
-__all__ = ["Engine", "Folded"]
+__all__ = ["Engine", "Folded", "read_own"]
 
 T = TypeVar("T")
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,18 @@ class Folded:
     failure: str = ""
 
 
+def read_own(file: bytes, federation: str, key: bytes) -> Receipt:
+    """A receipt that this federation has signed."""
+    shown = receipts.read(file)
+    if shown.federation != federation:
+        raise Mismatch(f"the receipt is of federation {shown.federation}, this is {federation}")
+    if shown.key != key:
+        raise Mismatch(
+            f"the receipt is signed with the key {shown.key_fingerprint}, this federation's is {fingerprint(key)}"
+        )
+    return shown
+
+
 class Engine:
     """One federation in memory and on disk. Safe to use from several threads."""
 
@@ -45,10 +64,19 @@ class Engine:
         self.clock = clock
         self.on_change = on_change
         self._lock = threading.Lock()
-        loaded = store.load()
-        store.sweep(loaded, everything=True)
-        self.state = loaded
+        try:
+            self._recover()
+        except BaseException:
+            store.close()
+            raise
+
+    def _recover(self) -> None:
+        """Believes nothing that it has not looked at: models are there, updates are whole, anything else is deleted."""
+        self.state = self.store.load()
+        self.store.require_models(self.state)
+        self.mend()
         self.call(lambda state, now: (schedule.restarted(state, self.config, now), None))
+        self.store.sweep(self.state, everything=True)
 
     def call(self, change: Callable[[State, float], tuple[State, T]]) -> T:
         """Applies a change, lets the federation advance, and keeps the result before anybody sees it."""
@@ -56,12 +84,19 @@ class Engine:
             before, now = self.state, self.clock()
             after, result = change(before, now)
             after = schedule.advance(after, self.config, now)
+            completed = after.tickets is not before.tickets and _completed(after) > _completed(before)
+            if completed:
+                hit("completion.before")
             self.store.save(before, after)
             self.state = replace(after, notes=()) if after.notes else after
+            if after is not before:
+                self.on_change()
+            if completed:
+                hit("completion.after")
+            if after.round is not before.round and self.fold_wanted() is not None:
+                hit("round.closed")
             if after.round is not before.round or after.models is not before.models:
-                self.store.sweep(after)
-        if after is not before:
-            self.on_change()
+                self._sweep()
         return result
 
     def tick(self) -> None:
@@ -70,7 +105,48 @@ class Engine:
     def sweep(self) -> None:
         """Deletes files that no record names, while no booking is under way."""
         with self._lock:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        try:
+            hit("sweep.before")
             self.store.sweep(self.state)
+            hit("sweep.after")
+        except OSError as error:
+            # The change that made them superfluous stands; the next sweep takes them.
+            log.error("files not deleted yet", error=str(error))
+
+    def mend(self) -> None:
+        """Asks again for updates that are booked and not on disk as they were sent."""
+        with self._lock:
+            after, now = self.state, self.clock()
+            for key, why in self.store.damaged(after.round).items():
+                log.error("an update is lost; its client is asked again", key=key, why=why)
+                after = rounds.lose(after, key, now, why)
+            self.store.save(self.state, after)
+            self.state = replace(after, notes=())
+        self.on_change()
+
+    def receipt(self, ticket_id: str, name: str | None = None) -> bytes:
+        """The signed receipt of a completed ticket, of the caller's own unless the operator (None) asks."""
+        with self._lock:
+            state, head = self.state, audit_head(self.store.db)
+            lines = list(audit_lines(self.store.db, *receipt.EVENTS))
+        ticket = tickets.find(state, name, ticket_id)
+        content = receipt.build(state, self.config, ticket, head=head, lines=lines, now=self.clock(), software=VERSION)
+        return receipts.issue(content, self.store.key)
+
+    def present(self, file: bytes, name: str | None = None) -> tuple[bool, str, str]:
+        """Takes a receipt of this federation; whether that opened its ticket again, why, and which ticket."""
+        shown = read_own(file, self.config.id, self.store.key.public)
+        if name is not None and shown.client != name:
+            raise NotYours(f"the receipt is not one of {name}", client=name)
+
+        def change(state: State, now: float) -> tuple[State, tuple[bool, str, str]]:
+            state, reopened, why = reopen.reopen(state, self.config, shown.content, now)
+            return state, (reopened, why, shown.ticket)
+
+        return self.call(change)
 
     def fold_wanted(self) -> Round | None:
         current = self.state.round
@@ -80,7 +156,8 @@ class Engine:
         """Sums up a closed round and writes the model file. Changes no state: heavy work, for any thread."""
         state = self.state
         version = state.version + 1
-        sha = hashlib.sha256()
+        sha, half, written = hashlib.sha256(), self.manifest.nbytes("model") // 2, 0
+        hit("fold.start")
         file = self.store.new_model(version)
         try:
             with ExitStack() as stack:
@@ -90,7 +167,9 @@ class Engine:
                         client=slot.client,
                         part=slot.part,
                         samples=current.received[slot.key].samples,
-                        source=stack.enter_context(FileSource(self.store.spool_path(spool_name(current, slot.key)))),
+                        source=stack.enter_context(
+                            self.store.files.read(self.store.spool_path(spool_name(current, slot.key)))
+                        ),
                         scale=slot.scale if slot.flip == "server" else 1.0,
                         negated=slot.negated,
                     )
@@ -100,8 +179,12 @@ class Engine:
                 ordinary = current.denominator is None
 
                 def write(block: memoryview) -> None:
+                    nonlocal written
                     sha.update(block)
                     file.write(block)
+                    if written <= half < written + len(block):
+                        hit("fold.middle")
+                    written += len(block)
 
                 # The digest is known only at the end, so it is not in the file's header.
                 file.write(write_header(self.manifest, {"version": str(version), "round": str(current.number)}))
@@ -113,6 +196,7 @@ class Engine:
                     denominator=current.denominator,
                     server_lr=self.config.plan.server_lr if ordinary else 1.0,
                 )
+            hit("fold.end")
             self.store.publish_model(file, version, sha.hexdigest())
         except NotFinite as error:
             file.discard()
@@ -138,7 +222,11 @@ class Engine:
                 return schedule.fold_failed(state, result.failure, now), None
             return schedule.committed(state, self.config, digest=result.digest, nbytes=result.nbytes, now=now), None
 
+        kind = Kind.UNLEARN if result.round.kind is Kind.RESET else result.round.kind
+        point = f"commit.{kind}"
+        hit(f"{point}.before")
         self.call(change)
+        hit(f"{point}.after")
 
     def settle(self) -> None:
         """Folds whatever is ready, here and now. For callers without an event loop."""
@@ -147,3 +235,7 @@ class Engine:
 
     def close(self) -> None:
         self.store.close()
+
+
+def _completed(state: State) -> set[str]:
+    return {t.id for t in state.tickets.values() if t.state is TicketState.COMPLETED}

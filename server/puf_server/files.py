@@ -1,46 +1,163 @@
 """Files that survive a crash: everything the server writes outside its database goes through here.
 
 A file appears under its name only when it is complete and on disk: written beside it, synced, renamed, directory synced.
+All of it happens behind one small port, `Files`, so that a test can record every operation and rebuild each state in
+which a power cut could have left the directory.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn, Protocol
 
-__all__ = ["FileSource", "NewFile", "new_file", "remove", "sync_directory"]
+from puf_common.errors import Unavailable
+from puf_common.exits import Exit
+from puf_common.logging import get_logger
+from puf_server.failpoints import hit
+
+__all__ = [
+    "DISK",
+    "Disk",
+    "FileSource",
+    "Files",
+    "NewFile",
+    "end_process",
+    "new_file",
+    "remove",
+    "sync_directory",
+    "unwritten",
+]
+
+Bytes = bytes | bytearray | memoryview
+log = get_logger(__name__)
+
+
+class Files(Protocol):
+    """What the server does with files. Nothing is durable before its `fsync`, no name before its `fsync_dir`."""
+
+    def create(self, path: Path) -> int:
+        """Opens a file that must not exist, for writing, readable by its owner alone."""
+        ...
+
+    def write(self, handle: int, data: Bytes) -> None: ...
+
+    def fsync(self, handle: int) -> None: ...
+
+    def close(self, handle: int) -> None: ...
+
+    def rename(self, source: Path, target: Path) -> None: ...
+
+    def unlink(self, path: Path) -> None: ...
+
+    def mkdir(self, path: Path) -> None: ...
+
+    def fsync_dir(self, directory: Path) -> None: ...
+
+    def listdir(self, directory: Path) -> list[str]: ...
+
+    def read(self, path: Path, offset: int = 0) -> FileSource: ...
+
+
+class Disk:
+    """The real thing."""
+
+    def create(self, path: Path) -> int:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def write(self, handle: int, data: Bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(handle, view) :]
+
+    def fsync(self, handle: int) -> None:
+        os.fsync(handle)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def mkdir(self, path: Path) -> None:
+        path.mkdir(mode=0o700)
+
+    def fsync_dir(self, directory: Path) -> None:
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def listdir(self, directory: Path) -> list[str]:
+        return sorted(os.listdir(directory))
+
+    def read(self, path: Path, offset: int = 0) -> FileSource:
+        return FileSource(path, offset)
+
+
+DISK = Disk()
 
 
 class NewFile:
-    """A file being written; it does not exist under its name yet."""
+    """A file being written; it does not exist under its name yet. `points` begins the names of its failpoints."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Files = DISK, points: str = "") -> None:
         self.path = path
-        self._file = path.open("xb", buffering=0)
+        self._files = files
+        self._points = points
+        self._handle: int | None = files.create(path)
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[self._file.write(view) :]
+    def write(self, data: Bytes) -> None:
+        assert self._handle is not None
+        self._hit("write")
+        self._files.write(self._handle, data)
 
     def publish(self, target: Path) -> None:
         """Makes the file durable and gives it its name."""
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self.path.rename(target)
-        sync_directory(target.parent)
+        handle = self._handle
+        assert handle is not None
+
+        def sync() -> None:
+            self._hit("before_fsync")
+            self._files.fsync(handle)
+
+        _synced(sync, target)
+        self._hit("after_fsync")
+        self._close()
+        self._files.rename(self.path, target)
+        self._hit("after_rename")
+        sync_directory(target.parent, self._files)
 
     def discard(self) -> None:
-        self._file.close()
-        remove(self.path)
+        self._close()
+        remove(self.path, self._files)
+
+    def _close(self) -> None:
+        # Once: the number may be somebody else's file by now.
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._files.close(handle)
+
+    def _hit(self, where: str) -> None:
+        if self._points:
+            hit(f"{self._points}.{where}")
 
 
 @contextmanager
-def new_file(target: Path) -> Iterator[NewFile]:
+def new_file(target: Path, files: Files = DISK) -> Iterator[NewFile]:
     """Writes a file that appears at the end, or not at all."""
-    file = NewFile(target.with_name(f"{target.name}.{os.getpid()}.part"))
+    draft = target.with_name(f"{target.name}.{os.getpid()}.part")
+    remove(draft, files)
+    file = NewFile(draft, files)
     try:
         yield file
         file.publish(target)
@@ -49,17 +166,35 @@ def new_file(target: Path) -> Iterator[NewFile]:
         raise
 
 
-def sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def sync_directory(directory: Path, files: Files = DISK) -> None:
+    _synced(lambda: files.fsync_dir(directory), directory)
 
 
-def remove(path: Path) -> None:
+def remove(path: Path, files: Files = DISK) -> None:
     with suppress(FileNotFoundError):
-        path.unlink()
+        files.unlink(path)
+
+
+def unwritten(error: OSError, what: str) -> Unavailable:
+    """What the caller hears when the disk does not take something: nothing was changed, it may come again."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Unavailable(f"the server's disk is full: {what} was not taken; it can be sent again when there is room")
+    return Unavailable(f"the server cannot write its files ({error.strerror or error}): {what} was not taken")
+
+
+def end_process(what: str, error: Exception) -> NoReturn:
+    """After a failed sync nobody knows what is on disk, and asking again may be answered with a lie: the kernel drops
+    what it could not write and calls it clean. Only reading it all back, as a start does, tells the truth."""
+    log.critical("sync failed: ending the process, because what is on disk is unknown", what=what, error=str(error))
+    logging.shutdown()
+    os._exit(Exit.FAILURE)
+
+
+def _synced(sync: Callable[[], None], what: Path) -> None:
+    try:
+        sync()
+    except OSError as error:
+        end_process(str(what), error)
 
 
 class FileSource:
@@ -67,13 +202,28 @@ class FileSource:
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._offset = offset
-        self._fd = os.open(path, os.O_RDONLY)
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def __enter__(self) -> FileSource:
         return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
+
+    @property
+    def nbytes(self) -> int:
+        return os.fstat(self._fd).st_size - self._offset
+
+    def digest(self) -> str:
+        """SHA-256 of the payload, as hexadecimal digits."""
+        sha = hashlib.sha256()
+        block, left, at = memoryview(bytearray(1 << 20)), self.nbytes, 0
+        while at < left:
+            piece = block[: min(len(block), left - at)]
+            self.read_into(at, piece)
+            sha.update(piece)
+            at += len(piece)
+        return sha.hexdigest()
 
     def read_into(self, offset: int, out: memoryview) -> None:
         done = 0

@@ -11,6 +11,7 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from puf_common.errors import Forgotten, InvalidUpdate, Mismatch, Unavailable, UsageError
+from puf_common.evidence import BINS
 from puf_common.manifest import MODEL
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
@@ -18,8 +19,9 @@ from puf_common.v1 import tickets_pb2 as tk
 from puf_common.wire import CHUNK_BYTES
 from puf_server import translate
 from puf_server.core import roster, rounds, surveys, tickets, versions, work
-from puf_server.core.state import MemberStatus, ModelVersion, Received, State, Sums
+from puf_server.core.state import Evidence, MemberStatus, ModelVersion, Received, State, Sums
 from puf_server.engine import Engine
+from puf_server.failpoints import hit
 from puf_server.store import spool_name
 from puf_server.uploads import Upload
 from puf_server.version import VERSION
@@ -51,6 +53,7 @@ class Handlers:
             rounds_planned=self.engine.state.planned,
             forgetting=translate.policy(c),
             position=self.position(),
+            server_key=self.engine.store.key.public,
         )
 
     def join(self, name: str, request: fed.JoinRequest) -> fed.JoinReply:
@@ -90,7 +93,9 @@ class Handlers:
             )
             return rounds.samples_changed(state, name, now), None
 
+        hit("join.before_persist")
         self.engine.call(change)
+        hit("join.after_persist")
         member = self.engine.state.members[name]
         return fed.JoinReply(
             session=member.session,
@@ -98,6 +103,7 @@ class Handlers:
             heartbeat_seconds=c.plan.heartbeat_seconds,
             chunk_bytes=CHUNK_BYTES,
             position=self.position(),
+            server_key=self.engine.store.key.public,
         )
 
     def heartbeat(self, name: str, request: fed.HeartbeatRequest) -> fed.HeartbeatReply:
@@ -132,7 +138,7 @@ class Handlers:
         if isinstance(asked, work.Train):
             return fed.WaitForWorkReply(position=self.position(), train=translate.train_work(asked))
         if asked is not None:
-            evaluate = fed.EvaluateWork(survey=asked.survey, version=asked.version)
+            evaluate = fed.EvaluateWork(survey=asked.survey, version=asked.version, training_side=asked.training_side)
             return fed.WaitForWorkReply(position=self.position(), evaluate=evaluate)
         return None
 
@@ -151,11 +157,14 @@ class Handlers:
 
     def report_evaluation(self, name: str, request: fed.ReportEvaluationRequest) -> fed.ReportEvaluationReply:
         answer = self._finite_sums(request.holdout)
+        training = self._finite_sums(request.training) if request.HasField("training") else None
 
         def change(state: State, _: float) -> tuple[State, None]:
-            return surveys.answer(state, name, request.survey, request.version, answer), None
+            return surveys.answer(state, name, request.survey, request.version, answer, training), None
 
+        hit("evaluation.before_persist")
         self.engine.call(change)
+        hit("evaluation.after_persist")
         return fed.ReportEvaluationReply(position=self.position())
 
     def begin_upload(self, name: str, header: fed.UpdateHeader) -> PendingUpload:
@@ -200,7 +209,9 @@ class Handlers:
             state, ticket, duplicate = tickets.file(state, self.config, name, wanted, ticket_id=ticket_id, now=now)
             return state, (ticket.id, duplicate)
 
+        hit("ticket.before_persist")
         filed, duplicate = self.engine.call(change)
+        hit("ticket.after_persist")
         return fed.FileUnlearningReply(ticket=self.ticket(name, filed), duplicate=duplicate, position=self.position())
 
     def list_my_tickets(self, name: str) -> fed.ListMyTicketsReply:
@@ -217,12 +228,43 @@ class Handlers:
 
     def report_measurement(self, name: str, request: fed.ReportMeasurementRequest) -> fed.ReportMeasurementReply:
         measured = self._finite_sums(request.forget)
+        evidence = Evidence(
+            holdout=self._finite_sums(request.holdout) if request.HasField("holdout") else None,
+            yeom=translate.attack(request.yeom) if request.HasField("yeom") else None,
+            song=translate.attack(request.song) if request.HasField("song") else None,
+        )
 
         def change(state: State, now: float) -> tuple[State, None]:
-            return tickets.measure(state, name, request.ticket_id, request.version, measured, now)[0], None
+            return tickets.measure(state, name, request.ticket_id, request.version, measured, now, evidence)[0], None
 
+        hit("measurement.before_persist")
         self.engine.call(change)
+        hit("measurement.after_persist")
         return fed.ReportMeasurementReply(ticket=self.ticket(name, request.ticket_id))
+
+    def get_receipt(self, name: str, request: fed.GetReceiptRequest) -> fed.GetReceiptReply:
+        return fed.GetReceiptReply(receipt=self.engine.receipt(request.ticket_id, name))
+
+    def present_receipt(self, name: str, request: fed.PresentReceiptRequest) -> fed.PresentReceiptReply:
+        reopened, why, ticket_id = self.engine.present(request.receipt, name)
+        known = ticket_id in self.engine.state.tickets
+        return fed.PresentReceiptReply(
+            reopened=reopened, outcome=why, ticket=self.ticket(name, ticket_id) if known else None
+        )
+
+    def forget(self, client: str, reference: str, received_at: float) -> tuple[tk.Ticket, bool]:
+        """The operator's request on behalf of a client: all of it, by the federation's own defaults."""
+        ticket_id = f"t-{secrets.token_hex(6)}"
+        wanted = tickets.Request(
+            key=f"operator-{ticket_id}", reference=reference, received_at=received_at or None, by="operator"
+        )
+
+        def change(state: State, now: float) -> tuple[State, tuple[str, bool]]:
+            state, ticket, duplicate = tickets.file(state, self.config, client, wanted, ticket_id=ticket_id, now=now)
+            return state, (ticket.id, duplicate)
+
+        filed, duplicate = self.engine.call(change)
+        return self.ticket(None, filed), duplicate
 
     def ticket(self, name: str | None, ticket_id: str) -> tk.Ticket:
         state = self.engine.state
@@ -237,6 +279,8 @@ class Handlers:
             raise UsageError("a measurement must be finite")
         if message.samples < 1 or not 0.0 <= message.score_sum <= message.samples:
             raise UsageError("a measurement needs at least one sample and a score between 0 and the number of samples")
+        if len(message.confidences) not in (0, BINS) or sum(message.confidences) > message.samples:
+            raise UsageError(f"confidences are counts of the samples in {BINS} bins, or none")
         return translate.sums(message)
 
 
@@ -304,11 +348,14 @@ class PendingUpload:
                 raise Unavailable("the update was swept away while it arrived; send it again")
             return state, duplicate
 
+        hit("booking.before")
         try:
             duplicate = self._engine.call(change)
         except BaseException:
             self._engine.sweep()
             raise
+        hit("booking.after")
+        hit("upload.before_reply")
         return fed.SubmitUpdateReply(position=self._handlers.position(), duplicate=duplicate)
 
     def discard(self) -> None:

@@ -120,6 +120,17 @@ class OperatorService(rpc.OperatorServicer):
         state, now = self._engine.state, self._engine.clock()
         return op.ReadmitReply(client=translate.client_info(request.client, state, self._config, now))
 
+    @answered
+    async def Forget(self, request: op.ForgetRequest, context: Context) -> op.ForgetReply:
+        ticket, duplicate = await self._run(
+            self._handlers.forget, request.client, request.reference, request.received_at
+        )
+        return op.ForgetReply(ticket=ticket, duplicate=duplicate)
+
+    @answered
+    async def IssueReceipt(self, request: op.IssueReceiptRequest, context: Context) -> op.IssueReceiptReply:
+        return op.IssueReceiptReply(receipt=await self._run(self._engine.receipt, request.ticket_id))
+
     @streamed
     async def ExportModel(self, request: op.ExportModelRequest, context: Context) -> AsyncIterator[op.ExportModelReply]:
         model = self._exportable(request)

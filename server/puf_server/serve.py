@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from grpc import aio
 from grpc_health.v1 import _async as health_aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from puf_common.errors import UsageError
+from puf_common.errors import PufError
 from puf_common.logging import get_logger
-from puf_common.rpc import server_options
+from puf_common.tls import ServerTls
 from puf_common.v1 import federation_pb2, federation_pb2_grpc, operator_pb2, operator_pb2_grpc
+from puf_server import failpoints
+from puf_server.door import OperatorAccess, bind, insecure_doors, secure_doors
 from puf_server.engine import Engine
 from puf_server.handlers import Handlers
-from puf_server.identity import Claimed
 from puf_server.operator import OperatorService
 from puf_server.service import Changes, FederationService
 from puf_server.store import Store
@@ -30,6 +31,8 @@ __all__ = ["Listeners", "Server", "serve"]
 
 _TICK_SECONDS = 0.5
 _FAREWELL_SECONDS = 3.0
+# How long a call of somebody who was revoked may last.
+_LOOK_SECONDS = 0.25
 log = get_logger(__name__)
 
 
@@ -42,11 +45,12 @@ class Listeners:
 
 
 class Server:
-    """One federation being served. Use as `async with Server(...)`."""
+    """One federation being served. Use as `async with Server(...)`. Without `tls` callers are who they say they are."""
 
-    def __init__(self, store: Store, listeners: Listeners) -> None:
+    def __init__(self, store: Store, listeners: Listeners, tls: ServerTls | None = None) -> None:
         self._store = store
         self._listeners = listeners
+        self._tls = tls
         self._threads = ThreadPoolExecutor(16, thread_name_prefix="puf")
         self._fold_wanted = asyncio.Event()
         self.stopped = asyncio.Event()
@@ -70,11 +74,13 @@ class Server:
         self.engine = Engine(self._store, time.time, on_change)
         self.handlers = Handlers(self.engine)
         self._health = health_aio.HealthServicer()
-        self._federation = aio.server(options=server_options())
+        doors = secure_doors(self._store.directory, self._tls) if self._tls else insecure_doors()
+        self._door, self._operator_door, access = doors
+        self._federation = self._door.server()
         federation_pb2_grpc.add_FederationServicer_to_server(
-            FederationService(self.handlers, Claimed(), changes, self._threads), self._federation
+            FederationService(self.handlers, self._door.identify, changes, self._threads), self._federation
         )
-        self._operator = aio.server(options=server_options())
+        self._operator = self._operator_door.server()
         operator_pb2_grpc.add_OperatorServicer_to_server(
             OperatorService(self.handlers, self._threads, self.stopped.set), self._operator
         )
@@ -86,12 +92,14 @@ class Server:
             reflection.enable_server_reflection(
                 (service, reflection.SERVICE_NAME, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name), server
             )
-        self.port = _bind(self._federation, self._listeners.federation)
-        self.operator_port = _bind(self._operator, self._listeners.operator)
+        self.port = bind(self._federation, self._door, self._listeners.federation)
+        self.operator_port = bind(self._operator, self._operator_door, self._listeners.operator)
         await self._federation.start()
         await self._operator.start()
         self._fold_wanted.set()
-        self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._fold())]
+        self._tasks = [asyncio.create_task(job()) for job in (self._tick, self._fold, self._watch_doors)]
+        where = _reachable(self._listeners.operator, self.operator_port)
+        replace(access, address=where).write(self._store.directory)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
 
     async def __aexit__(self, *_: object) -> None:
@@ -100,6 +108,7 @@ class Server:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        OperatorAccess.remove(self._store.directory)
         await asyncio.gather(self._federation.stop(1.0), self._operator.stop(1.0))
         self._threads.shutdown(wait=True)
         self.engine.close()
@@ -127,6 +136,16 @@ class Server:
             except Exception as error:
                 log.error("state not written", error=str(error))
 
+    async def _watch_doors(self) -> None:
+        """Ends calls of those who were revoked, or whose certificate expired, while they last."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            try:
+                self._door.look_again()
+                self._operator_door.look_again()
+            except Exception as error:
+                log.error("open calls not looked at", exc_info=error)
+
     async def _fold(self) -> None:
         """Folds rounds as they close, one at a time, away from the event loop."""
         loop = asyncio.get_running_loop()
@@ -140,28 +159,29 @@ class Server:
                     log.info(
                         "round committed", round=current.number, kind=current.kind, version=self.engine.state.version
                     )
-                except OSError as error:
+                except Exception as error:
+                    # A full disk, mostly. Whatever it is, rounds must not stop being folded when it is over.
                     log.error("round not folded; trying again", round=current.number, error=str(error))
                     await asyncio.sleep(_TICK_SECONDS)
+                    if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                        with contextlib.suppress(PufError):
+                            await loop.run_in_executor(self._threads, self.engine.mend)
 
 
-def _bind(server: aio.Server, address: str) -> int:
-    try:
-        port = server.add_insecure_port(address)
-    except RuntimeError:
-        port = 0
-    if not port:
-        raise UsageError(f"cannot listen on {address}: the port is in use, or the address is not this machine's")
-    return port
+def _reachable(address: str, port: int) -> str:
+    """Where a command on this machine finds a listener."""
+    host = address.rpartition(":")[0]
+    return f"127.0.0.1:{port}" if host in ("", "0.0.0.0", "[::]") else f"{host}:{port}"  # noqa: S104
 
 
-def serve(directory: Path, listeners: Listeners, announce: Path | None = None) -> None:
+def serve(directory: Path, listeners: Listeners, announce: Path | None = None, *, tls: ServerTls | None = None) -> None:
     """Serves until the operator stops it or a signal comes. `announce` gets the ports as soon as they are open."""
-    asyncio.run(_serve(Store.open(directory), listeners, announce))
+    failpoints.arm_from_environment()
+    asyncio.run(_serve(Store.open(directory), listeners, announce, tls))
 
 
-async def _serve(store: Store, listeners: Listeners, announce: Path | None) -> None:
-    async with Server(store, listeners) as server:
+async def _serve(store: Store, listeners: Listeners, announce: Path | None, tls: ServerTls | None) -> None:
+    async with Server(store, listeners, tls) as server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, server.stopped.set)

@@ -11,6 +11,9 @@ from puf_common.errors import UsageError
 
 __all__ = ["ServeSettings", "run"]
 
+HERE = "127.0.0.1:7300"
+EVERYWHERE = "[::]:7300"
+
 
 class ServeSettings(BaseModel):
     """How to serve a federation."""
@@ -18,8 +21,17 @@ class ServeSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     state: Path = Field(description="the federation's state directory")
-    listen: str = Field("127.0.0.1:7300", description="address for clients; port 0 takes a free one")
+    listen: str = Field(
+        "",
+        description=f"address for clients; port 0 takes a free one; unless given {EVERYWHERE} with TLS, {HERE} without",
+        json_schema_extra={"metavar": "HOST:PORT"},
+    )
     operator: str = Field("127.0.0.1:7301", description="address for operator commands; keep it on this machine")
+    tls_cert: Path | None = Field(None, description="the server's certificate, in PEM; read anew when it changes")
+    tls_key: Path | None = Field(None, description="the key of that certificate")
+    client_ca: Path | None = Field(
+        None, description="authority whose certificates let clients in; without it, clients need a token each"
+    )
     insecure: bool = Field(False, description="serve without TLS: everybody is who they say they are")
     announce: Path | None = Field(None, description="file that gets both port numbers once the server listens")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
@@ -29,11 +41,29 @@ class ServeSettings(BaseModel):
 
 
 def run(settings: ServeSettings) -> None:
-    if not settings.insecure:
-        raise UsageError("serving without TLS must be asked for by name: add --insecure")
+    if settings.insecure and (settings.tls_cert or settings.tls_key or settings.client_ca):
+        raise UsageError("--insecure and TLS exclude each other: leave --insecure away")
+    if not settings.insecure and not (settings.tls_cert and settings.tls_key):
+        raise UsageError(
+            "serving needs --tls-cert and --tls-key (and --client-ca for mTLS): puf-server certs init, server and client "
+            "make them; serving without TLS must be asked for by name: --insecure"
+        )
     from puf_common.logging import configure, get_logger
+    from puf_common.rpc import is_loopback
+    from puf_common.tls import ServerTls
     from puf_server.serve import Listeners, serve
 
     configure(level=settings.log_level, log_format=settings.log_format)
-    get_logger(__name__).warning("serving without TLS: anybody who reaches the port can act as any client")
-    serve(settings.state, Listeners(settings.listen, settings.operator), settings.announce)
+    log = get_logger(__name__)
+    listeners = Listeners(settings.listen or (HERE if settings.insecure else EVERYWHERE), settings.operator)
+    tls = None
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        tls = ServerTls(settings.tls_cert, settings.tls_key, settings.client_ca)
+        tls.warn()
+        log.info("TLS", clients="certificates" if tls.client_ca else "tokens", names=tls.names())
+    else:
+        log.warning("serving without TLS: anybody who reaches the port can act as any client")
+        for address in (listeners.federation, listeners.operator):
+            if not is_loopback(address):
+                log.warning("open to the network without TLS", address=address)
+    serve(settings.state, listeners, settings.announce, tls=tls)

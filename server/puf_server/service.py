@@ -118,6 +118,7 @@ class FederationService(rpc.FederationServicer):
 
     @answered
     async def Describe(self, request: fed.DescribeRequest, context: Context) -> fed.DescribeReply:
+        self._identify(context)
         return self._handlers.describe(request)
 
     @answered
@@ -219,7 +220,7 @@ class FederationService(rpc.FederationServicer):
             state: State = self._handlers.engine.state
             record = state.tickets.get(request.ticket_id)
             message = self._handlers.ticket(name, request.ticket_id)
-            view = (record, message.worker_alive, state.number)
+            view = (message, state.number)
             if view != seen:
                 seen = view
                 yield fed.FollowTicketReply(ticket=message, position=self._handlers.position())
@@ -238,3 +239,15 @@ class FederationService(rpc.FederationServicer):
         self, request: fed.WithdrawUnlearningRequest, context: Context
     ) -> fed.WithdrawUnlearningReply:
         return await self._run(self._handlers.withdraw, self._identify(context), request)
+
+    @answered
+    async def GetReceipt(self, request: fed.GetReceiptRequest, context: Context) -> fed.GetReceiptReply:
+        return await self._run(self._handlers.get_receipt, self._identify(context), request)
+
+    @answered
+    async def PresentReceipt(self, request: fed.PresentReceiptRequest, context: Context) -> fed.PresentReceiptReply:
+        name = self._identify(context)
+        reply = await self._run(self._handlers.present_receipt, name, request)
+        if reply.reopened:
+            log.warning("a receipt opened its ticket again: this state is older", client=name, ticket=reply.ticket.id)
+        return reply

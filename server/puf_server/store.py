@@ -4,6 +4,7 @@
     DIR/state.db               SQLite: roster, round, tickets, model versions, audit log
     DIR/models/                one safetensors file per version, named by version and digest
     DIR/spool/                 updates of the round under way; gone when it commits
+    DIR/signing-key.pem        signs receipts; clients know its public half
     DIR/lock                   held by the server that serves this directory
 
 A change of state is one transaction: what differs between two states and the audit lines that tell of it, together.
@@ -15,15 +16,20 @@ import fcntl
 import hashlib
 import json
 import sqlite3
-from dataclasses import dataclass, fields
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from puf_common.errors import Corrupted, Mismatch, Unavailable, UsageError
+from puf_common.errors import Corrupted, Mismatch, PufError, Unavailable, UsageError
 from puf_common.manifest import Manifest, TensorSpec
-from puf_common.modelfile import read_payload, write_header
+from puf_common.modelfile import read_manifest, read_payload, write_header
+from puf_common.private import write_new
+from puf_common.signing import SigningKey, fingerprint
+from puf_server.core import chain
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import (
     Episode,
@@ -38,11 +44,13 @@ from puf_server.core.state import (
     Survey,
     Ticket,
 )
-from puf_server.files import FileSource, NewFile, new_file, remove, sync_directory
+from puf_server.failpoints import hit
+from puf_server.files import DISK, Files, FileSource, NewFile, end_process, new_file, remove, sync_directory, unwritten
 
-__all__ = ["Store", "create"]
+__all__ = ["KEY_FILE", "Store", "append_audit", "audit_head", "audit_lines", "create", "key_fingerprint"]
 
 SCHEMA = 1
+KEY_FILE = "signing-key.pem"
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -72,38 +80,62 @@ assert {f.name for f in fields(State)} == {*_SCALARS, *_SINGLES, *_MANY, *VOLATI
 
 
 def create(
-    directory: Path, config: FederationConfig, manifest: Manifest, payload: bytes | bytearray, now: float
+    directory: Path,
+    config: FederationConfig,
+    manifest: Manifest,
+    payload: bytes | bytearray,
+    now: float,
+    files: Files = DISK,
 ) -> None:
-    """Makes the state of a new federation; refuses a directory that already holds one."""
+    """Makes the state of a new federation; refuses a directory that already holds one.
+
+    Its description comes last: before that there is no federation, and what an interrupted attempt left is replaced.
+    """
     if (directory / "federation.json").exists():
         raise UsageError(f"{directory} already holds a federation; choose another directory or serve that one")
     try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
         for folder in (directory, directory / "models", directory / "spool"):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not folder.is_dir():
+                files.mkdir(folder)
     except OSError as error:
         raise UsageError(f"cannot make {directory}: {error.strerror}") from None
+    sync_directory(directory.parent, files)
+    for left in ("state.db", "state.db-wal", "state.db-shm", KEY_FILE):
+        remove(directory / left, files)
     digest = hashlib.sha256(payload).hexdigest()
     model = ModelVersion(
         version=0, round=0, digest=digest, nbytes=len(payload), status=ModelStatus.READY, created_at=now
     )
-    with new_file(directory / "models" / _model_name(model)) as file:
+    with new_file(directory / "models" / _model_name(model), files) as file:
         file.write(write_header(manifest, {"version": "0", "digest": digest}))
         file.write(payload)
+    key = SigningKey.generate()
+    with new_file(directory / KEY_FILE, files) as file:
+        file.write(key.to_pem())
     db = _connect(directory / "state.db")
     with db:
         db.executescript(_TABLES)
         db.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
+    store = Store(directory, config, manifest, db, files=files)
+    store._put("signing_key", key.public.hex())
+    state = State(planned=config.plan.rounds, models={0: model})
+    state = state.note(
+        "federation.created",
+        now,
+        federation=config.id,
+        model=config.model,
+        digest=digest,
+        key=fingerprint(key.public),
+    )
+    store.save(None, state)
+    db.close()
     described = {
         "config": config.model_dump(mode="json"),
         "manifest": [[t.name, t.dtype, list(t.shape), t.role] for t in manifest.tensors],
     }
-    with new_file(directory / "federation.json") as file:
+    with new_file(directory / "federation.json", files) as file:
         file.write(json.dumps(described, indent=1).encode())
-    store = Store(directory, config, manifest, db)
-    state = State(planned=config.plan.rounds, models={0: model})
-    state = state.note("federation.created", now, federation=config.id, model=config.model, digest=digest)
-    store.save(None, state)
-    db.close()
 
 
 @dataclass
@@ -113,9 +145,11 @@ class Store:
     manifest: Manifest
     db: sqlite3.Connection
     _lock: Any = None
+    files: Files = DISK
+    key: SigningKey = field(init=False)
 
     @classmethod
-    def open(cls, directory: Path) -> Store:
+    def open(cls, directory: Path, files: Files = DISK) -> Store:
         """Opens a federation for serving; only one process at a time may."""
         described = directory / "federation.json"
         if not described.exists():
@@ -132,12 +166,42 @@ class Store:
         except BlockingIOError:
             lock.close()
             raise UsageError(f"another server serves {directory}; stop it first") from None
-        store = cls(directory, config, manifest, _connect(directory / "state.db"), lock)
+        try:
+            db = _connect(directory / "state.db")
+        except BaseException:
+            lock.close()
+            raise
+        store = cls(directory, config, manifest, db, lock, files)
         schema = store.schema()
         if schema != str(SCHEMA):
             store.close()
             raise Mismatch(f"{directory} has state of version {schema}, this server reads {SCHEMA}")
+        try:
+            store.key = store._signing_key()
+        except BaseException:
+            store.close()
+            raise
         return store
+
+    def _signing_key(self) -> SigningKey:
+        """The key that this federation has always had; made here for a directory from before there were receipts."""
+        path = self.directory / KEY_FILE
+        row = self.db.execute("SELECT value FROM meta WHERE key = 'signing_key'").fetchone()
+        if row is None and not path.exists():
+            write_new(path, SigningKey.generate().to_pem())
+        try:
+            key = SigningKey.from_pem(path.read_bytes())
+        except FileNotFoundError:
+            raise Corrupted(f"{path} is missing: receipts cannot be signed; bring it back from a backup") from None
+        if row is None:
+            with self.db:
+                self.db.execute("BEGIN IMMEDIATE")
+                self._put("signing_key", key.public.hex())
+                append_audit(self.db, time.time(), "federation.key_made", {"key": fingerprint(key.public)})
+        elif row[0] != key.public.hex():
+            ours = fingerprint(bytes.fromhex(row[0]))
+            raise Mismatch(f"{path} holds another key ({fingerprint(key.public)}) than this federation's ({ours})")
+        return key
 
     def schema(self) -> str:
         try:
@@ -179,9 +243,12 @@ class Store:
                     self._put(name, _SINGLES[name].dump_json(getattr(after, name)).decode())
                 for table in changed & _MANY.keys():
                     self._put_rows(table, getattr(before, table) if before else {}, getattr(after, table))
+                hit("audit.write")
                 self._audit(after.notes)
         except sqlite3.OperationalError as error:
-            raise Unavailable(f"the state cannot be written: {error}") from error
+            raise _unsaved(error) from error
+        except OSError as error:
+            raise unwritten(error, "the change") from error
 
     def _put(self, key: str, value: str) -> None:
         self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
@@ -196,14 +263,8 @@ class Store:
         self.db.executemany(f"DELETE FROM {table} WHERE id = ?", [(k,) for k in before if k not in after])  # noqa: S608
 
     def _audit(self, notes: tuple[Note, ...]) -> None:
-        """Appends lines, each carrying a hash over itself and its predecessor's."""
-        last = self.db.execute("SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1").fetchone() or (0, b"")
-        seq, link = last
         for note in notes:
-            seq += 1
-            facts = json.dumps(dict(note.facts), sort_keys=True, separators=(",", ":"))
-            link = hashlib.sha256(link + f"{seq}|{note.at!r}|{note.event}|{facts}".encode()).digest()
-            self.db.execute("INSERT INTO audit VALUES (?, ?, ?, ?, ?)", (seq, note.at, note.event, facts, link))
+            append_audit(self.db, note.at, note.event, note.facts)
 
     # -- model files ---------------------------------------------------------------------------------------------------
 
@@ -213,8 +274,7 @@ class Store:
     def model_source(self, model: ModelVersion) -> FileSource:
         path = self.model_path(model)
         try:
-            payload = path.stat().st_size - model.nbytes
-            return FileSource(path, payload)
+            return self.files.read(path, path.stat().st_size - model.nbytes)
         except FileNotFoundError:
             raise Corrupted(f"the file of model {model.version} is missing: {path.name}") from None
 
@@ -224,11 +284,36 @@ class Store:
     def new_model(self, version: int) -> NewFile:
         """A model file being written; publish it with `publish_model` once its digest is known."""
         path = self.directory / "models" / f"v{version:06d}.part"
-        remove(path)
-        return NewFile(path)
+        remove(path, self.files)
+        return NewFile(path, self.files, "model")
 
     def publish_model(self, file: NewFile, version: int, digest: str) -> None:
         file.publish(self.directory / "models" / f"v{version:06d}-{digest[:16]}.safetensors")
+
+    def require_models(self, state: State) -> None:
+        """Refuses a directory that lacks a model: every file has its length, those in use their digest.
+
+        Whoever fetches or exports an older one checks its digest; reading them all would make a start take minutes.
+        """
+        used = {state.version}
+        used |= {state.round.base} if state.round else set()
+        used |= {state.survey.version} if state.survey else set()
+        for model in state.models.values():
+            if model.status is ModelStatus.DELETED:
+                continue
+            path = self.model_path(model)
+            if not path.exists():
+                raise Corrupted(f"the file of model {model.version} is missing: {path}; bring it back from a backup")
+            try:
+                _, _, begins_at = read_manifest(path)
+                if model.version in used:
+                    with self.files.read(path, begins_at) as source:
+                        if source.digest() != model.digest:
+                            raise Corrupted("it does not match its digest")
+            except PufError as error:
+                raise Corrupted(
+                    f"the file of model {model.version} is damaged: {error.message}; bring {path} back from a backup"
+                ) from None
 
     def sweep(self, state: State, *, everything: bool = False) -> None:
         """Deletes files that no record names. `everything` also takes what may be on its way: only before serving."""
@@ -241,18 +326,34 @@ class Store:
             coming += tuple(spool_name(state.round, slot.key, "") for slot in state.round.missing)
         for folder, wanted in (("models", models), ("spool", spool)):
             gone = False
-            for path in (self.directory / folder).iterdir():
-                on_its_way = path.name.endswith(".part") or path.name.startswith(coming)
-                if path.name not in wanted and (everything or not on_its_way):
-                    remove(path)
+            for name in self.files.listdir(self.directory / folder):
+                on_its_way = name.endswith(".part") or name.startswith(coming)
+                if name not in wanted and (everything or not on_its_way):
+                    remove(self.directory / folder / name, self.files)
                     gone = True
             if gone:
-                sync_directory(self.directory / folder)
+                sync_directory(self.directory / folder, self.files)
 
     # -- spool ---------------------------------------------------------------------------------------------------------
 
     def spool_path(self, name: str) -> Path:
         return self.directory / "spool" / name
+
+    def damaged(self, current: Round | None) -> dict[str, str]:
+        """Updates that are booked and not, or not wholly, on disk, with what is wrong: these must come again."""
+        found: dict[str, str] = {}
+        if current is None:
+            return found
+        for key, update in current.received.items():
+            try:
+                with self.files.read(self.spool_path(spool_name(current, key))) as source:
+                    if source.nbytes != update.nbytes:
+                        found[key] = f"{source.nbytes} of {update.nbytes} bytes are there"
+                    elif source.digest() != update.digest:
+                        found[key] = "it does not match its digest"
+            except OSError as error:
+                found[key] = f"it cannot be read: {error.strerror or error}"
+        return found
 
 
 def spool_name(current: Round, key: str, digest: str | None = None) -> str:
@@ -261,13 +362,51 @@ def spool_name(current: Round, key: str, digest: str | None = None) -> str:
     return f"{current.number}.{current.attempt}.{key.replace('/', '.')}.{digest[:32]}"
 
 
+def key_fingerprint(directory: Path) -> str:
+    """What the operator tells people who check receipts."""
+    return fingerprint(SigningKey.from_pem((directory / KEY_FILE).read_bytes()).public)
+
+
+def audit_head(db: sqlite3.Connection) -> chain.Head:
+    row = db.execute("SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
+    return chain.Head(*row) if row else chain.EMPTY
+
+
+def append_audit(db: sqlite3.Connection, at: float, event: str, facts: Mapping[str, Any]) -> None:
+    """One more line, chained to the last. Inside a transaction that began IMMEDIATE: other processes may append, too."""
+    line = chain.append(audit_head(db), at, event, facts)
+    db.execute("INSERT INTO audit VALUES (?, ?, ?, ?, ?)", (line.number, line.at, line.event, line.facts, line.hash))
+
+
+def audit_lines(db: sqlite3.Connection, *events: str) -> Iterator[chain.Line]:
+    """The log in its order, or only lines of these events."""
+    wanted = f"WHERE event IN ({','.join('?' * len(events))})" if events else ""
+    for row in db.execute(f"SELECT seq, at, event, facts, hash FROM audit {wanted} ORDER BY seq", events):  # noqa: S608
+        yield chain.Line(*row)
+
+
+def _unsaved(error: sqlite3.OperationalError) -> Unavailable:
+    """What the caller hears when a transaction was rolled back."""
+    if error.sqlite_errorcode in (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC):
+        end_process("state.db", error)
+    if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+        return Unavailable("the server's disk is full: nothing was changed; try again when there is room")
+    return Unavailable(f"the state cannot be written: {error}")
+
+
 def _model_name(model: ModelVersion) -> str:
     return f"v{model.version:06d}-{model.digest[:16]}.safetensors"
 
 
 def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")
-    db.execute("PRAGMA secure_delete = ON")
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA secure_delete = ON")
+        # Where a plain fsync leaves data in the drive's own cache.
+        db.execute("PRAGMA fullfsync = ON")
+    except sqlite3.DatabaseError as error:
+        db.close()
+        raise Corrupted(f"{path} cannot be opened: {error}") from None
     return db

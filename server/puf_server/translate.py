@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 
 from puf_common.errors import InvalidUpdate, UsageError
+from puf_common.evidence import Attack
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import tickets_pb2 as tk
-from puf_server.core import roster, schedule
+from puf_server.core import episodes, roster, schedule
 from puf_server.core import work as core_work
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import ModelVersion, Part, Round, RoundRecord, State, Sums, Ticket
+from puf_server.core.state import Evidence, ModelVersion, Part, Round, RoundRecord, State, Sums, Ticket
 from puf_server.core.tickets import Request
 
 __all__ = [
+    "attack",
     "client_info",
     "client_name",
     "model_info",
@@ -27,6 +30,7 @@ __all__ = [
     "round_info",
     "score",
     "sums",
+    "sums_pb",
     "ticket",
     "train_work",
 ]
@@ -127,7 +131,34 @@ def _choice(enum: type, value: int, prefix: str) -> str | None:
 
 
 def sums(message: tk.EvaluationSums) -> Sums:
-    return Sums(samples=message.samples, loss_sum=message.loss_sum, score_sum=message.score_sum)
+    return Sums(
+        samples=message.samples,
+        loss_sum=message.loss_sum,
+        score_sum=message.score_sum,
+        confidences=tuple(message.confidences),
+    )
+
+
+def sums_pb(total: Sums | None) -> tk.EvaluationSums | None:
+    if total is None:
+        return None
+    return tk.EvaluationSums(
+        samples=total.samples, loss_sum=total.loss_sum, score_sum=total.score_sum, confidences=total.confidences
+    )
+
+
+def attack(message: tk.MembershipAttack) -> Attack:
+    return Attack(
+        threshold=message.threshold,
+        forget_members=message.forget_members,
+        forget_samples=message.forget_samples,
+        holdout_members=message.holdout_members,
+        holdout_samples=message.holdout_samples,
+    )
+
+
+def _attack_pb(found: Attack | None) -> tk.MembershipAttack | None:
+    return None if found is None else tk.MembershipAttack(**asdict(found))
 
 
 def score(total: Sums | None, clients: int) -> tk.Score | None:
@@ -174,13 +205,25 @@ def ticket(t: Ticket, state: State, config: FederationConfig, now: float) -> tk.
         method=t.method,
         worker_alive=roster.worker_alive(state, t.client, config, now),
         attempts=t.attempts,
-        measurements=[
-            tk.Measurement(
-                version=v,
-                forget=tk.EvaluationSums(samples=s.samples, loss_sum=s.loss_sum, score_sum=s.score_sum),
-            )
-            for v, s in sorted(t.measurements.items())
+        measurements=[_measurement(t, v) for v in sorted(t.measurements)],
+        retained=[
+            tk.RetainedSums(version=v, training=sums_pb(state.models[v].training))
+            for v in sorted({v for v in (t.version_before, t.version_unlearned, t.version_recovered) if v is not None})
+            if v in state.models and state.models[v].training is not None
         ],
+        retained_pending=episodes.still_measured(state, t),
+        filed_by=t.filed_by,
+    )
+
+
+def _measurement(t: Ticket, version: int) -> tk.Measurement:
+    found = t.evidence.get(version) or Evidence()
+    return tk.Measurement(
+        version=version,
+        forget=sums_pb(t.measurements[version]),
+        holdout=sums_pb(found.holdout),
+        yeom=_attack_pb(found.yeom),
+        song=_attack_pb(found.song),
     )
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 from puf_common.errors import Corrupted, InvalidUpdate, TooMuch
 from puf_common.manifest import UPDATE, Manifest
 from puf_common.v1 import tensors_pb2 as ts
-from puf_server.files import NewFile
+from puf_server.failpoints import hit
+from puf_server.files import NewFile, unwritten
 from puf_server.store import Store
 
 __all__ = ["FiniteCheck", "Upload"]
@@ -70,7 +73,9 @@ class Upload:
         self._finite = FiniteCheck(store.manifest)
         self._received = 0
         self._store = store
-        self._file: NewFile | None = NewFile(store.spool_path(f"{secrets.token_hex(8)}.part"))
+        self._file: NewFile | None = None
+        with _on_disk():
+            self._file = NewFile(store.spool_path(f"{secrets.token_hex(8)}.part"), store.files, "spool")
 
     def write(self, chunk: ts.Chunk) -> None:
         data = chunk.data
@@ -83,7 +88,10 @@ class Upload:
         assert self._file is not None
         self._finite.feed(data)
         self._sha.update(data)
-        self._file.write(data)
+        with _on_disk():
+            self._file.write(data)
+        if not self._received:
+            hit("upload.after_first_chunk")
         self._received += len(data)
 
     def publish(self, name: str) -> None:
@@ -93,10 +101,20 @@ class Upload:
         if self._sha.digest() != self._digest:
             raise Corrupted("the update does not match its digest; send it again")
         assert self._file is not None
-        self._file.publish(self._store.spool_path(name))
+        with _on_disk():
+            self._file.publish(self._store.spool_path(name))
         self._file = None
 
     def discard(self) -> None:
         if self._file is not None:
             self._file.discard()
             self._file = None
+
+
+@contextmanager
+def _on_disk() -> Iterator[None]:
+    """A full disk is not the client's fault: it hears so and sends the update again."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritten(error, "the update") from error

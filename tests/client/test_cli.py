@@ -13,7 +13,7 @@ from puf_client.cli import main
 from puf_common.exits import Exit
 from puf_common.modelfile import read_manifest
 
-COMMANDS = ["run", "unlearn", "status", "withdraw", "init", "check", "model", "fleet"]
+COMMANDS = ["run", "unlearn", "status", "withdraw", "receipt", "verify", "present", "init", "check", "model", "fleet"]
 
 
 @pytest.fixture(autouse=True)

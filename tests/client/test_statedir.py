@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from puf_client.statedir import StateDir, default_root
-from puf_common.errors import Corrupted, UsageError
+from puf_common.errors import Corrupted, Mismatch, UsageError
+from puf_common.signing import fingerprint
 
 IDS = [f"patient-{i}" for i in range(20)]
 
@@ -168,3 +169,29 @@ def test_those_who_start_together_agree_on_the_salt(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(key, range(8)))) == 1
+
+
+def test_the_first_servers_key_is_pinned_and_no_other_is_taken(state: StateDir) -> None:
+    first, second = bytes(32), bytes([1]) * 32
+    assert state.server_key == b""
+    state.check_server_key(second)
+    state.pin_server_key(b"")
+    assert not state.path.exists()
+    state.pin_server_key(first)
+    state.pin_server_key(first)
+    assert StateDir(state.path).server_key == first
+    assert stat.S_IMODE((state.path / "server-key.json").stat().st_mode) == 0o600
+    for key, told in ((second, fingerprint(second)), (b"", "missing")):
+        with pytest.raises(Mismatch) as caught:
+            state.pin_server_key(key)
+        assert told in caught.value.message
+        assert fingerprint(first) in caught.value.message
+    assert state.server_key == first
+
+
+def test_a_damaged_pin_is_not_taken_for_none(state: StateDir) -> None:
+    state.pin_server_key(bytes(32))
+    for junk in ("{}", '{"key": "zz"}', "junk"):
+        (state.path / "server-key.json").write_text(junk)
+        with pytest.raises(Corrupted, match="server-key"):
+            state.pin_server_key(bytes(32))

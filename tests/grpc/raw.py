@@ -12,6 +12,7 @@ from tests.running import TINY, metadata
 
 from puf_common.manifest import UPDATE
 from puf_common.rpc import error_from
+from puf_common.tls import ClientTls
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import federation_pb2_grpc as rpc
 from puf_common.v1 import tensors_pb2 as ts
@@ -27,9 +28,10 @@ def update_bytes(value: float = 0.5, *, steps: int = 1) -> bytes:
 
 
 class Raw:
-    def __init__(self, port: int, name: str) -> None:
+    def __init__(self, port: int, name: str, tls: ClientTls | None = None) -> None:
         self.name = name
-        self.channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+        target = f"127.0.0.1:{port}"
+        self.channel = tls.channel(target, []) if tls else grpc.insecure_channel(target)
         self.stub = rpc.FederationStub(self.channel)
         self.options: dict[str, Any] = {"metadata": metadata(name), "timeout": 20.0}
         self.session = ""

@@ -16,10 +16,12 @@ from puf_client.connection import GrpcTransport
 from puf_client.data import DataContext, load_data
 from puf_client.options import RunOptions
 from puf_client.statedir import StateDir
-from puf_common.errors import Forgotten
+from puf_common import receipts
+from puf_common.errors import Forgotten, Mismatch
 from puf_common.exits import Exit
 from puf_common.models import build, manifest_of, payload_of
 from puf_common.v1 import tickets_pb2 as tk
+from puf_server.backup import backup, restore
 from puf_server.control import Control
 from puf_server.serve import Server
 
@@ -88,7 +90,10 @@ class Clinic:
 
 
 @pytest.fixture
-def clinic(tmp_path: Path) -> Iterator[Clinic]:
+def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clinic]:
+    # Receipts are written to the current directory.
+    (tmp_path / "receipts").mkdir()
+    monkeypatch.chdir(tmp_path / "receipts")
     model = build("digits-cnn", {}, 1)
     manifest = manifest_of(model)
     config = tiny_config(
@@ -119,6 +124,23 @@ def test_a_whole_client_is_forgotten_while_its_worker_runs(
     before, after = (m.forget for m in ticket.measurements[:2])
     assert before.samples == after.samples == 20
     assert after.loss_sum > before.loss_sum
+    # What the others' training side looks like was known in time, so both attacks were run on every model.
+    assert all(m.HasField("yeom") and m.HasField("song") and m.HasField("holdout") for m in ticket.measurements)
+    # The receipt is signed by the key that was pinned when the client joined.
+    path = tmp_path / "receipts" / f"receipt-{ticket.id}.json"
+    assert str(path.name) in told
+    assert path.with_suffix(".html").exists()
+    pinned = ["--state", str(clinic.state)]
+    assert main(["verify", str(path), *pinned]) == Exit.OK
+    shown = receipts.read(path.read_bytes()).content
+    assert shown["measured_by_client"]["recovered"]["verdict"] is not None
+    path.write_bytes(path.read_bytes().replace(b"client-2", b"client-1", 1))
+    assert main(["verify", str(path), *pinned]) == Exit.FAILURE
+    # Fetched again, it is whole again; the server knows what it tells.
+    assert main(["receipt", ticket.id, *clinic.identity(2)]) == Exit.OK
+    assert main(["verify", str(path), *pinned]) == Exit.OK
+    assert main(["present", str(path), *clinic.identity(2)]) == Exit.OK
+    assert "nothing to do" in capsys.readouterr().out
     # The directory remembers, and so does the server.
     clinic.run(2)
     with pytest.raises(Forgotten, match="readmit"):
@@ -126,6 +148,47 @@ def test_a_whole_client_is_forgotten_while_its_worker_runs(
     # Asking twice is one ticket.
     assert main(["unlearn", *clinic.flags(2), "--yes"]) == Exit.OK
     assert clinic.ticket(2).id == ticket.id
+
+
+def test_a_server_with_another_key_is_refused(clinic: Clinic, capsys: pytest.CaptureFixture[str]) -> None:
+    clinic.state_of(0).pin_server_key(bytes(32))
+    clinic.run(0)
+    with pytest.raises(Mismatch, match="pinned is"):
+        clinic.runs.pop(0).result(30)
+    assert main(["unlearn", *clinic.flags(0), "--yes"]) == Exit.REFUSED
+    assert "pinned is" in capsys.readouterr().err
+    assert "client-0" not in clinic.server.engine.state.members
+
+
+def test_a_place_where_no_receipt_can_be_written_is_told_first(
+    clinic: Clinic, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["unlearn", *clinic.flags(0), "--yes", "--receipt-dir", str(tmp_path / "file")]) == Exit.USAGE
+    assert "--receipt-dir" in capsys.readouterr().err
+
+
+def test_a_restored_backup_forgets_again(clinic: Clinic, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    clinic.run(0, 1, 2)
+    clinic.wait_for_rounds(2)
+    backup(tmp_path / "server", tmp_path / "old.tar")
+    assert main(["unlearn", *clinic.flags(2), "--yes"]) == Exit.OK
+    ticket = clinic.ticket(2)
+    assert clinic.runs.pop(2).result(30) == Exit.FORGOTTEN
+    restored = restore(tmp_path / "old.tar", tmp_path / "restored", tmp_path / "receipts")
+    assert [reopened for _, reopened, _ in restored.receipts] == [True]
+    with running(tmp_path / "restored") as server:
+        again = Clinic(server, clinic.state)
+        again.run(0, 1)
+        # The same command as the first time: the ticket stands, and the client takes part in one more last round.
+        capsys.readouterr()
+        assert main(["unlearn", *again.flags(2), "--yes"]) == Exit.OK
+        told = capsys.readouterr().out
+        assert f"asked before as {ticket.id}" in told
+        assert "client-2 was forgotten" in told
+        assert again.ticket(2).id == ticket.id
+        assert server.engine.state.members["client-2"].status == "forgotten"
+        again.end()
 
 
 def test_without_a_worker_the_command_takes_part_itself(clinic: Clinic, capsys: pytest.CaptureFixture[str]) -> None:

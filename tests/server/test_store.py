@@ -12,8 +12,9 @@ import pytest
 
 from puf_common.errors import Corrupted, Mismatch, UsageError
 from puf_common.modelfile import read_payload
+from puf_common.signing import SigningKey
 from puf_server.core.state import State
-from puf_server.store import VOLATILE, Store
+from puf_server.store import KEY_FILE, VOLATILE, Store
 from tests.running import make_state, tiny_config, tiny_payload
 from tests.server.core.builders import Federation, config
 
@@ -78,7 +79,7 @@ def test_every_change_leaves_a_line_whose_hash_covers_its_predecessor(store: Sto
 
 
 def test_the_database_is_set_up_to_survive(store: Store) -> None:
-    for name, value in (("journal_mode", "wal"), ("synchronous", 2), ("secure_delete", 1)):
+    for name, value in (("journal_mode", "wal"), ("synchronous", 2), ("secure_delete", 1), ("fullfsync", 1)):
         assert store.db.execute(f"PRAGMA {name}").fetchone() == (value,)
     store.close()
 
@@ -125,3 +126,43 @@ def test_a_damaged_description_and_another_schema_are_refused(tmp_path: Path) ->
     (state / "federation.json").write_text(json.dumps(described))
     with pytest.raises(Corrupted):
         Store.open(state)
+
+
+def test_the_signing_key_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
+    directory = make_state(tmp_path / "state")
+    path = directory / KEY_FILE
+    assert path.stat().st_mode & 0o777 == 0o600
+    first = Store.open(directory)
+    public = first.key.public
+    first.close()
+    again = Store.open(directory)
+    assert again.key.public == public
+    again.close()
+
+
+def test_an_older_directory_gets_a_key_when_it_is_opened_first(tmp_path: Path) -> None:
+    directory = make_state(tmp_path / "state")
+    (directory / KEY_FILE).unlink()
+    with sqlite3.connect(directory / "state.db") as db:
+        db.execute("DELETE FROM meta WHERE key = 'signing_key'")
+    db.close()
+    store = Store.open(directory)
+    assert store.db.execute("SELECT event FROM audit ORDER BY seq DESC").fetchone() == ("federation.key_made",)
+    public = store.key.public
+    store.close()
+    again = Store.open(directory)
+    assert again.key.public == public
+    again.close()
+
+
+def test_a_lost_or_exchanged_key_is_noticed(tmp_path: Path) -> None:
+    directory = make_state(tmp_path / "state")
+    (directory / KEY_FILE).write_bytes(SigningKey.generate().to_pem())
+    with pytest.raises(Mismatch, match="another key"):
+        Store.open(directory)
+    (directory / KEY_FILE).write_bytes(b"junk")
+    with pytest.raises(Corrupted):
+        Store.open(directory)
+    (directory / KEY_FILE).unlink()
+    with pytest.raises(Corrupted, match="bring it back"):
+        Store.open(directory)

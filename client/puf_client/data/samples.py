@@ -107,5 +107,5 @@ def memory_told(device: torch.device, doing: str) -> Iterator[None]:
             raise
         raise PufError(
             f"{device} ran out of memory while {doing}: give this client more of it, let fewer clients share it, "
-            "use --device cpu, or found the federation with a smaller batch size"
+            f"{'' if device.type == 'cpu' else 'use --device cpu, '}or found the federation with a smaller batch size"
         ) from error

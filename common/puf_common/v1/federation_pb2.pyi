@@ -80,7 +80,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("federation_id", "title", "server_version", "model", "model_options", "task", "recipe", "manifest", "plugin_version", "rounds_planned", "forgetting", "position")
+    __slots__ = ("federation_id", "title", "server_version", "model", "model_options", "task", "recipe", "manifest", "plugin_version", "rounds_planned", "forgetting", "position", "server_key")
     class ModelOptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +100,7 @@ class DescribeReply(_message.Message):
     ROUNDS_PLANNED_FIELD_NUMBER: _ClassVar[int]
     FORGETTING_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    SERVER_KEY_FIELD_NUMBER: _ClassVar[int]
     federation_id: str
     title: str
     server_version: str
@@ -112,7 +113,8 @@ class DescribeReply(_message.Message):
     rounds_planned: int
     forgetting: ForgettingPolicy
     position: Position
-    def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., server_version: _Optional[str] = ..., model: _Optional[str] = ..., model_options: _Optional[_Mapping[str, str]] = ..., task: _Optional[str] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., manifest: _Optional[_Union[_tensors_pb2.Manifest, _Mapping]] = ..., plugin_version: _Optional[str] = ..., rounds_planned: _Optional[int] = ..., forgetting: _Optional[_Union[ForgettingPolicy, _Mapping]] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+    server_key: bytes
+    def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., server_version: _Optional[str] = ..., model: _Optional[str] = ..., model_options: _Optional[_Mapping[str, str]] = ..., task: _Optional[str] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., manifest: _Optional[_Union[_tensors_pb2.Manifest, _Mapping]] = ..., plugin_version: _Optional[str] = ..., rounds_planned: _Optional[int] = ..., forgetting: _Optional[_Union[ForgettingPolicy, _Mapping]] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., server_key: _Optional[bytes] = ...) -> None: ...
 
 class ForgettingPolicy(_message.Message):
     __slots__ = ("default_mode", "default_kappa", "min_kappa", "max_kappa", "max_eta_u", "default_epochs", "max_epochs", "special_allowed", "default_flip", "deadline_days", "max_recovery_rounds")
@@ -165,18 +167,20 @@ class JoinRequest(_message.Message):
     def __init__(self, instance: _Optional[str] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., manifest_fingerprint: _Optional[bytes] = ..., recipe_fingerprint: _Optional[bytes] = ..., plugin_version: _Optional[str] = ..., client_version: _Optional[str] = ..., device: _Optional[str] = ..., rejoin: _Optional[bool] = ..., only_if_no_worker: _Optional[bool] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("session", "membership", "heartbeat_seconds", "chunk_bytes", "position")
+    __slots__ = ("session", "membership", "heartbeat_seconds", "chunk_bytes", "position", "server_key")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    SERVER_KEY_FIELD_NUMBER: _ClassVar[int]
     session: str
     membership: int
     heartbeat_seconds: float
     chunk_bytes: int
     position: Position
-    def __init__(self, session: _Optional[str] = ..., membership: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., chunk_bytes: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+    server_key: bytes
+    def __init__(self, session: _Optional[str] = ..., membership: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., chunk_bytes: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., server_key: _Optional[bytes] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("session", "activity", "training_id")
@@ -281,12 +285,14 @@ class TrainWork(_message.Message):
     def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., lr: _Optional[float] = ..., epochs: _Optional[float] = ..., scale: _Optional[float] = ..., flip: _Optional[_Union[_tickets_pb2.Flip, str]] = ..., samples: _Optional[int] = ..., seconds_left: _Optional[float] = ..., ticket_id: _Optional[str] = ..., forget_request: _Optional[str] = ..., plain: _Optional[bool] = ..., training_id: _Optional[str] = ...) -> None: ...
 
 class EvaluateWork(_message.Message):
-    __slots__ = ("survey", "version")
+    __slots__ = ("survey", "version", "training_side")
     SURVEY_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_SIDE_FIELD_NUMBER: _ClassVar[int]
     survey: int
     version: int
-    def __init__(self, survey: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+    training_side: bool
+    def __init__(self, survey: _Optional[int] = ..., version: _Optional[int] = ..., training_side: _Optional[bool] = ...) -> None: ...
 
 class LeaveOrder(_message.Message):
     __slots__ = ("reason", "message")
@@ -373,14 +379,16 @@ class SubmitUpdateReply(_message.Message):
     def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., duplicate: _Optional[bool] = ...) -> None: ...
 
 class ReportEvaluationRequest(_message.Message):
-    __slots__ = ("survey", "version", "holdout")
+    __slots__ = ("survey", "version", "holdout", "training")
     SURVEY_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     HOLDOUT_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
     survey: int
     version: int
     holdout: _tickets_pb2.EvaluationSums
-    def __init__(self, survey: _Optional[int] = ..., version: _Optional[int] = ..., holdout: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ...) -> None: ...
+    training: _tickets_pb2.EvaluationSums
+    def __init__(self, survey: _Optional[int] = ..., version: _Optional[int] = ..., holdout: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ..., training: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ...) -> None: ...
 
 class ReportEvaluationReply(_message.Message):
     __slots__ = ("position",)
@@ -429,14 +437,20 @@ class FollowTicketReply(_message.Message):
     def __init__(self, ticket: _Optional[_Union[_tickets_pb2.Ticket, _Mapping]] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class ReportMeasurementRequest(_message.Message):
-    __slots__ = ("ticket_id", "version", "forget")
+    __slots__ = ("ticket_id", "version", "forget", "holdout", "yeom", "song")
     TICKET_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
+    HOLDOUT_FIELD_NUMBER: _ClassVar[int]
+    YEOM_FIELD_NUMBER: _ClassVar[int]
+    SONG_FIELD_NUMBER: _ClassVar[int]
     ticket_id: str
     version: int
     forget: _tickets_pb2.EvaluationSums
-    def __init__(self, ticket_id: _Optional[str] = ..., version: _Optional[int] = ..., forget: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ...) -> None: ...
+    holdout: _tickets_pb2.EvaluationSums
+    yeom: _tickets_pb2.MembershipAttack
+    song: _tickets_pb2.MembershipAttack
+    def __init__(self, ticket_id: _Optional[str] = ..., version: _Optional[int] = ..., forget: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ..., holdout: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ..., yeom: _Optional[_Union[_tickets_pb2.MembershipAttack, _Mapping]] = ..., song: _Optional[_Union[_tickets_pb2.MembershipAttack, _Mapping]] = ...) -> None: ...
 
 class ReportMeasurementReply(_message.Message):
     __slots__ = ("ticket",)
@@ -455,3 +469,31 @@ class WithdrawUnlearningReply(_message.Message):
     TICKET_FIELD_NUMBER: _ClassVar[int]
     ticket: _tickets_pb2.Ticket
     def __init__(self, ticket: _Optional[_Union[_tickets_pb2.Ticket, _Mapping]] = ...) -> None: ...
+
+class GetReceiptRequest(_message.Message):
+    __slots__ = ("ticket_id",)
+    TICKET_ID_FIELD_NUMBER: _ClassVar[int]
+    ticket_id: str
+    def __init__(self, ticket_id: _Optional[str] = ...) -> None: ...
+
+class GetReceiptReply(_message.Message):
+    __slots__ = ("receipt",)
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    receipt: bytes
+    def __init__(self, receipt: _Optional[bytes] = ...) -> None: ...
+
+class PresentReceiptRequest(_message.Message):
+    __slots__ = ("receipt",)
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    receipt: bytes
+    def __init__(self, receipt: _Optional[bytes] = ...) -> None: ...
+
+class PresentReceiptReply(_message.Message):
+    __slots__ = ("reopened", "outcome", "ticket")
+    REOPENED_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    reopened: bool
+    outcome: str
+    ticket: _tickets_pb2.Ticket
+    def __init__(self, reopened: _Optional[bool] = ..., outcome: _Optional[str] = ..., ticket: _Optional[_Union[_tickets_pb2.Ticket, _Mapping]] = ...) -> None: ...

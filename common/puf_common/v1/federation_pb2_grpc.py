@@ -104,6 +104,16 @@ class FederationStub:
                 request_serializer=puf__common_dot_v1_dot_federation__pb2.WithdrawUnlearningRequest.SerializeToString,
                 response_deserializer=puf__common_dot_v1_dot_federation__pb2.WithdrawUnlearningReply.FromString,
                 _registered_method=True)
+        self.GetReceipt = channel.unary_unary(
+                '/puf.v1.Federation/GetReceipt',
+                request_serializer=puf__common_dot_v1_dot_federation__pb2.GetReceiptRequest.SerializeToString,
+                response_deserializer=puf__common_dot_v1_dot_federation__pb2.GetReceiptReply.FromString,
+                _registered_method=True)
+        self.PresentReceipt = channel.unary_unary(
+                '/puf.v1.Federation/PresentReceipt',
+                request_serializer=puf__common_dot_v1_dot_federation__pb2.PresentReceiptRequest.SerializeToString,
+                response_deserializer=puf__common_dot_v1_dot_federation__pb2.PresentReceiptReply.FromString,
+                _registered_method=True)
 
 
 class FederationServicer:
@@ -212,6 +222,22 @@ class FederationServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetReceipt(self, request, context):
+        """The signed receipt of one of the caller's own completed tickets, made anew from the state at every call.
+        FAILED_PRECONDITION before COMPLETED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PresentReceipt(self, request, context):
+        """Shows the server a receipt it once signed for the caller. A server whose state was restored from a backup older than the
+        ticket's completion opens the ticket again; otherwise nothing changes. DATA_LOSS for a receipt that does not verify.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FederationServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -284,6 +310,16 @@ def add_FederationServicer_to_server(servicer, server):
                     servicer.WithdrawUnlearning,
                     request_deserializer=puf__common_dot_v1_dot_federation__pb2.WithdrawUnlearningRequest.FromString,
                     response_serializer=puf__common_dot_v1_dot_federation__pb2.WithdrawUnlearningReply.SerializeToString,
+            ),
+            'GetReceipt': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetReceipt,
+                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.GetReceiptRequest.FromString,
+                    response_serializer=puf__common_dot_v1_dot_federation__pb2.GetReceiptReply.SerializeToString,
+            ),
+            'PresentReceipt': grpc.unary_unary_rpc_method_handler(
+                    servicer.PresentReceipt,
+                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.PresentReceiptRequest.FromString,
+                    response_serializer=puf__common_dot_v1_dot_federation__pb2.PresentReceiptReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -664,6 +700,60 @@ class Federation:
             '/puf.v1.Federation/WithdrawUnlearning',
             puf__common_dot_v1_dot_federation__pb2.WithdrawUnlearningRequest.SerializeToString,
             puf__common_dot_v1_dot_federation__pb2.WithdrawUnlearningReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetReceipt(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/puf.v1.Federation/GetReceipt',
+            puf__common_dot_v1_dot_federation__pb2.GetReceiptRequest.SerializeToString,
+            puf__common_dot_v1_dot_federation__pb2.GetReceiptReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PresentReceipt(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/puf.v1.Federation/PresentReceipt',
+            puf__common_dot_v1_dot_federation__pb2.PresentReceiptRequest.SerializeToString,
+            puf__common_dot_v1_dot_federation__pb2.PresentReceiptReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -72,6 +72,14 @@ class FederationStub:
     """
     WithdrawUnlearning: _grpc.UnaryUnaryMultiCallable[_federation_pb2.WithdrawUnlearningRequest, _federation_pb2.WithdrawUnlearningReply]
     """Takes a PENDING (or FAILED) ticket back. FAILED_PRECONDITION once its round has begun."""
+    GetReceipt: _grpc.UnaryUnaryMultiCallable[_federation_pb2.GetReceiptRequest, _federation_pb2.GetReceiptReply]
+    """The signed receipt of one of the caller's own completed tickets, made anew from the state at every call.
+    FAILED_PRECONDITION before COMPLETED.
+    """
+    PresentReceipt: _grpc.UnaryUnaryMultiCallable[_federation_pb2.PresentReceiptRequest, _federation_pb2.PresentReceiptReply]
+    """Shows the server a receipt it once signed for the caller. A server whose state was restored from a backup older than the
+    ticket's completion opens the ticket again; otherwise nothing changes. DATA_LOSS for a receipt that does not verify.
+    """
 
 @_typing.type_check_only
 class FederationAsyncStub(FederationStub):
@@ -113,6 +121,14 @@ class FederationAsyncStub(FederationStub):
     """
     WithdrawUnlearning: _aio.UnaryUnaryMultiCallable[_federation_pb2.WithdrawUnlearningRequest, _federation_pb2.WithdrawUnlearningReply]  # type: ignore[assignment]
     """Takes a PENDING (or FAILED) ticket back. FAILED_PRECONDITION once its round has begun."""
+    GetReceipt: _aio.UnaryUnaryMultiCallable[_federation_pb2.GetReceiptRequest, _federation_pb2.GetReceiptReply]  # type: ignore[assignment]
+    """The signed receipt of one of the caller's own completed tickets, made anew from the state at every call.
+    FAILED_PRECONDITION before COMPLETED.
+    """
+    PresentReceipt: _aio.UnaryUnaryMultiCallable[_federation_pb2.PresentReceiptRequest, _federation_pb2.PresentReceiptReply]  # type: ignore[assignment]
+    """Shows the server a receipt it once signed for the caller. A server whose state was restored from a backup older than the
+    ticket's completion opens the ticket again; otherwise nothing changes. DATA_LOSS for a receipt that does not verify.
+    """
 
 class FederationServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -235,5 +251,25 @@ class FederationServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_federation_pb2.WithdrawUnlearningReply, _abc.Awaitable[_federation_pb2.WithdrawUnlearningReply]]:
         """Takes a PENDING (or FAILED) ticket back. FAILED_PRECONDITION once its round has begun."""
+
+    @_abc_1.abstractmethod
+    def GetReceipt(
+        self,
+        request: _federation_pb2.GetReceiptRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_federation_pb2.GetReceiptReply, _abc.Awaitable[_federation_pb2.GetReceiptReply]]:
+        """The signed receipt of one of the caller's own completed tickets, made anew from the state at every call.
+        FAILED_PRECONDITION before COMPLETED.
+        """
+
+    @_abc_1.abstractmethod
+    def PresentReceipt(
+        self,
+        request: _federation_pb2.PresentReceiptRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_federation_pb2.PresentReceiptReply, _abc.Awaitable[_federation_pb2.PresentReceiptReply]]:
+        """Shows the server a receipt it once signed for the caller. A server whose state was restored from a backup older than the
+        ticket's completion opens the ticket again; otherwise nothing changes. DATA_LOSS for a receipt that does not verify.
+        """
 
 def add_FederationServicer_to_server(servicer: FederationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

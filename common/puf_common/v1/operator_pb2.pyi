@@ -250,3 +250,33 @@ class ReadmitReply(_message.Message):
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     client: ClientInfo
     def __init__(self, client: _Optional[_Union[ClientInfo, _Mapping]] = ...) -> None: ...
+
+class ForgetRequest(_message.Message):
+    __slots__ = ("client", "reference", "received_at")
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_AT_FIELD_NUMBER: _ClassVar[int]
+    client: str
+    reference: str
+    received_at: float
+    def __init__(self, client: _Optional[str] = ..., reference: _Optional[str] = ..., received_at: _Optional[float] = ...) -> None: ...
+
+class ForgetReply(_message.Message):
+    __slots__ = ("ticket", "duplicate")
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    ticket: _tickets_pb2.Ticket
+    duplicate: bool
+    def __init__(self, ticket: _Optional[_Union[_tickets_pb2.Ticket, _Mapping]] = ..., duplicate: _Optional[bool] = ...) -> None: ...
+
+class IssueReceiptRequest(_message.Message):
+    __slots__ = ("ticket_id",)
+    TICKET_ID_FIELD_NUMBER: _ClassVar[int]
+    ticket_id: str
+    def __init__(self, ticket_id: _Optional[str] = ...) -> None: ...
+
+class IssueReceiptReply(_message.Message):
+    __slots__ = ("receipt",)
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    receipt: bytes
+    def __init__(self, receipt: _Optional[bytes] = ...) -> None: ...

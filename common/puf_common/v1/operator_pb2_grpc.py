@@ -89,6 +89,16 @@ class OperatorStub:
                 request_serializer=puf__common_dot_v1_dot_operator__pb2.ReadmitRequest.SerializeToString,
                 response_deserializer=puf__common_dot_v1_dot_operator__pb2.ReadmitReply.FromString,
                 _registered_method=True)
+        self.Forget = channel.unary_unary(
+                '/puf.v1.Operator/Forget',
+                request_serializer=puf__common_dot_v1_dot_operator__pb2.ForgetRequest.SerializeToString,
+                response_deserializer=puf__common_dot_v1_dot_operator__pb2.ForgetReply.FromString,
+                _registered_method=True)
+        self.IssueReceipt = channel.unary_unary(
+                '/puf.v1.Operator/IssueReceipt',
+                request_serializer=puf__common_dot_v1_dot_operator__pb2.IssueReceiptRequest.SerializeToString,
+                response_deserializer=puf__common_dot_v1_dot_operator__pb2.IssueReceiptReply.FromString,
+                _registered_method=True)
 
 
 class OperatorServicer:
@@ -171,6 +181,21 @@ class OperatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Forget(self, request, context):
+        """Files a request to forget a whole client on its behalf, for one that is gone; audited as the operator's. Like any other it
+        needs the client for one round, unless nothing of it is in a model, and fails at its deadline. Asking twice is one ticket.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def IssueReceipt(self, request, context):
+        """The signed receipt of any completed ticket, made anew from the state at every call. FAILED_PRECONDITION before COMPLETED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -228,6 +253,16 @@ def add_OperatorServicer_to_server(servicer, server):
                     servicer.Readmit,
                     request_deserializer=puf__common_dot_v1_dot_operator__pb2.ReadmitRequest.FromString,
                     response_serializer=puf__common_dot_v1_dot_operator__pb2.ReadmitReply.SerializeToString,
+            ),
+            'Forget': grpc.unary_unary_rpc_method_handler(
+                    servicer.Forget,
+                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.ForgetRequest.FromString,
+                    response_serializer=puf__common_dot_v1_dot_operator__pb2.ForgetReply.SerializeToString,
+            ),
+            'IssueReceipt': grpc.unary_unary_rpc_method_handler(
+                    servicer.IssueReceipt,
+                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.IssueReceiptRequest.FromString,
+                    response_serializer=puf__common_dot_v1_dot_operator__pb2.IssueReceiptReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -527,6 +562,60 @@ class Operator:
             '/puf.v1.Operator/Readmit',
             puf__common_dot_v1_dot_operator__pb2.ReadmitRequest.SerializeToString,
             puf__common_dot_v1_dot_operator__pb2.ReadmitReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Forget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/puf.v1.Operator/Forget',
+            puf__common_dot_v1_dot_operator__pb2.ForgetRequest.SerializeToString,
+            puf__common_dot_v1_dot_operator__pb2.ForgetReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def IssueReceipt(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/puf.v1.Operator/IssueReceipt',
+            puf__common_dot_v1_dot_operator__pb2.IssueReceiptRequest.SerializeToString,
+            puf__common_dot_v1_dot_operator__pb2.IssueReceiptReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,6 +53,12 @@ class OperatorStub:
     """Streams a model: one header, then chunks. Anything but a READY model needs allow_unready. Every export is logged with its digest."""
     Readmit: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ReadmitRequest, _operator_pb2.ReadmitReply]
     """Allows a forgotten name to join again, as a new membership."""
+    Forget: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ForgetRequest, _operator_pb2.ForgetReply]
+    """Files a request to forget a whole client on its behalf, for one that is gone; audited as the operator's. Like any other it
+    needs the client for one round, unless nothing of it is in a model, and fails at its deadline. Asking twice is one ticket.
+    """
+    IssueReceipt: _grpc.UnaryUnaryMultiCallable[_operator_pb2.IssueReceiptRequest, _operator_pb2.IssueReceiptReply]
+    """The signed receipt of any completed ticket, made anew from the state at every call. FAILED_PRECONDITION before COMPLETED."""
 
 @_typing.type_check_only
 class OperatorAsyncStub(OperatorStub):
@@ -79,6 +85,12 @@ class OperatorAsyncStub(OperatorStub):
     """Streams a model: one header, then chunks. Anything but a READY model needs allow_unready. Every export is logged with its digest."""
     Readmit: _aio.UnaryUnaryMultiCallable[_operator_pb2.ReadmitRequest, _operator_pb2.ReadmitReply]  # type: ignore[assignment]
     """Allows a forgotten name to join again, as a new membership."""
+    Forget: _aio.UnaryUnaryMultiCallable[_operator_pb2.ForgetRequest, _operator_pb2.ForgetReply]  # type: ignore[assignment]
+    """Files a request to forget a whole client on its behalf, for one that is gone; audited as the operator's. Like any other it
+    needs the client for one round, unless nothing of it is in a model, and fails at its deadline. Asking twice is one ticket.
+    """
+    IssueReceipt: _aio.UnaryUnaryMultiCallable[_operator_pb2.IssueReceiptRequest, _operator_pb2.IssueReceiptReply]  # type: ignore[assignment]
+    """The signed receipt of any completed ticket, made anew from the state at every call. FAILED_PRECONDITION before COMPLETED."""
 
 class OperatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -168,5 +180,23 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.ReadmitReply, _abc.Awaitable[_operator_pb2.ReadmitReply]]:
         """Allows a forgotten name to join again, as a new membership."""
+
+    @_abc_1.abstractmethod
+    def Forget(
+        self,
+        request: _operator_pb2.ForgetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ForgetReply, _abc.Awaitable[_operator_pb2.ForgetReply]]:
+        """Files a request to forget a whole client on its behalf, for one that is gone; audited as the operator's. Like any other it
+        needs the client for one round, unless nothing of it is in a model, and fails at its deadline. Asking twice is one ticket.
+        """
+
+    @_abc_1.abstractmethod
+    def IssueReceipt(
+        self,
+        request: _operator_pb2.IssueReceiptRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.IssueReceiptReply, _abc.Awaitable[_operator_pb2.IssueReceiptReply]]:
+        """The signed receipt of any completed ticket, made anew from the state at every call. FAILED_PRECONDITION before COMPLETED."""
 
 def add_OperatorServicer_to_server(servicer: OperatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -96,22 +96,52 @@ class TicketStep(_message.Message):
     def __init__(self, state: _Optional[_Union[TicketState, str]] = ..., at: _Optional[float] = ..., note: _Optional[str] = ...) -> None: ...
 
 class EvaluationSums(_message.Message):
-    __slots__ = ("samples", "loss_sum", "score_sum")
+    __slots__ = ("samples", "loss_sum", "score_sum", "confidences")
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
     SCORE_SUM_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCES_FIELD_NUMBER: _ClassVar[int]
     samples: int
     loss_sum: float
     score_sum: float
-    def __init__(self, samples: _Optional[int] = ..., loss_sum: _Optional[float] = ..., score_sum: _Optional[float] = ...) -> None: ...
+    confidences: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, samples: _Optional[int] = ..., loss_sum: _Optional[float] = ..., score_sum: _Optional[float] = ..., confidences: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class MembershipAttack(_message.Message):
+    __slots__ = ("threshold", "forget_members", "forget_samples", "holdout_members", "holdout_samples")
+    THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    FORGET_MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    FORGET_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    HOLDOUT_MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    HOLDOUT_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    threshold: float
+    forget_members: int
+    forget_samples: int
+    holdout_members: int
+    holdout_samples: int
+    def __init__(self, threshold: _Optional[float] = ..., forget_members: _Optional[int] = ..., forget_samples: _Optional[int] = ..., holdout_members: _Optional[int] = ..., holdout_samples: _Optional[int] = ...) -> None: ...
+
+class RetainedSums(_message.Message):
+    __slots__ = ("version", "training")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    training: EvaluationSums
+    def __init__(self, version: _Optional[int] = ..., training: _Optional[_Union[EvaluationSums, _Mapping]] = ...) -> None: ...
 
 class Measurement(_message.Message):
-    __slots__ = ("version", "forget")
+    __slots__ = ("version", "forget", "holdout", "yeom", "song")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
+    HOLDOUT_FIELD_NUMBER: _ClassVar[int]
+    YEOM_FIELD_NUMBER: _ClassVar[int]
+    SONG_FIELD_NUMBER: _ClassVar[int]
     version: int
     forget: EvaluationSums
-    def __init__(self, version: _Optional[int] = ..., forget: _Optional[_Union[EvaluationSums, _Mapping]] = ...) -> None: ...
+    holdout: EvaluationSums
+    yeom: MembershipAttack
+    song: MembershipAttack
+    def __init__(self, version: _Optional[int] = ..., forget: _Optional[_Union[EvaluationSums, _Mapping]] = ..., holdout: _Optional[_Union[EvaluationSums, _Mapping]] = ..., yeom: _Optional[_Union[MembershipAttack, _Mapping]] = ..., song: _Optional[_Union[MembershipAttack, _Mapping]] = ...) -> None: ...
 
 class Score(_message.Message):
     __slots__ = ("accuracy", "loss", "samples", "clients")
@@ -126,7 +156,7 @@ class Score(_message.Message):
     def __init__(self, accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., clients: _Optional[int] = ...) -> None: ...
 
 class Ticket(_message.Message):
-    __slots__ = ("id", "client", "request", "state", "history", "deadline_at", "applied_round", "scale", "version_before", "version_unlearned", "version_recovered", "recovery_rounds", "recovered", "score_before", "score_unlearned", "score_recovered", "deleted_versions", "method", "worker_alive", "attempts", "membership", "measurements")
+    __slots__ = ("id", "client", "request", "state", "history", "deadline_at", "applied_round", "scale", "version_before", "version_unlearned", "version_recovered", "recovery_rounds", "recovered", "score_before", "score_unlearned", "score_recovered", "deleted_versions", "method", "worker_alive", "attempts", "membership", "measurements", "retained", "retained_pending", "filed_by")
     ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +179,9 @@ class Ticket(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     MEASUREMENTS_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_PENDING_FIELD_NUMBER: _ClassVar[int]
+    FILED_BY_FIELD_NUMBER: _ClassVar[int]
     id: str
     client: str
     request: UnlearningRequest
@@ -171,4 +204,7 @@ class Ticket(_message.Message):
     attempts: int
     membership: int
     measurements: _containers.RepeatedCompositeFieldContainer[Measurement]
-    def __init__(self, id: _Optional[str] = ..., client: _Optional[str] = ..., request: _Optional[_Union[UnlearningRequest, _Mapping]] = ..., state: _Optional[_Union[TicketState, str]] = ..., history: _Optional[_Iterable[_Union[TicketStep, _Mapping]]] = ..., deadline_at: _Optional[float] = ..., applied_round: _Optional[int] = ..., scale: _Optional[float] = ..., version_before: _Optional[int] = ..., version_unlearned: _Optional[int] = ..., version_recovered: _Optional[int] = ..., recovery_rounds: _Optional[int] = ..., recovered: _Optional[bool] = ..., score_before: _Optional[_Union[Score, _Mapping]] = ..., score_unlearned: _Optional[_Union[Score, _Mapping]] = ..., score_recovered: _Optional[_Union[Score, _Mapping]] = ..., deleted_versions: _Optional[_Iterable[int]] = ..., method: _Optional[str] = ..., worker_alive: _Optional[bool] = ..., attempts: _Optional[int] = ..., membership: _Optional[int] = ..., measurements: _Optional[_Iterable[_Union[Measurement, _Mapping]]] = ...) -> None: ...
+    retained: _containers.RepeatedCompositeFieldContainer[RetainedSums]
+    retained_pending: bool
+    filed_by: str
+    def __init__(self, id: _Optional[str] = ..., client: _Optional[str] = ..., request: _Optional[_Union[UnlearningRequest, _Mapping]] = ..., state: _Optional[_Union[TicketState, str]] = ..., history: _Optional[_Iterable[_Union[TicketStep, _Mapping]]] = ..., deadline_at: _Optional[float] = ..., applied_round: _Optional[int] = ..., scale: _Optional[float] = ..., version_before: _Optional[int] = ..., version_unlearned: _Optional[int] = ..., version_recovered: _Optional[int] = ..., recovery_rounds: _Optional[int] = ..., recovered: _Optional[bool] = ..., score_before: _Optional[_Union[Score, _Mapping]] = ..., score_unlearned: _Optional[_Union[Score, _Mapping]] = ..., score_recovered: _Optional[_Union[Score, _Mapping]] = ..., deleted_versions: _Optional[_Iterable[int]] = ..., method: _Optional[str] = ..., worker_alive: _Optional[bool] = ..., attempts: _Optional[int] = ..., membership: _Optional[int] = ..., measurements: _Optional[_Iterable[_Union[Measurement, _Mapping]]] = ..., retained: _Optional[_Iterable[_Union[RetainedSums, _Mapping]]] = ..., retained_pending: _Optional[bool] = ..., filed_by: _Optional[str] = ...) -> None: ...

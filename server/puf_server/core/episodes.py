@@ -8,7 +8,6 @@ recovery.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
 
@@ -18,18 +17,18 @@ from puf_server.core.methods import puf
 from puf_server.core.state import (
     Episode,
     Kind,
+    Member,
     MemberStatus,
     ModelStatus,
     Recovery,
     Round,
     RoundPhase,
     State,
-    Sums,
     Ticket,
     TicketState,
 )
 
-__all__ = ["applied", "close_if_due", "drive", "drive_recovery", "ready", "start"]
+__all__ = ["applied", "close_if_due", "drive", "drive_recovery", "nobody_left", "ready", "start", "still_measured"]
 
 _LONGEST_PAUSE = 3600.0
 
@@ -44,7 +43,7 @@ def ready(state: State, config: FederationConfig, now: float) -> list[Ticket]:
             t
             for t in waiting
             if _nothing_to_forget(state, t)
-            or _nobody_left(state)
+            or nobody_left(state)
             or (roster.worker_alive(state, t.client, config, now) and (enough or t.mode == "special"))
         ),
         key=lambda t: (t.filed_at, t.id),
@@ -56,7 +55,7 @@ def start(state: State, config: FederationConfig, waiting: list[Ticket], now: fl
     for ticket in waiting:
         if _nothing_to_forget(state, ticket):
             return _complete_empty(state, ticket, now)
-    if _nobody_left(state):
+    if nobody_left(state):
         return rounds.fold(rounds.open_round(state, config, Kind.RESET, (), now, base=0), now)
     mode = waiting[0].mode
     chosen: list[Ticket] = []
@@ -87,12 +86,12 @@ def drive(state: State, config: FederationConfig, now: float) -> State:
     if episode is None:
         return state
     if not episode.measured:
-        return surveys.open_survey(state, config, episode.evaluators, now)
+        return surveys.open_survey(state, config, episode.evaluators, now, training_side=True)
     lost = [t for t in episode.tickets if not roster.worker_alive(state, state.tickets[t].client, config, now)]
     if lost:
         return _release(state, config, lost, now, "the client went away")
     targets = [puf.Target(state.tickets[t], state.members[state.tickets[t].client]) for t in episode.tickets]
-    others = roster.cohort(roster.retained(state), state, config, now) if episode.mode == "regular" else []
+    others = _others(state, config, now) if episode.mode == "regular" else []
     plan = puf.plan(
         targets,
         others,
@@ -112,6 +111,9 @@ def close_if_due(state: State, config: FederationConfig, now: float) -> State:
     current, episode = state.round, state.episode
     if current is None or episode is None or current.phase is not RoundPhase.COLLECTING:
         return state
+    if episode.mode == "regular" and nobody_left(state):
+        why = "everybody else has asked to be forgotten meanwhile"
+        return _release(rounds.abandon(state, now, why), config, list(episode.tickets), now, why)
     waiting = rounds.hopeful(current, state, config, now)
     lost = sorted({s.ticket for s in current.missing if s.ticket and s not in waiting})
     if lost:
@@ -159,9 +161,11 @@ def applied(state: State, config: FederationConfig, current: Round, now: float) 
             scale=scales.get(ticket_id, 0.0),
             version_before=before,
             version_unlearned=state.version,
-            score_before=_total(episode.before),
+            score_before=surveys.total(episode.before),
             score_clients=len(episode.before),
         )
+    for ticket_id in episode.tickets:
+        state = _cover(state, state.tickets[ticket_id], now)
     state = versions.withdraw(state, since)
     recovery = Recovery(
         evaluators=episode.evaluators, before=episode.before, started_at=now, reset=current.kind is Kind.RESET
@@ -175,7 +179,7 @@ def drive_recovery(state: State, config: FederationConfig, now: float) -> State:
     if recovery is None:
         return state
     if recovery.before and recovery.surveyed != state.version:
-        return surveys.open_survey(state, config, recovery.evaluators, now)
+        return surveys.open_survey(state, config, recovery.evaluators, now, training_side=True)
     over, recovered = _verdict(state, config, recovery, now)
     if over:
         return _complete(state, config, recovered, now) if _measured(state, config, now) else state
@@ -196,7 +200,7 @@ def _verdict(state: State, config: FederationConfig, recovery: Recovery, now: fl
         return True, None
     common = recovery.before.keys() & recovery.latest.keys()
     if common:
-        before, latest = (_total({n: s[n] for n in common}) for s in (recovery.before, recovery.latest))
+        before, latest = (surveys.total({n: s[n] for n in common}) for s in (recovery.before, recovery.latest))
         assert before is not None
         assert latest is not None
         if latest.score >= policy.recovery_ratio * before.score:
@@ -219,6 +223,14 @@ def _measured(state: State, config: FederationConfig, now: float) -> bool:
     return True
 
 
+def still_measured(state: State, ticket: Ticket) -> bool:
+    """Whether the retained clients' measurement of the model right after unlearning is still to come."""
+    recovery = state.recovery
+    if recovery is None or not ticket.recovering or ticket.version_unlearned != state.version:
+        return False
+    return bool(recovery.before) and recovery.surveyed != state.version
+
+
 def _complete(state: State, config: FederationConfig, recovered: bool | None, now: float) -> State:
     recovery = state.recovery
     assert recovery is not None
@@ -236,7 +248,7 @@ def _complete(state: State, config: FederationConfig, recovered: bool | None, no
             completed_at=now,
             recovered=recovered,
             version_recovered=state.version,
-            score_recovered=_total(recovery.latest),
+            score_recovered=surveys.total(recovery.latest),
             deleted_versions=gone,
         )
     return versions.collect(replace(state, recovery=None), config, now)
@@ -252,7 +264,19 @@ def _complete_empty(state: State, ticket: Ticket, now: float) -> State:
     state = tickets.move(
         state, ticket.id, TicketState.APPLIED, now, why, method="none", applied_at=now, applied_round=state.number
     )
-    return tickets.move(state, ticket.id, TicketState.COMPLETED, now, why, completed_at=now)
+    state = tickets.move(state, ticket.id, TicketState.COMPLETED, now, why, completed_at=now)
+    return _cover(state, ticket, now)
+
+
+def _cover(state: State, done: Ticket, now: float) -> State:
+    """A client that is wholly forgotten cannot come back for its other requests: this one has served them too."""
+    if done.scope == "client":
+        for t in state.tickets.values():
+            if (t.client, t.membership, t.state) == (done.client, done.membership, TicketState.PENDING):
+                state = tickets.move(
+                    state, t.id, TicketState.WITHDRAWN, now, f"taken over by {done.id} for the whole client"
+                )
+    return state
 
 
 def _release(state: State, config: FederationConfig, lost: list[str], now: float, why: str) -> State:
@@ -267,9 +291,14 @@ def _release(state: State, config: FederationConfig, lost: list[str], now: float
     return replace(state, episode=replace(episode, tickets=rest) if rest else None)
 
 
+def _others(state: State, config: FederationConfig, now: float) -> list[Member]:
+    """Retained clients of a Regular round: the plan's share, and as many as the round needs to close."""
+    return roster.cohort(roster.retained(state), state, config, now, at_least=config.forgetting.min_retained)
+
+
 def _strength(state: State, config: FederationConfig, ticket: Ticket, now: float) -> float:
     target = puf.Target(ticket, state.members[ticket.client])
-    others = roster.cohort(roster.retained(state), state, config, now) if ticket.mode == "regular" else []
+    others = _others(state, config, now) if ticket.mode == "regular" else []
     return puf.effective_kappa(target, sum(m.samples for m in others) + target.forget_samples)
 
 
@@ -277,17 +306,7 @@ def _nothing_to_forget(state: State, ticket: Ticket) -> bool:
     return state.members[ticket.client].first_round == 0
 
 
-def _nobody_left(state: State) -> bool:
+def nobody_left(state: State) -> bool:
     """Everybody who trains has asked for everything to be forgotten."""
     out = {t.client for t in state.tickets.values() if t.keeps_out and t.scope == "client"}
     return not any(m.trains and name not in out for name, m in state.members.items())
-
-
-def _total(answers: Mapping[str, Sums]) -> Sums | None:
-    """Sum in client order, so that the same answers give the same bits."""
-    if not answers:
-        return None
-    total = Sums(samples=0, loss_sum=0.0, score_sum=0.0)
-    for name in sorted(answers):
-        total = total + answers[name]
-    return total

@@ -86,8 +86,9 @@ def leave(state: State, name: str, session: str, now: float) -> State:
     member = state.members.get(name)
     if member is None or member.session != session or name not in state.seen:
         return state
-    seen = {n: at for n, at in state.seen.items() if n != name}
-    return replace(state.note("client.left", now, client=name), seen=seen)
+    # The session ends too: a server that restarts waits for workers that hold one, and this one has gone home.
+    state = state.with_member(replace(member, session="", instance="")).note("client.left", now, client=name)
+    return replace(state, seen={n: at for n, at in state.seen.items() if n != name})
 
 
 def beat(state: State, name: str, session: str, activity: str, now: float) -> State:
@@ -118,7 +119,7 @@ def session_member(state: State, name: str, session: str) -> Member:
         raise UnknownSession(f"{name} is not on the roster of this federation: join first", client=name)
     if member.status is not MemberStatus.ACTIVE:
         raise Forgotten(f"{name} was forgotten by this federation", client=name)
-    if member.session != session:
+    if not session or member.session != session:
         generation = session.partition(".")[0]
         if generation.isdecimal() and int(generation) < member.generation:
             raise Superseded(f"a newer process works as {name}; this one must stop", client=name)
@@ -149,10 +150,12 @@ def required(state: State, config: FederationConfig) -> int:
     return max(1, wanted - gone - len(state.kept_out()))
 
 
-def cohort(members: list[Member], state: State, config: FederationConfig, now: float) -> list[Member]:
+def cohort(
+    members: list[Member], state: State, config: FederationConfig, now: float, *, at_least: int = 0
+) -> list[Member]:
     """Those of `members` that are alive, or the plan's share of them, drawn by seed and round alone."""
     alive = [m for m in members if worker_alive(state, m.name, config, now)]
-    size = ceil(config.plan.participation * len(alive))
+    size = max(ceil(config.plan.participation * len(alive)), min(at_least, len(alive)))
     if size == len(alive):
         return alive
     drawn = Random(derive(config.recipe.seed, "cohort", state.number + 1)).sample(alive, size)  # noqa: S311

@@ -32,6 +32,7 @@ __all__ = [
     "drop_client",
     "expected_slot",
     "fold",
+    "lose",
     "open_round",
     "ordinary_slots",
     "receive",
@@ -187,18 +188,30 @@ def _repeat(state: State, config: FederationConfig, current: Round, now: float) 
     """Keeps attempt and what was received; gives places of those who stay away to others that are alive."""
     away = {s.client for s in current.missing if s.key in current.declined}
     absent = sorted(away | set(roster.absentees((s.client for s in current.missing), state, config, now)))
-    taken = {s.client for s in current.slots}
+    # Whoever declined stays out even where its place was given away: two who decline would swap for ever.
+    taken = {s.client for s in current.slots} | {key.partition("/")[0] for key in current.declined}
     spare = [
         m for m in roster.retained(state) if m.name not in taken and roster.worker_alive(state, m.name, config, now)
     ]
     swapped = dict(zip(absent, ordinary_slots(spare, config), strict=False))
     late = current.deadline_at is not None and now >= current.deadline_at
     if not swapped and not late:
-        return state
+        return _ask_again(state, config, current, now)
     slots = tuple(sorted((swapped.get(s.client, s) for s in current.slots), key=lambda s: s.client))
     repeated = replace(current, slots=slots, deadline_at=_deadline(config, now), repeats=current.repeats + 1)
+    if late:
+        repeated = replace(repeated, declined={})
     missing = _names(repeated.missing)
     return replace(state, round=repeated).note("round.repeated", now, round=current.number, missing=missing)
+
+
+def _ask_again(state: State, config: FederationConfig, current: Round, now: float) -> State:
+    """Nobody else can fill the places of those who declined, so they are asked once more after a while."""
+    if not current.declined or now < current.declined_at + config.plan.absent_seconds:
+        return state
+    again = replace(current, declined={}, repeats=current.repeats + 1)
+    missing = _names(again.missing)
+    return replace(state, round=again).note("round.repeated", now, round=current.number, missing=missing)
 
 
 def abandon(state: State, now: float, why: str) -> State:
@@ -266,7 +279,8 @@ def decline(state: State, name: str, key: str, reason: str, now: float) -> State
     current = state.round
     if current is None or all(s.key != key or s.client != name for s in current.missing):
         return state
-    state = replace(state, round=replace(current, declined={**current.declined, key: reason[:500]}))
+    declined = {**current.declined, key: reason[:500]}
+    state = replace(state, round=replace(current, declined=declined, declined_at=now))
     return state.note("round.declined", now, round=current.number, client=name, why=reason[:500])
 
 
@@ -286,6 +300,16 @@ def drop_client(state: State, name: str, now: float) -> State:
         current, slots=slots, received=received, phase=RoundPhase.COLLECTING, revision=current.revision + 1
     )
     return replace(state, round=current).note("round.slot_dropped", now, round=current.number, client=name)
+
+
+def lose(state: State, key: str, now: float, why: str) -> State:
+    """An update that was booked is not on disk any more: the slot is open again and its client is asked once more."""
+    current = state.round
+    if current is None or key not in current.received:
+        return state
+    received = {k: update for k, update in current.received.items() if k != key}
+    current = replace(current, received=received, phase=RoundPhase.COLLECTING, revision=current.revision + 1)
+    return replace(state, round=current).note("round.update_lost", now, round=current.number, key=key, why=why)
 
 
 def samples_changed(state: State, name: str, now: float) -> State:

@@ -11,8 +11,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from puf_common.evidence import Attack
+
 __all__ = [
     "Episode",
+    "Evidence",
     "Kind",
     "Member",
     "MemberStatus",
@@ -157,6 +160,8 @@ class Round:
     received: Mapping[str, Received] = field(default_factory=dict)
     # Slots that will not be filled, with the client's reason.
     declined: Mapping[str, str] = field(default_factory=dict)
+    # The newest of these answers; where nobody else can fill the slots, their clients are asked again after a while.
+    declined_at: float = 0.0
     repeats: int = 0
     # Grows when something is taken out, so that a sum computed before is known to be outdated.
     revision: int = 0
@@ -192,17 +197,22 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """Hold-out sums of one client, or of several together."""
+    """Sums over samples of one client, or of several together."""
 
     samples: int
     loss_sum: float
     score_sum: float
+    # Counts by the model's confidence in the truth; empty where nobody told.
+    confidences: tuple[int, ...] = ()
 
     def __add__(self, other: Sums) -> Sums:
         return Sums(
             samples=self.samples + other.samples,
             loss_sum=self.loss_sum + other.loss_sum,
             score_sum=self.score_sum + other.score_sum,
+            confidences=tuple(a + b for a, b in zip(self.confidences, other.confidences, strict=True))
+            if self.confidences and other.confidences
+            else self.confidences or other.confidences,
         )
 
     @property
@@ -224,6 +234,9 @@ class Survey:
     opened_at: float
     deadline_at: float | None = None
     answers: Mapping[str, Sums] = field(default_factory=dict)
+    # Whether their training samples are measured, too: what membership attacks on behalf of a leaver are calibrated with.
+    training_side: bool = False
+    training: Mapping[str, Sums] = field(default_factory=dict)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -237,6 +250,15 @@ class Step:
     state: TicketState
     at: float
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What the owner of a ticket found out about one model beside the sums on its forget data; None where it could not."""
+
+    holdout: Sums | None = None
+    yeom: Attack | None = None
+    song: Attack | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +302,10 @@ class Ticket:
     score_clients: int = 0
     # What the owner measured on the data being forgotten, by model version.
     measurements: Mapping[int, Sums] = field(default_factory=dict)
+    evidence: Mapping[int, Evidence] = field(default_factory=dict)
     deleted_versions: tuple[int, ...] = ()
+    # "client" or "operator".
+    filed_by: str = "client"
 
     @property
     def open(self) -> bool:
@@ -340,6 +365,8 @@ class ModelVersion:
     created_at: float
     score: Sums | None = None
     score_clients: int = 0
+    # The retained clients' training samples, all together.
+    training: Sums | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

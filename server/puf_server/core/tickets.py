@@ -9,7 +9,7 @@ from puf_common.errors import NotFound, NotNow, UsageError
 from puf_server.core import rounds
 from puf_server.core.config import FederationConfig, Forgetting
 from puf_server.core.roster import worker_alive
-from puf_server.core.state import MemberStatus, State, Step, Sums, Ticket, TicketState
+from puf_server.core.state import Evidence, MemberStatus, State, Step, Sums, Ticket, TicketState
 
 __all__ = ["Request", "expire", "file", "find", "measure", "move", "withdraw"]
 
@@ -41,6 +41,8 @@ class Request:
     retain_samples: int = 0
     reference: str = ""
     received_at: float | None = None
+    # "client", or "operator" on behalf of one that is gone.
+    by: str = "client"
 
 
 def file(
@@ -70,7 +72,7 @@ def file(
                 ticket=standing.id,
             )
         if standing.state is TicketState.PENDING:
-            state = _add_samples(state, name, standing.forget_samples)
+            # The announced count stays: the client's samples are out of training, and it does not know yet of this step.
             state = move(
                 state, standing.id, TicketState.WITHDRAWN, now, f"taken over by {ticket_id} for the whole client"
             )
@@ -79,7 +81,8 @@ def file(
             state = move(state, failed.id, TicketState.WITHDRAWN, now, f"asked again as {ticket_id}")
     state = state.with_ticket(ticket)
     facts: dict[str, Any] = {"ticket": ticket.id, "client": name, "scope": ticket.scope, "mode": ticket.mode}
-    state = state.note("ticket.filed", now, **facts, kappa=ticket.kappa, eta_u=ticket.eta_u, reference=ticket.reference)
+    facts |= {"kappa": ticket.kappa, "eta_u": ticket.eta_u, "reference": ticket.reference, "by": ticket.filed_by}
+    state = state.note("ticket.filed", now, **facts)
     if ticket.scope == "samples":
         state = _add_samples(state, name, -ticket.forget_samples)
     return rounds.drop_client(state, name, now), ticket, False
@@ -99,14 +102,20 @@ def withdraw(state: State, name: str, ticket_id: str, now: float) -> tuple[State
     return state, state.tickets[ticket_id]
 
 
-def measure(state: State, name: str, ticket_id: str, version: int, sums: Sums, now: float) -> tuple[State, Ticket]:
+def measure(
+    state: State, name: str, ticket_id: str, version: int, sums: Sums, now: float, evidence: Evidence | None = None
+) -> tuple[State, Ticket]:
     """Books what the owner measured itself; the first answer for a version stands."""
     ticket = find(state, name, ticket_id)
     if version not in (ticket.version_before, ticket.version_unlearned, ticket.version_recovered):
         raise NotFound(f"model {version} is not one of ticket {ticket_id}", ticket=ticket_id)
     if version in ticket.measurements:
         return state, ticket
-    ticket = replace(ticket, measurements={**ticket.measurements, version: sums})
+    ticket = replace(
+        ticket,
+        measurements={**ticket.measurements, version: sums},
+        evidence={**ticket.evidence, version: evidence} if evidence else ticket.evidence,
+    )
     state = state.with_ticket(ticket)
     return state.note("ticket.measured", now, ticket=ticket_id, version=version, by="client"), ticket
 
@@ -198,7 +207,14 @@ def _checked(
         filed_at=now,
         received_at=received_at,
         deadline_at=deadline_at,
-        history=(Step(state=TicketState.PENDING, at=now, note="filed"),),
+        history=(
+            Step(
+                state=TicketState.PENDING,
+                at=now,
+                note="filed" if request.by == "client" else f"filed by the {request.by} on behalf of {name}",
+            ),
+        ),
+        filed_by=request.by,
     )
 
 

@@ -29,6 +29,7 @@ class Train:
 class Evaluate:
     survey: int
     version: int
+    training_side: bool = False
 
 
 def work_for(state: State, config: FederationConfig, name: str, session: str, now: float) -> Train | Evaluate | None:
@@ -45,14 +46,15 @@ def work_for(state: State, config: FederationConfig, name: str, session: str, no
                 return Train(current, slot, plain, ticket.request_key if ticket else "", left)
     survey = state.survey
     if survey is not None and name in survey.missing:
-        return Evaluate(survey.id, survey.version)
+        return Evaluate(survey.id, survey.version, survey.training_side)
     return None
 
 
 def training_id(work: Train) -> str:
     """Names what is trained: everything that shapes the update but attempt, scale and side."""
     slot = work.slot
-    request = work.forget_request if slot.part == "forget" else ""
+    # What remains depends on the request too: another one may leave the same number of other samples.
+    request = work.forget_request if slot.part in ("forget", "retain") else ""
     return "/".join(
         map(
             str,

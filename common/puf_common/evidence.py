@@ -1,0 +1,175 @@
+"""What the leaver can show about a model: membership attacks on its own data, with intervals and a verdict.
+
+An attack says of every sample whether it looks like training data. The forgotten samples should look like samples the
+model never saw, so the same attack is run on the owner's hold-out and the two shares are compared: more members among
+the forgotten samples means that they are remembered, fewer that their absence shows. Both attacks are calibrated with
+sums over the retained clients' training data, never with the forgotten samples.
+
+Two attacks are looked at, so each comparison is made at 97.5 %: a model that truly never saw the data is wrongly called
+"not like unseen data" in about one case of twenty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from puf_common.errors import UsageError
+
+__all__ = ["BINS", "FEWEST", "MARGIN", "STATEMENT", "Attack", "Verdict", "histogram", "judge", "song", "wilson", "yeom"]
+
+# On every receipt, whatever the figures say.
+STATEMENT = "approximate, not a proof of erasure"
+# Confidences travel as counts in this many equal bins of [0, 1].
+BINS = 20
+# Fewer samples on either side allow no statement.
+FEWEST = 10
+# Shares that differ by less are called alike however many samples say so.
+MARGIN = 0.05
+# An interval of the difference that reaches further than this on either side of it allows no statement either.
+WIDEST = 0.25
+
+_Z95 = 1.959963984540054
+_Z975 = 2.241402727604947
+
+
+class Verdict(StrEnum):
+    LIKE_UNSEEN = "like unseen data"
+    NOT_LIKE_UNSEEN = "not like unseen data"
+    TOO_FEW = "too few samples"
+
+
+def wilson(successes: float, samples: int, z: float = _Z95) -> tuple[float, float]:
+    """Wilson's score interval of a share; at 95 % unless told. Sensible for 0, for all and for few samples."""
+    if samples < 1 or not 0 <= successes <= samples:
+        raise UsageError(f"no interval for {successes:g} of {samples} samples")
+    share, square = successes / samples, z * z
+    centre = (share + square / (2 * samples)) / (1 + square / samples)
+    reach = z / (1 + square / samples) * math.sqrt(share * (1 - share) / samples + square / (4 * samples * samples))
+    # At the ends the interval touches 0 or 1 exactly; rounding must not push it off.
+    low = 0.0 if successes == 0 else max(0.0, centre - reach)
+    high = 1.0 if successes == samples else min(1.0, centre + reach)
+    return low, high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attack:
+    """How many samples one attack takes for members. Counts, so that everything else follows from them."""
+
+    threshold: float
+    forget_members: int
+    forget_samples: int
+    holdout_members: int
+    holdout_samples: int
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.threshold):
+            raise UsageError("an attack's threshold must be finite")
+        for members, samples in (
+            (self.forget_members, self.forget_samples),
+            (self.holdout_members, self.holdout_samples),
+        ):
+            if samples < 1 or not 0 <= members <= samples:
+                raise UsageError(f"an attack cannot take {members} of {samples} samples for members")
+
+    @property
+    def forget_share(self) -> float:
+        return self.forget_members / self.forget_samples
+
+    @property
+    def holdout_share(self) -> float:
+        return self.holdout_members / self.holdout_samples
+
+    @property
+    def difference(self) -> tuple[float, float]:
+        """Newcombe's interval, at 97.5 %, of the forget data's share of members less the hold-out's."""
+        f, h = self.forget_share, self.holdout_share
+        f_low, f_high = wilson(self.forget_members, self.forget_samples, _Z975)
+        h_low, h_high = wilson(self.holdout_members, self.holdout_samples, _Z975)
+        return f - h - math.hypot(f - f_low, h_high - h), f - h + math.hypot(f_high - f, h - h_low)
+
+    @property
+    def verdict(self) -> Verdict:
+        distance = self.forget_share - self.holdout_share
+        low, high = self.difference
+        if min(self.forget_samples, self.holdout_samples) < FEWEST:
+            return Verdict.TOO_FEW
+        if abs(distance) > MARGIN and (low > 0 or high < 0):
+            return Verdict.NOT_LIKE_UNSEEN
+        if max(distance - low, high - distance) > WIDEST:
+            return Verdict.TOO_FEW
+        return Verdict.LIKE_UNSEEN
+
+
+def judge(attacks: Iterable[Attack | None]) -> Verdict | None:
+    """The verdict on one model: one attack that tells the data apart is enough. None where none was run."""
+    verdicts = {attack.verdict for attack in attacks if attack is not None}
+    for worst in (Verdict.NOT_LIKE_UNSEEN, Verdict.TOO_FEW, Verdict.LIKE_UNSEEN):
+        if worst in verdicts:
+            return worst
+    return None
+
+
+def histogram(confidences: ArrayLike) -> tuple[int, ...]:
+    """Counts in BINS equal bins of [0, 1]; a bin holds its lower edge, the last one also 1."""
+    counts = np.bincount(_bins(_vector(confidences, "confidences")), minlength=BINS)
+    return tuple(int(count) for count in counts)
+
+
+def yeom(forget_losses: ArrayLike, holdout_losses: ArrayLike, *, loss_sum: float, samples: int) -> Attack:
+    """Yeom et al. 2018: members are samples whose loss is at most the mean over the retained training data."""
+    if samples < 1 or not math.isfinite(loss_sum):
+        raise UsageError("the Yeom attack needs losses of retained training data")
+    threshold = loss_sum / samples
+    forget, holdout = _vector(forget_losses, "forget losses"), _vector(holdout_losses, "hold-out losses")
+    return Attack(
+        threshold=threshold,
+        forget_members=int(np.count_nonzero(forget <= threshold)),
+        forget_samples=forget.size,
+        holdout_members=int(np.count_nonzero(holdout <= threshold)),
+        holdout_samples=holdout.size,
+    )
+
+
+def song(forget_confidences: ArrayLike, holdout_confidences: ArrayLike, *, members: Sequence[int]) -> Attack:
+    """After Song & Mittal: the one threshold on the confidence that best tells members from non-members.
+
+    `members` are the retained clients' training samples by bins, non-members the owner's hold-out. Candidates are lower
+    edges of bins, from the highest down, and the first of the best balanced accuracy wins, as in the lab's exact form.
+    """
+    if len(members) != BINS or min(members) < 0 or sum(members) < 1:
+        raise UsageError(f"the Song attack needs retained training samples in {BINS} bins")
+    forget, holdout = (
+        _bins(_vector(values, what))
+        for values, what in ((forget_confidences, "forget confidences"), (holdout_confidences, "hold-out confidences"))
+    )
+    inside, outside = np.asarray(members, dtype=np.float64), np.bincount(holdout, minlength=BINS)
+    hits = np.cumsum(inside[::-1]) / inside.sum()
+    rejections = 1 - np.cumsum(outside[::-1]) / outside.sum()
+    edge = BINS - 1 - int(np.argmax(np.round(hits + rejections, 12)))
+    return Attack(
+        threshold=edge / BINS,
+        forget_members=int(np.count_nonzero(forget >= edge)),
+        forget_samples=forget.size,
+        holdout_members=int(np.count_nonzero(holdout >= edge)),
+        holdout_samples=holdout.size,
+    )
+
+
+def _bins(confidences: NDArray[np.float64]) -> NDArray[np.intp]:
+    """The bin of every confidence; float32 softmax may leave [0, 1] by a rounding error."""
+    return np.clip(np.floor(confidences * BINS), 0, BINS - 1).astype(np.intp)
+
+
+def _vector(values: ArrayLike, what: str) -> NDArray[np.float64]:
+    vector = np.asarray(values, dtype=np.float64)
+    if vector.ndim != 1 or vector.size == 0:
+        raise UsageError(f"{what}: one number per sample is needed, got an array of shape {vector.shape}")
+    if np.isnan(vector).any():
+        raise UsageError(f"{what}: {np.count_nonzero(np.isnan(vector))} of {vector.size} samples are not a number")
+    return vector

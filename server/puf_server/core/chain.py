@@ -1,0 +1,80 @@
+"""The audit log's chain: every line carries a hash over itself and its predecessor's.
+
+Whoever changes, takes out or moves a line breaks the chain after it. Whoever cuts off its end, or computes all of it
+anew, is found out by a receipt: it carries number and hash of the line that was last when it was made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from puf_common.errors import Corrupted
+
+__all__ = ["EMPTY", "Head", "Line", "append", "follow", "link"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    number: int
+    at: float
+    event: str
+    # JSON, as it is hashed.
+    facts: str
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where a log ends."""
+
+    number: int
+    hash: bytes
+
+
+EMPTY = Head(0, b"")
+
+
+def link(previous: bytes, number: int, at: float, event: str, facts: str) -> bytes:
+    return hashlib.sha256(previous + f"{number}|{float(at)!r}|{event}|{facts}".encode()).digest()
+
+
+def append(head: Head, at: float, event: str, facts: Mapping[str, Any]) -> Line:
+    """The next line."""
+    text = json.dumps(dict(facts), sort_keys=True, separators=(",", ":"))
+    number = head.number + 1
+    return Line(number, float(at), event, text, link(head.hash, number, at, event, text))
+
+
+def follow(lines: Iterable[Line], witness: Head = EMPTY) -> Head:
+    """Goes through a log from its first line to its end. `witness` is a head that was seen earlier, e.g. on a receipt.
+
+    Raises Corrupted at the first line that is not as it was written.
+    """
+    head = EMPTY
+    for line in lines:
+        if line.number != head.number + 1:
+            raise Corrupted(
+                f"audit line {head.number + 1} is missing: after line {head.number} comes line {line.number}",
+                line=head.number + 1,
+            )
+        if line.hash != link(head.hash, line.number, line.at, line.event, line.facts):
+            raise Corrupted(
+                f"audit line {line.number} ({line.event}) or the one before it was changed, moved or replaced",
+                line=line.number,
+            )
+        head = Head(line.number, line.hash)
+        if head.number == witness.number and head.hash != witness.hash:
+            raise Corrupted(
+                f"audit line {head.number} is not the one that the receipt names: the log was written anew",
+                line=head.number,
+            )
+    if head.number < witness.number:
+        raise Corrupted(
+            f"the audit log was cut off: it ends with line {head.number}, the receipt names line {witness.number}",
+            line=head.number + 1,
+        )
+    return head

@@ -1,0 +1,114 @@
+"""A backup must not un-forget: receipts shown to a state that is older than what they tell of.
+
+A receipt proves that its ticket was completed. Where the state knows the ticket as completed, or has it on its way, all
+is well. Where the state knows nothing of it, the state is older, and its models still know the client: the ticket is
+opened again under its old name, and every model since the client's first round is withdrawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from puf_common.dates import from_utc
+from puf_common.errors import Corrupted
+from puf_server.core import rounds
+from puf_server.core.config import FederationConfig
+from puf_server.core.state import Member, MemberStatus, ModelStatus, State, Step, Ticket, TicketState
+
+__all__ = ["reopen", "restored"]
+
+
+def restored(state: State, now: float, **facts: Any) -> State:
+    """A state that comes from a backup: updates are not in it, so the round under way is asked for again."""
+    state = rounds.abandon(state, now, "the state was restored from a backup, which holds no updates")
+    return state.note("federation.restored", now, **facts)
+
+
+def reopen(state: State, config: FederationConfig, receipt: Mapping[str, Any], now: float) -> tuple[State, bool, str]:
+    """The state after a receipt was shown (verified, and this federation's), whether it opened the ticket, and why."""
+    try:
+        told = receipt["ticket"]
+        ticket_id, client, membership = str(told["id"]), str(told["client"]), int(told["membership"])
+    except (KeyError, TypeError, ValueError):
+        raise Corrupted("the receipt lacks what it takes to open its ticket again") from None
+    known = state.tickets.get(ticket_id)
+    if known is not None:
+        if known.state in (TicketState.FAILED, TicketState.WITHDRAWN):
+            raise Corrupted(f"ticket {ticket_id} is {known.state} here: the receipt tells of another history")
+        return state, False, f"ticket {ticket_id} is {known.state} here: nothing to do"
+    member = state.members.get(client)
+    if member is not None and member.membership != membership:
+        state = state.note("receipt.presented", now, ticket=ticket_id, client=client, reopened=False)
+        return state, False, f"this state holds nothing of membership {membership} of {client}: nothing to forget"
+    if member is None:
+        # It joined after the backup: nothing of it is here, but its name must not come back by itself either. The ticket
+        # completes at once, as one that has nothing to forget.
+        member = _stranger(client, membership, now)
+        state = state.with_member(member)
+    ticket = _again(told, receipt, config, now)
+    if ticket.scope == "samples" and member.samples == ticket.forget_samples + ticket.retain_samples:
+        state = state.with_member(replace(member, samples=ticket.retain_samples))
+    state = _withdraw_all(state.with_ticket(ticket), member.first_round)
+    state = rounds.drop_client(state, client, now)
+    why = "the state was restored from a backup older than its completion"
+    state = state.note("ticket.reopened", now, ticket=ticket_id, client=client, scope=ticket.scope, why=why)
+    return state, True, f"ticket {ticket_id} is open again: {why}"
+
+
+def _again(told: Mapping[str, Any], receipt: Mapping[str, Any], config: FederationConfig, now: float) -> Ticket:
+    """The ticket as it was filed. Its deadline counts anew: nobody could have kept the old one."""
+    try:
+        how = receipt["method"]
+        note = f"reopened: completed on {told['completed_at']}, but the state was restored from an older backup"
+        return Ticket(
+            id=told["id"],
+            client=told["client"],
+            membership=told["membership"],
+            request_key=told["request_key"],
+            scope=told["scope"],
+            mode=how["mode"],
+            flip=how["flip"],
+            kappa=how["kappa"],
+            eta_u=how["eta_u"],
+            epochs=how["epochs"],
+            forget_samples=told["forget_samples"] or 0,
+            retain_samples=told["retain_samples"] or 0,
+            reference=told["reference"],
+            filed_by=told["filed_by"],
+            filed_at=from_utc(told["filed_at"]),
+            received_at=from_utc(told["received_at"]),
+            deadline_at=now + config.forgetting.deadline_days * 86400,
+            history=(Step(state=TicketState.PENDING, at=now, note=note),),
+        )
+    except (KeyError, TypeError, ValueError):
+        raise Corrupted("the receipt lacks what it takes to open its ticket again") from None
+
+
+def _withdraw_all(state: State, since_round: int) -> State:
+    """Unlike at APPLIED there is no newer model to go on with: the newest one knows the client, too."""
+    if not since_round:
+        return state
+    models = {
+        v: replace(m, status=ModelStatus.WITHDRAWN)
+        if m.round >= since_round and m.status is not ModelStatus.DELETED
+        else m
+        for v, m in state.models.items()
+    }
+    return replace(state, models=models)
+
+
+def _stranger(client: str, membership: int, now: float) -> Member:
+    return Member(
+        name=client,
+        membership=membership,
+        status=MemberStatus.ACTIVE,
+        samples=0,
+        holdout=0,
+        generation=0,
+        session="",
+        instance="",
+        device="",
+        joined_at=now,
+    )

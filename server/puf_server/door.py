@@ -1,0 +1,115 @@
+"""How a server's two listeners are locked, and the file that lets its owner's commands in.
+
+`DIR/operator.json` is made by every server process, readable by its owner alone: where the operator port is and, under
+TLS, a certificate that this process alone accepts. Whoever may read the state directory may steer the server, nobody else
+may; another machine needs a certificate of the clients' authority (`puf-server certs operator`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import grpc
+from grpc import aio
+
+from puf_common.errors import Corrupted, UsageError
+from puf_common.private import write_over
+from puf_common.rpc import server_options
+from puf_common.tls import ClientTls, ServerTls
+from puf_server.certs import ephemeral_operator
+from puf_server.guard import Guard
+from puf_server.identity import Bearer, Certificate, Claimed, Identify, OperatorCertificate
+from puf_server.lists import Revocations, Tokens
+
+__all__ = ["Door", "OperatorAccess", "bind", "insecure_doors", "secure_doors"]
+
+_FILE = "operator.json"
+
+
+@dataclass(frozen=True)
+class Door:
+    """One listener: who calls, and over what. Without a guard only `identify` stands between callers and services."""
+
+    identify: Identify
+    guard: Guard | None = None
+    credentials: grpc.ServerCredentials | None = None
+
+    def server(self) -> aio.Server:
+        return aio.server(options=server_options(), interceptors=[self.guard] if self.guard else None)
+
+    def look_again(self) -> None:
+        if self.guard is not None:
+            self.guard.look_again()
+
+
+@dataclass(frozen=True)
+class OperatorAccess:
+    """What operator commands on this machine need to know."""
+
+    address: str
+    server_certificate: str = ""
+    certificate: str = ""
+    key: str = ""
+
+    def write(self, directory: Path) -> None:
+        write_over(directory / _FILE, json.dumps(vars(self), indent=1).encode())
+
+    @staticmethod
+    def remove(directory: Path) -> None:
+        (directory / _FILE).unlink(missing_ok=True)
+
+    @classmethod
+    def read(cls, directory: Path) -> OperatorAccess:
+        path = directory / _FILE
+        try:
+            return cls(**json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            raise UsageError(f"no server serves {directory} now (there is no {_FILE} in it)") from None
+        except PermissionError:
+            raise UsageError(f"{path} is for its owner alone: run this as the user who runs the server") from None
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}") from None
+        except (ValueError, TypeError):
+            raise Corrupted(f"{path} is damaged; restart the server", file=path) from None
+
+    def tls(self) -> ClientTls | None:
+        if not self.certificate:
+            return None
+        return ClientTls.pinned(Path(self.server_certificate), self.certificate.encode(), self.key.encode())
+
+
+def insecure_doors() -> tuple[Door, Door, OperatorAccess]:
+    return Door(Claimed()), Door(Claimed()), OperatorAccess("")
+
+
+def secure_doors(directory: Path, tls: ServerTls) -> tuple[Door, Door, OperatorAccess]:
+    """Doors for clients and for the operator: mTLS where clients have an authority, else TLS and a token each."""
+    revocations, tokens = Revocations(directory), Tokens(directory)
+    identify: Identify = Certificate(revocations) if tls.client_ca else Bearer(tokens, revocations)
+    operator: Identify = OperatorCertificate(revocations)
+    root, certificate, key = ephemeral_operator()
+
+    def changes() -> object:
+        return revocations.seen(), tokens.seen()
+
+    return (
+        Door(identify, Guard(identify, changes), tls.credentials()),
+        Door(operator, Guard(operator, changes), replace(tls, more_roots=root).credentials()),
+        OperatorAccess("", str(tls.certificate.expanduser().resolve()), certificate.decode(), key.decode()),
+    )
+
+
+def bind(server: aio.Server, door: Door, address: str) -> int:
+    """The port that the server listens on from now on."""
+    try:
+        if door.credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, door.credentials)
+    except RuntimeError:
+        port = 0
+    if not port:
+        raise UsageError(f"cannot listen on {address}: the port is in use, or the address is not this machine's")
+    return port

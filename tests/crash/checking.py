@@ -1,0 +1,126 @@
+"""What must hold in a directory that a power cut left behind, and in the federation that goes on from it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from dataclasses import fields
+from pathlib import Path
+
+from tests.crash.recording import CrashState
+from tests.crash.workload import TARGET, Small, make
+
+from puf_common.errors import PufError, UsageError
+from puf_common.modelfile import read_payload
+from puf_server.core.state import MemberStatus, ModelStatus, State, TicketState
+from puf_server.store import VOLATILE, spool_name
+
+__all__ = ["Checker", "Violation"]
+
+
+class Violation(AssertionError):
+    """A crash state from which something promised is missing."""
+
+
+class Checker:
+    """Recovers from crash states. Going on from the same recovered state is done once: it is a function of it."""
+
+    def __init__(self, scratch: Path, digests: list[str]) -> None:
+        self._scratch = scratch
+        self._digests = digests
+        self._finished: set[str] = set()
+        self.checked = 0
+
+    @property
+    def finished(self) -> int:
+        return len(self._finished)
+
+    def check(self, crash: CrashState) -> None:
+        """Raises a Violation that says where the machine stopped and what is wrong."""
+        self.checked += 1
+        if self._scratch.exists():
+            shutil.rmtree(self._scratch)
+        self._scratch.mkdir()
+        crash.build(self._scratch)
+        try:
+            self._check(crash)
+        except (AssertionError, PufError, OSError, KeyError) as error:
+            raise Violation(
+                f"after {crash.prefix} operations, {crash.variant}: {type(error).__name__} {error}"
+            ) from error
+
+    def _check(self, crash: CrashState) -> None:
+        for name in crash.deleted:
+            assert name not in crash.files, f"{name} is back, its deletion was acknowledged"
+        directory = self._scratch / "state"
+        try:
+            small = Small(directory, now=10_000.0)
+        except UsageError:
+            assert not crash.facts, "there is no federation, and its making was acknowledged"
+            # Whatever is there, the same command makes it.
+            small = Small(make(self._scratch), now=10_000.0)
+        try:
+            self._promises(small.state, crash)
+            self._files(small, directory)
+            self._go_on(small)
+        finally:
+            small.close()
+
+    def _promises(self, state: State, crash: CrashState) -> None:
+        for kind, *fact in crash.facts:
+            if kind == "joined":
+                assert fact[0] in state.members, fact
+            elif kind == "version":
+                assert state.version >= int(str(fact[0])), fact
+            elif kind == "ticket":
+                assert list(state.tickets) == fact, fact
+            elif kind == "measured":
+                ticket_id, version = fact
+                assert version in state.tickets[str(ticket_id)].measurements, fact
+            elif kind == "evaluated":
+                survey, name = fact
+                if state.survey is not None and state.survey.id == survey:
+                    assert name in state.survey.answers, fact
+                assert state.surveys >= int(str(survey)), fact
+            elif kind == "update":
+                number, attempt, key, digest = fact
+                if state.number < int(str(number)):
+                    assert state.round is not None, fact
+                    assert (state.round.number, state.round.attempt) == (number, attempt), fact
+                    assert str(key) in state.round.received, f"the acknowledged update {fact} is lost"
+                    assert state.round.received[str(key)].digest == digest, fact
+
+    def _files(self, small: Small, directory: Path) -> None:
+        state, store = small.state, small.engine.store
+        # An update that is booked is on disk: that one was asked for again means that the order was wrong.
+        lost = store.db.execute("SELECT facts FROM audit WHERE event = 'round.update_lost'").fetchall()
+        assert not lost, f"booked and not on disk: {lost}"
+        there = {p.name for p in (directory / "spool").iterdir()}
+        current = state.round
+        assert there == ({spool_name(current, key) for key in current.received} if current else set())
+        if current is not None:
+            for key, update in current.received.items():
+                content = store.spool_path(spool_name(current, key)).read_bytes()
+                assert hashlib.sha256(content).hexdigest() == update.digest, key
+        kept = {m.version: store.model_path(m) for m in state.models.values() if m.status is not ModelStatus.DELETED}
+        for version, path in kept.items():
+            assert hashlib.sha256(read_payload(path)).hexdigest() == state.models[version].digest, version
+        assert {p.name for p in (directory / "models").iterdir()} == {p.name for p in kept.values()}
+        for ticket in state.tickets.values():
+            applied = sum(step.state is TicketState.APPLIED for step in ticket.history)
+            assert applied == (1 if ticket.applied_round else 0)
+            assert (state.members[TARGET].status is MemberStatus.FORGOTTEN) == bool(applied)
+
+    def _go_on(self, small: Small) -> None:
+        seen = repr([getattr(small.state, f.name) for f in fields(State) if f.name not in VOLATILE])
+        if seen in self._finished:
+            return
+        small.to_the_end()
+        state = small.state
+        digests = [m.digest for m in state.models.values()]
+        assert digests == self._digests, "the final weights differ from those of a run that was never interrupted"
+        (ticket,) = state.tickets.values()
+        assert (ticket.state, ticket.recovered) == (TicketState.COMPLETED, True)
+        assert sorted(state.records) == list(range(1, state.number + 1))
+        assert all(r.contributions == r.expected for r in state.records.values())
+        self._finished.add(seen)

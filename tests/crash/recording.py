@@ -1,0 +1,209 @@
+"""A file layer that does what it is told and writes it down, and the directories that a power cut could leave behind.
+
+Nothing is durable before it was synced. Data: a write survives for certain once its file was synced. Names: a created,
+renamed or deleted entry survives for certain once its directory was. Until then each may be there or not, one by one,
+and a write may be torn. Commits of the database are whole and in order; SQLite is trusted with that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from puf_server.files import Bytes, Disk
+
+# What a mutant leaves out: the operation, where, and what it would have made durable.
+Site = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Op:
+    kind: str
+    # Relative to the recorder's root; of a rename the target is in `to`.
+    path: str = ""
+    to: str = ""
+    inode: int = 0
+    offset: int = 0
+    data: bytes = b""
+    # What was acknowledged.
+    fact: tuple[object, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        return str(Path(self.path).parent)
+
+
+@dataclass
+class Recorder(Disk):
+    """Writes through to `root`. `without` names a sync that this one leaves out, as a program that forgot it would."""
+
+    root: Path
+    without: Site | None = None
+    ops: list[Op] = field(default_factory=list)
+    sites: dict[Site, int] = field(default_factory=dict)
+    phase: str = "init"
+    _inodes: dict[int, tuple[int, str]] = field(default_factory=dict)
+    _sizes: dict[int, int] = field(default_factory=dict)
+    _last: dict[str, str] = field(default_factory=dict)
+
+    def create(self, path: Path) -> int:
+        handle = super().create(path)
+        inode = len(self._sizes) + 1
+        self._inodes[handle], self._sizes[inode] = (inode, self._name(path)), 0
+        self._log(Op("create", self._name(path), inode=inode))
+        return handle
+
+    def write(self, handle: int, data: Bytes) -> None:
+        super().write(handle, data)
+        inode, name = self._inodes[handle]
+        self._log(Op("write", name, inode=inode, offset=self._sizes[inode], data=bytes(data)))
+        self._sizes[inode] += len(data)
+
+    def fsync(self, handle: int) -> None:
+        inode, name = self._inodes[handle]
+        # Files of the state directory itself are told apart, those in its folders are all alike.
+        what = name.split("/")[1] if name.count("/") > 1 else name.split("/")[-1].rsplit(".", 2)[0]
+        if self._wanted(("fsync", what, self.phase)):
+            self._log(Op("fsync", name, inode=inode))
+
+    def close(self, handle: int) -> None:
+        super().close(handle)
+        del self._inodes[handle]
+
+    def rename(self, source: Path, target: Path) -> None:
+        super().rename(source, target)
+        # Known by its path: the handle is closed.
+        inode = next(op.inode for op in reversed(self.ops) if op.kind == "create" and op.path == self._name(source))
+        self._log(Op("rename", self._name(source), to=self._name(target), inode=inode))
+
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        self._log(Op("unlink", self._name(path)))
+
+    def mkdir(self, path: Path) -> None:
+        super().mkdir(path)
+        self._log(Op("mkdir", self._name(path)))
+
+    def fsync_dir(self, directory: Path) -> None:
+        name = self._name(directory)
+        if self._wanted(("fsync_dir", name, f"{self.phase} after {self._last.get(name, 'nothing')}")):
+            self.ops.append(Op("fsync_dir", name))
+
+    def commit(self, snapshot: bytes) -> None:
+        self.ops.append(Op("commit", data=snapshot))
+
+    def ack(self, *fact: object) -> None:
+        """Somebody was told so: from here on it must hold, come what may."""
+        self.ops.append(Op("ack", fact=fact))
+
+    def _log(self, op: Op) -> None:
+        self.ops.append(op)
+        if op.kind in ("create", "rename", "unlink", "mkdir"):
+            self._last[op.folder] = op.kind
+
+    def _wanted(self, site: Site) -> bool:
+        self.sites[site] = self.sites.get(site, 0) + 1
+        return site != self.without
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self.root))
+
+
+@dataclass(frozen=True)
+class CrashState:
+    """One directory that the machine may come up with, and what had been promised by then."""
+
+    prefix: int
+    variant: str
+    files: dict[str, bytes]
+    folders: frozenset[str]
+    database: bytes | None
+    facts: tuple[tuple[object, ...], ...]
+    # Names whose deletion had been acknowledged.
+    deleted: frozenset[str]
+
+    @property
+    def signature(self) -> bytes:
+        sha = hashlib.sha256(repr((sorted(self.folders), len(self.facts), sorted(self.deleted))).encode())
+        for name, content in sorted(self.files.items()):
+            sha.update(f"|{name}|{len(content)}|".encode() + content)
+        sha.update(self.database or b"none")
+        return sha.digest()
+
+    def build(self, root: Path) -> None:
+        """Makes it real."""
+        for folder in sorted(self.folders):
+            (root / folder).mkdir()
+        for name, content in self.files.items():
+            (root / name).write_bytes(content)
+        if self.database is not None and "state" in self.folders:
+            (root / "state" / "state.db").write_bytes(self.database)
+
+
+def crash_states(ops: list[Op]) -> Iterator[CrashState]:
+    """Every prefix, and of each what becomes of operations that are not durable yet."""
+    for prefix in range(len(ops) + 1):
+        done = ops[:prefix]
+        pending = [i for i in range(prefix) if not _durable(done, i)]
+        data = [i for i in pending if done[i].kind == "write"]
+        names = [i for i in pending if done[i].kind != "write"]
+        variants: list[tuple[str, list[int], int | None]] = [("kept", [], None)]
+        if pending:
+            variants.append(("lost", pending, None))
+        if data and names:
+            variants += [("names without data", data, None), ("data without names", names, None)]
+        if len(pending) > 1:
+            variants += [(f"lost {done[i].kind} {done[i].path}", [i], None) for i in pending]
+        if data:
+            variants.append(("torn", [], data[-1]))
+        for variant, lost, torn in variants:
+            yield _state(done, variant, frozenset(lost), torn)
+
+
+def _durable(done: list[Op], index: int) -> bool:
+    op = done[index]
+    if op.kind == "write":
+        return any(later.kind == "fsync" and later.inode == op.inode for later in done[index:])
+    if op.kind in ("create", "rename", "unlink", "mkdir"):
+        return any(later.kind == "fsync_dir" and later.path == op.folder for later in done[index:])
+    return True
+
+
+def _state(done: list[Op], variant: str, lost: frozenset[int], torn: int | None) -> CrashState:
+    entries: dict[str, int] = {}
+    contents: dict[int, bytearray] = {}
+    folders, unlinked = set[str](), set[str]()
+    deleted = frozenset[str]()
+    database, facts = None, []
+    for index, op in enumerate(done):
+        if op.kind == "commit":
+            database = op.data
+        elif op.kind == "ack":
+            facts.append(op.fact)
+            deleted = frozenset(unlinked)
+        if op.kind == "unlink":
+            unlinked.add(op.path)
+        if index in lost:
+            continue
+        if op.kind == "mkdir":
+            folders.add(op.path)
+        elif op.kind == "create":
+            entries[op.path] = op.inode
+        elif op.kind == "rename":
+            entries.pop(op.path, None)
+            entries[op.to] = op.inode
+        elif op.kind == "unlink":
+            entries.pop(op.path, None)
+        elif op.kind == "write":
+            content = contents.setdefault(op.inode, bytearray())
+            piece = op.data[: len(op.data) // 2] if index == torn else op.data
+            # A hole, where an earlier write was lost and this one was not.
+            content.extend(bytes(max(0, op.offset - len(content))))
+            content[op.offset : op.offset + len(piece)] = piece
+    there = frozenset(f for f in folders if str(Path(f).parent) in {".", *folders})
+    files = {
+        name: bytes(contents.get(inode, b"")) for name, inode in entries.items() if str(Path(name).parent) in there
+    }
+    return CrashState(len(done), variant, files, there, database, tuple(facts), deleted)

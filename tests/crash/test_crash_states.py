@@ -1,0 +1,212 @@
+"""Power cuts at every operation, and proof that this would notice: without any one sync, or in a wrong order, it does."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.crash.checking import Checker, Violation
+from tests.crash.recording import Recorder, Site, crash_states
+from tests.crash.workload import run, same_randomness
+
+from puf_common.v1 import federation_pb2 as fed
+from puf_server.core.state import State
+from puf_server.engine import Engine, Folded
+from puf_server.files import NewFile
+from puf_server.handlers import PendingUpload
+from puf_server.store import Store
+
+
+@pytest.fixture(scope="module")
+def scratch() -> Iterator[Path]:
+    """In memory where there is some: thousands of directories are made and nothing here depends on the disk."""
+    shm = Path("/dev/shm")
+    directory = Path(tempfile.mkdtemp(prefix="puf-crash-", dir=shm if shm.is_dir() else None))
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+class Enumeration:
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._good: set[bytes] = set()
+        self.recorder = self.record()
+        self.checker = Checker(scratch / "rebuilt", self.digests)
+        for crash in crash_states(self.recorder.ops):
+            if crash.signature not in self._good:
+                self.checker.check(crash)
+                self._good.add(crash.signature)
+
+    @property
+    def states(self) -> int:
+        return len(self._good)
+
+    def record(self, without: Site | None = None, *, early: bool = False) -> Recorder:
+        """One run, written down. `early`: the OK is given before the update is booked."""
+        root = self._scratch / "run"
+        shutil.rmtree(root, ignore_errors=True)
+        root.mkdir()
+        recorder = Recorder(root, without)
+
+        def in_service() -> None:
+            recorder.phase = "run"
+
+        with same_randomness(), _commits(recorder), _early(recorder) if early else _nothing():
+            self.digests = run(root, recorder, recorder.ack, in_service)
+        return recorder
+
+    def violation(self, recorder: Recorder) -> str:
+        """The first crash state of this run that breaks a promise; those of the correct run are known to be good."""
+        for crash in crash_states(recorder.ops):
+            if crash.signature not in self._good:
+                try:
+                    self.checker.check(crash)
+                except Violation as found:
+                    return str(found)
+        return ""
+
+
+@pytest.fixture(scope="module")
+def enumeration(scratch: Path) -> Enumeration:
+    return Enumeration(scratch)
+
+
+def test_every_crash_state_opens_keeps_what_was_promised_and_ends_with_the_same_weights(
+    enumeration: Enumeration,
+) -> None:
+    kinds = {op.kind for op in enumeration.recorder.ops}
+    assert kinds == {"mkdir", "create", "write", "fsync", "rename", "fsync_dir", "unlink", "commit", "ack"}
+    print(f"{len(enumeration.recorder.ops)} operations, {enumeration.states} crash states, ", end="")
+    print(f"{enumeration.checker.finished} of them different after recovery")
+    assert enumeration.states > 300
+    assert enumeration.checker.finished > 20
+
+
+def test_the_order_is_data_names_commit_then_deletion(enumeration: Enumeration) -> None:
+    """Read off one update and one model as they went to disk."""
+    ops = enumeration.recorder.ops
+    for folder, until in (("spool", "ack"), ("models", "unlink")):
+        begin = max(i for i, op in enumerate(ops) if op.kind == "create" and op.path.startswith(f"state/{folder}/"))
+        inode = ops[begin].inode
+        kinds = [
+            op.kind
+            for op in ops[begin:]
+            if op.inode == inode or op.kind in ("commit", "ack", "unlink") or op.path == f"state/{folder}"
+        ]
+        order = [k for k, before in zip(kinds, ["", *kinds], strict=False) if k != before]
+        assert order[:6] == ["create", "write", "fsync", "rename", "fsync_dir", "commit"], folder
+        assert until in order[6:]
+
+
+def test_without_any_one_sync_a_crash_state_breaks_a_promise(enumeration: Enumeration) -> None:
+    sites = dict(enumeration.recorder.sites)
+    caught = {site: enumeration.violation(enumeration.record(site)) for site in sites}
+    for site, found in caught.items():
+        print(*site, "->", found.splitlines()[0] if found else "NOT CAUGHT")
+    assert len(sites) >= 11
+    assert not [site for site, found in caught.items() if not found]
+
+
+def booked_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
+    finish, publish = PendingUpload.finish, NewFile.publish
+    held: list[tuple[NewFile, Path]] = []
+
+    def rename_only(self: NewFile, target: Path) -> None:
+        if target.parent.name != "spool":
+            return publish(self, target)
+        self._files.rename(self.path, target)
+        held.append((self, target))
+        return None
+
+    def finish_then_sync(self: PendingUpload) -> fed.SubmitUpdateReply:
+        reply = finish(self)
+        for file, target in held:
+            assert file._handle is not None
+            file._files.fsync(file._handle)
+            file._close()
+            file._files.fsync_dir(target.parent)
+        held.clear()
+        return reply
+
+    patch.setattr(NewFile, "publish", rename_only)
+    patch.setattr(PendingUpload, "finish", finish_then_sync)
+
+
+def committed_before_the_model_is_there(patch: pytest.MonkeyPatch) -> None:
+    publish, folded = Store.publish_model, Engine.folded
+    held: list[tuple[Any, ...]] = []
+    patch.setattr(Store, "publish_model", lambda *call: held.append(call))
+
+    def commit_then_publish(self: Engine, result: Folded) -> None:
+        folded(self, result)
+        while held:
+            publish(*held.pop())
+
+    patch.setattr(Engine, "folded", commit_then_publish)
+
+
+def deleted_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    save = Store.save
+
+    def sweep_then_save(self: Store, before: State | None, after: State) -> None:
+        if before is not None:
+            self.sweep(after)
+        save(self, before, after)
+
+    patch.setattr(Store, "save", sweep_then_save)
+
+
+@pytest.mark.parametrize(
+    "mutant", [booked_before_it_is_on_disk, committed_before_the_model_is_there, deleted_before_the_commit]
+)
+def test_in_a_wrong_order_a_crash_state_breaks_a_promise(
+    enumeration: Enumeration, mutant: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        mutant(patch)
+        recorder = enumeration.record()
+    assert enumeration.violation(recorder)
+
+
+def test_an_ok_before_the_booking_breaks_a_promise(enumeration: Enumeration) -> None:
+    assert "is lost" in enumeration.violation(enumeration.record(early=True))
+
+
+@contextmanager
+def _commits(recorder: Recorder) -> Iterator[None]:
+    """Writes every commit down, with the database as it is after it."""
+    save = Store.save
+
+    def recorded(self: Store, before: State | None, after: State) -> None:
+        changes = self.db.total_changes
+        save(self, before, after)
+        if self.db.total_changes != changes:
+            recorder.commit(self.db.serialize())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "save", recorded)
+        yield
+
+
+@contextmanager
+def _early(recorder: Recorder) -> Iterator[None]:
+    finish = PendingUpload.finish
+
+    def told_first(self: PendingUpload) -> fed.SubmitUpdateReply:
+        key = self._header.key
+        recorder.ack("update", key.round, key.attempt, self._slot.key, self._header.digest.hex())
+        return finish(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PendingUpload, "finish", told_first)
+        yield
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield

@@ -1,0 +1,192 @@
+"""Receipts shown to a state that is older than what they tell of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from puf_common.errors import Corrupted
+from puf_server.core import reopen, roster, tickets
+from puf_server.core.chain import Head
+from puf_server.core.receipt import build
+from puf_server.core.state import Kind, MemberStatus, ModelStatus, State, TicketState
+from tests.server.core.builders import Federation, config
+
+FORGET = {"scope": "samples", "forget_samples": 3, "retain_samples": 7}
+
+
+def trained() -> Federation:
+    f = Federation(config())
+    f.join("a", "b", "c", "d")
+    f.train()
+    return f
+
+
+def completed(f: Federation, **request: Any) -> dict[str, Any]:
+    """Has b forgotten; the receipt."""
+    ticket = f.file("b", **request)
+    f.answer_survey(0.8)
+    f.run_round(Kind.UNLEARN)
+    f.answer_survey(0.8)
+    done = f.ticket(ticket.id)
+    assert done.state is TicketState.COMPLETED
+    return build(f.state, f.config, done, head=Head(9, b""), now=f.now, software="1")
+
+
+def older(**request: Any) -> tuple[Federation, dict[str, Any]]:
+    """A federation as it was before b was forgotten, and the receipt of what came after."""
+    f = trained()
+    backup = f.state
+    receipt = completed(f, **request)
+    f.state = backup
+    return f, receipt
+
+
+def events(state: State) -> list[str]:
+    return [note.event for note in state.notes]
+
+
+def show(f: Federation, receipt: dict[str, Any]) -> tuple[bool, str]:
+    state, reopened, why = reopen.reopen(f.state, f.config, receipt, f.now)
+    f.state = state
+    return reopened, why
+
+
+def test_a_state_that_knows_of_it_stays_as_it_is() -> None:
+    f = trained()
+    receipt = completed(f)
+    before = f.state
+    reopened, why = show(f, receipt)
+    assert not reopened
+    assert "completed" in why
+    assert f.state is before
+
+
+def test_an_older_state_opens_the_ticket_again_and_withdraws_its_models() -> None:
+    f, receipt = older()
+    reopened, why = show(f, receipt)
+    assert reopened
+    assert "older than its completion" in why
+    ticket = f.ticket(receipt["ticket"]["id"])
+    assert ticket.state is TicketState.PENDING
+    assert "reopened" in ticket.history[0].note
+    assert ticket.deadline_at > f.now
+    assert {v: m.status for v, m in f.state.models.items()} == {
+        0: ModelStatus.READY,
+        1: ModelStatus.WITHDRAWN,
+        2: ModelStatus.WITHDRAWN,
+    }
+    assert "ticket.reopened" in events(f.state)
+    assert "b" not in {m.name for m in roster.retained(f.state)}
+
+
+def test_it_is_then_served_like_any_other() -> None:
+    f, receipt = older()
+    show(f, receipt)
+    f.apply(f.state)
+    f.answer_survey(0.8)
+    f.run_round(Kind.UNLEARN)
+    f.answer_survey(0.8)
+    ticket = f.ticket(receipt["ticket"]["id"])
+    assert ticket.state is TicketState.COMPLETED
+    assert f.state.members["b"].status is MemberStatus.FORGOTTEN
+    assert ticket.deleted_versions == (1, 2)
+    assert f.state.models[f.state.version].status is ModelStatus.READY
+
+
+def test_showing_it_twice_changes_nothing_more() -> None:
+    f, receipt = older()
+    assert show(f, receipt)[0]
+    before = f.state
+    assert not show(f, receipt)[0]
+    assert f.state is before
+
+
+def test_asking_again_finds_the_reopened_ticket() -> None:
+    f, receipt = older()
+    show(f, receipt)
+    again = tickets.Request(key="another", scope="client")
+    _, ticket, duplicate = tickets.file(f.state, f.config, "b", again, ticket_id="t-new", now=f.now)
+    assert duplicate
+    assert ticket.id == receipt["ticket"]["id"]
+
+
+def test_samples_are_out_of_training_again() -> None:
+    f, receipt = older(**FORGET)
+    show(f, receipt)
+    ticket = f.ticket(receipt["ticket"]["id"])
+    assert (ticket.scope, ticket.forget_samples, ticket.request_key) == ("samples", 3, "k-b")
+    assert f.state.members["b"].samples == 7
+
+
+def test_one_that_is_on_its_way_goes_on() -> None:
+    f = trained()
+    ticket = f.file("b")
+    backup = f.state
+    f.answer_survey(0.8)
+    f.run_round(Kind.UNLEARN)
+    f.answer_survey(0.8)
+    receipt = build(f.state, f.config, f.ticket(ticket.id), head=Head(9, b""), now=f.now, software="1")
+    f.state = backup
+    reopened, why = show(f, receipt)
+    assert not reopened
+    assert "scheduled" in why
+
+
+def test_a_client_that_the_backup_never_knew_is_not_let_in_again() -> None:
+    f = Federation(config())
+    f.join("a", "c", "d")
+    f.train()
+    backup = f.state
+    f.join("b")
+    f.state = f.state.with_member(f.state.members["b"])
+    ticket = f.file("b")
+    assert f.ticket(ticket.id).method == "none"
+    receipt = build(f.state, f.config, f.ticket(ticket.id), head=Head(9, b""), now=f.now, software="1")
+    f.state = backup
+    assert show(f, receipt)[0]
+    f.apply(f.state)
+    assert f.ticket(ticket.id).state is TicketState.COMPLETED
+    assert f.state.members["b"].status is MemberStatus.FORGOTTEN
+    assert all(m.status is ModelStatus.READY for m in f.state.models.values())
+
+
+def test_another_membership_is_none_of_its_business() -> None:
+    f, receipt = older()
+    receipt["ticket"]["membership"] = 2
+    reopened, why = show(f, receipt)
+    assert not reopened
+    assert "nothing of membership 2" in why
+    assert "receipt.presented" in events(f.state)
+
+
+def test_a_history_that_contradicts_it_is_not_believed() -> None:
+    f, receipt = older()
+    f.state = tickets.withdraw(show_pending(f, receipt), "b", receipt["ticket"]["id"], f.now)[0]
+    with pytest.raises(Corrupted, match="another history"):
+        show(f, receipt)
+
+
+def show_pending(f: Federation, receipt: dict[str, Any]) -> State:
+    return reopen.reopen(f.state, f.config, receipt, f.now)[0]
+
+
+@pytest.mark.parametrize("missing", ["ticket", "method"])
+def test_a_receipt_without_the_facts_opens_nothing(missing: str) -> None:
+    f, receipt = older()
+    del receipt[missing]
+    with pytest.raises(Corrupted, match="lacks"):
+        show(f, receipt)
+
+
+def test_a_restored_state_asks_for_the_round_again() -> None:
+    f = Federation(config(plan={"rounds": 5}))
+    f.join("a", "b")
+    f.submit("a")
+    state = reopen.restored(f.state, f.now, made_at=1.0, line=3)
+    assert state.round is None
+    assert events(state)[-2:] == ["round.abandoned", "federation.restored"]
+    f.apply(state)
+    assert f.round.attempt == 2
+    assert not f.round.received

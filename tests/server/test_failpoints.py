@@ -1,0 +1,94 @@
+"""Failpoints: nothing without the variable, exactly what is asked with it, and a registry that knows them all."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import puf_server
+from puf_common.errors import Unavailable, UsageError
+from puf_common.exits import Exit
+from puf_server import failpoints
+from puf_server.core.state import Kind
+from puf_server.failpoints import POINTS, arm, hit, hits
+from tests.running import make_state
+
+
+@pytest.fixture(autouse=True)
+def _disarmed() -> Iterator[None]:
+    yield
+    failpoints.disarm()
+
+
+def outcome(name: str) -> str:
+    try:
+        hit(name)
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    except Unavailable:
+        return "UNAVAILABLE"
+    return "off"
+
+
+def test_nothing_happens_unless_armed() -> None:
+    assert [outcome(name) for name in POINTS] == ["off"] * len(POINTS)
+
+
+def test_actions_follow_each_other_for_as_many_hits_as_they_are_given() -> None:
+    arm("spool.write=1*off->2*enospc->1*unavailable->1*sleep(1)->eio; fold.end=1*eio")
+    found = [outcome("spool.write") for _ in range(7)]
+    assert found == ["off", "ENOSPC", "ENOSPC", "UNAVAILABLE", "off", "EIO", "EIO"]
+    assert [outcome("fold.end"), outcome("fold.end"), outcome("fold.start")] == ["EIO", "off", "off"]
+    assert (hits("spool.write"), hits("fold.end"), hits("fold.start")) == (7, 2, 0)
+
+
+@pytest.mark.parametrize(
+    "text", ["no.such=kill", "fold.end", "fold.end=", "fold.end=explode", "fold.end=x*kill", "fold.end=sleep"]
+)
+def test_what_it_does_not_know_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="PUF_FAILPOINTS"):
+        arm(text)
+
+
+def test_a_server_with_an_unknown_failpoint_does_not_start(tmp_path: Path) -> None:
+    state = make_state(tmp_path / "state")
+    words = [str(Path(sys.executable).with_name("puf-server")), "serve", "--state", str(state), "--insecure"]
+    done = subprocess.run(
+        words,
+        env=os.environ | {"PUF_FAILPOINTS": "no.such=kill"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == Exit.USAGE
+    assert "no failpoint 'no.such'" in done.stderr
+
+
+def test_a_server_that_is_made_to_fail_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PUF_FAILPOINTS", "fold.end=1*off")
+    failpoints.arm_from_environment()
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "RUNNING WITH FAILPOINTS" in record.getMessage()
+
+
+def test_the_registry_is_what_the_code_has() -> None:
+    """Names are literals, but for those of files and of commits, which are put together."""
+    found = set()
+    for path in Path(puf_server.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hit":
+                found |= {a.value for a in node.args if isinstance(a, ast.Constant)}
+    found |= {f"{f}.{w}" for f in ("spool", "model") for w in ("write", "before_fsync", "after_fsync", "after_rename")}
+    found |= {f"commit.{kind}.{when}" for kind in Kind if kind is not Kind.RESET for when in ("before", "after")}
+    assert found == set(POINTS)

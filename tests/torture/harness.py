@@ -1,0 +1,369 @@
+"""A federation of real processes that is killed, again and again, and started anew each time.
+
+Training, then one client asks by its own command to be forgotten, then recovery. Whoever dies is restarted; the weights
+at the end must be those of a federation that nobody ever touched, and nothing that was acknowledged may be missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from puf_common.errors import PufError
+from puf_common.exits import Exit
+from puf_common.v1 import federation_pb2 as fed
+from puf_lab.processes import Process, ServerProcess, data_flags, fleet, init_server, program, unlearn_command
+from puf_lab.setting import Setting, client_name
+from puf_server.core.config import Forgetting, Recipe
+from puf_server.failpoints import POINTS, VARIABLE
+
+__all__ = ["AGAIN", "KAPPA", "ONCE", "SETTING", "Failed", "Federation", "Kills", "scenarios", "setting"]
+
+TARGET = 3
+# What one client's erasure reaches once, and a restart does not reach again.
+ONCE = frozenset({"commit.unlearn.after", "completion.after"})
+# What is done once and, when it was interrupted, done again: armed anew in the next process.
+AGAIN = frozenset(
+    {
+        "ticket.before_persist",
+        "commit.unlearn.before",
+        "commit.recover.before",
+        "commit.recover.after",
+        "measurement.before_persist",
+        "completion.before",
+    }
+)
+# Executed, but the caller hears UNAVAILABLE and asks again: the same must come out.
+_DOUBTFUL = frozenset(p for p in POINTS if p.endswith(".after_persist")) | {"booking.after", "upload.before_reply"}
+
+
+# So much that recovery takes both rounds it is allowed.
+KAPPA = 4.0
+_STRONG = ("--kappa", str(KAPPA))
+
+
+class Failed(Exception):
+    """The federation did not survive; the message says what is wrong and where to look."""
+
+
+def setting(rounds: int) -> Setting:
+    return Setting(
+        title="torture",
+        data_options={"per_client": "20"},
+        clients=4,
+        recipe=Recipe(lr=0.1, batch_size=8, seed=7),
+        rounds=rounds,
+        # As it is told to an engine in this process; nobody there measures, and nobody waits for it.
+        forgetting=Forgetting(max_recovery_rounds=2, recovery_ratio=1.0, measure_seconds=0.0),
+    )
+
+
+SETTING = setting(4)
+
+
+def scenarios(points: list[str] | None = None) -> dict[str, list[str]]:
+    """For every failpoint what it does in turn: dies at its first hit, then in another process at its second."""
+    found = {}
+    for name in POINTS if points is None else points:
+        second = "kill" if name in AGAIN else "1*unavailable->kill" if name in _DOUBTFUL else "1*off->kill"
+        found[name] = ["kill"] if name in ONCE else ["kill", second]
+    return found
+
+
+@dataclass
+class Kills:
+    """When to kill whom. `moments` is how many random ones; `armed` what the server does to itself."""
+
+    armed: dict[str, list[str]] = field(default_factory=dict)
+    moments: int = 0
+    seed: int = 0
+    # Longest time between two of them.
+    seconds: float = 2.5
+
+    def __post_init__(self) -> None:
+        self.random = Random(self.seed)
+        self.done: Counter[str] = Counter()
+
+    @property
+    def text(self) -> str:
+        return ";".join(f"{name}={actions[0]}" for name, actions in self.armed.items())
+
+    def fired(self, name: str) -> None:
+        self.done[name] += 1
+        self.armed[name].pop(0)
+        if not self.armed[name]:
+            del self.armed[name]
+
+    def victim(self, unlearning: bool) -> str:
+        drawn = self.random.random()
+        if unlearning and drawn < 0.15:
+            return "target"
+        return "fleet" if drawn > 0.98 else "client" if drawn > 0.92 else "server"
+
+
+@dataclass
+class _Client:
+    """A client's process: a child of the fleet, or one of its own."""
+
+    pid: int
+    process: Process | None = None
+
+
+class Federation:
+    """Runs one federation to its end under a plan of kills."""
+
+    def __init__(
+        self, directory: Path, kills: Kills, plan: Setting = SETTING, say: Callable[[str], None] = lambda _: None
+    ):
+        self.directory = directory
+        self.kills = kills
+        self._plan = plan
+        self._say = say
+        self._logs = directory / "logs"
+        self._stack = ExitStack()
+        self._listen = self._operator = "127.0.0.1:0"
+        self._server: ServerProcess | None = None
+        self._fleet: Process | None = None
+        self._clients: dict[int, _Client] = {}
+        self._leaving: Process | None = None
+        self._started = 0
+        self._log_read = 0
+        self._told = ""
+        self._begun = False
+
+    def run(self, seconds: float) -> None:
+        """From nothing until the ticket is completed and everybody went home."""
+        more = ["--plan-absent-seconds", "600", "--forgetting-recovery-ratio", "1.0"]
+        init_server(self.directory / "server", self._plan, clients=self._plan.clients, more=more)
+        until = time.monotonic() + seconds
+        with self._stack:
+            self._serve()
+            self._start_fleet(set(range(self._plan.clients)))
+            strike = self._next()
+            while not self._look_after():
+                if time.monotonic() > until:
+                    raise Failed(f"not done within {seconds:g} s: {self._told}; see {self._logs}")
+                if self._more() and strike():
+                    self._strike()
+                    strike = self._next()
+                time.sleep(0.02)
+            self._go_home()
+        if self.kills.armed:
+            raise Failed(f"never reached: {', '.join(sorted(self.kills.armed))}; see {self._logs}")
+
+    def _more(self) -> bool:
+        """Whether there is a kill left; few while clients are still joining, so that most fall on work."""
+        done = sum(self.kills.done.values())
+        return done < (self.kills.moments if self._begun else self.kills.moments // 8)
+
+    def _next(self) -> Callable[[], bool]:
+        """Whether it is time for the next kill: mostly soon after clients are back at work, sometimes before."""
+        pause = self.kills.random.uniform(0.0, self.kills.seconds)
+        at_work = self.kills.random.random() < 0.75
+        log = self._logs / "server.log"
+        serving, begin = log.stat().st_size, time.monotonic()
+        woken: list[float] = [] if at_work else [begin]
+
+        def due() -> bool:
+            if not woken and log.stat().st_size > serving:
+                woken.append(time.monotonic())
+            return bool(woken) and time.monotonic() >= woken[0] + pause * (0.2 if at_work else 1.0)
+
+        return due
+
+    # -- the server ----------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Starts the server, as often as it dies on its way up."""
+        while True:
+            if self._server is not None:
+                self._server.control.__exit__(None, None, None)
+            log = self._logs / "server.log"
+            self._log_read = log.stat().st_size if log.exists() else 0
+            try:
+                server = ServerProcess(
+                    self.directory / "server",
+                    log,
+                    listen=self._listen,
+                    operator=self._operator,
+                    env={VARIABLE: self.kills.text},
+                )
+            except PufError as error:
+                code = re.search(r"ended with code (-?\d+)", error.message)
+                if code is None or int(code.group(1)) != -signal.SIGKILL:
+                    raise Failed(f"the server does not start: {error.message}") from None
+                self._note_failpoint()
+                continue
+            self._server = server
+            self._stack.callback(server.end)
+            self._listen, self._operator = server.address, f"127.0.0.1:{server.operator_port}"
+            return
+
+    def _note_failpoint(self) -> None:
+        """Which failpoint it was, by the last line of the dead."""
+        text = (self._logs / "server.log").read_bytes()[self._log_read :].decode(errors="replace")
+        hits = [line for line in map(_json, text.splitlines()) if line.get("event") == "failpoint"]
+        if not hits or hits[-1]["action"] != "kill":
+            raise Failed(f"the server was killed by nobody knows whom; see {self._logs / 'server.log'}")
+        self.kills.fired(hits[-1]["name"])
+        left = sum(map(len, self.kills.armed.values()))
+        self._say(f"died at {hits[-1]['name']}, {left} to go; {self._told}")
+
+    # -- clients -------------------------------------------------------------------------------------------------------
+
+    def _start_fleet(self, shards: set[int]) -> None:
+        assert self._server is not None
+        self._started += 1
+        log = self._logs / f"fleet-{self._started}.log"
+        absent = [i for i in range(self._plan.clients) if i not in shards]
+        process = fleet(self._plan, self._server, self.directory / "clients", log, without=absent)
+        self._stack.callback(_kill_group, process)
+        self._fleet = process
+        self._clients |= {i: _Client(0) for i in shards}
+
+    def _start_client(self, shard: int) -> None:
+        assert self._server is not None
+        self._started += 1
+        words = [program("puf-client"), "run", "--server", self._server.address, "--log-format", "json"]
+        words += ["--state", str(self.directory / "clients"), "--name", client_name(shard)]
+        words += ["--shard", f"{shard}/{self._plan.clients}", *data_flags(self._plan)]
+        process = Process(words, self._logs / f"single-{self._started}" / f"{client_name(shard)}.log")
+        self._stack.callback(_kill_group, process)
+        self._clients[shard] = _Client(process.pid, process)
+
+    def _find_children(self) -> bool:
+        """Numbers of the fleet's children, which it forks in the order of their shards."""
+        mine = sorted(i for i, c in self._clients.items() if c.process is None)
+        if self._fleet is None or all(self._clients[i].pid for i in mine):
+            return True
+        children = Path(f"/proc/{self._fleet.pid}/task/{self._fleet.pid}/children")
+        found = sorted(map(int, children.read_text().split())) if children.exists() else []
+        if len(found) != len(mine):
+            return False
+        for shard, pid in zip(mine, found, strict=True):
+            self._clients[shard].pid = pid
+        return True
+
+    # -- looking after all of them -------------------------------------------------------------------------------------
+
+    def _look_after(self) -> bool:
+        """Restarts the dead, lets the leaver ask when it is time. True when its ticket is completed."""
+        server = self._server
+        assert server is not None
+        if server.code is not None:
+            if server.code != -signal.SIGKILL:
+                raise Failed(f"the server ended with code {server.code}: {server.tail()}")
+            self._note_failpoint()
+            self._serve()
+            return False
+        for shard, client in list(self._clients.items()):
+            code = client.process.code if client.process is not None else None
+            if code == Exit.FORGOTTEN and shard == TARGET:
+                del self._clients[shard]
+            elif code is not None:
+                raise Failed(
+                    f"{client_name(shard)} ended with code {code}: {client.process.tail() if client.process else ''}"
+                )
+        self._find_children()
+        if self._leaving is not None:
+            if self._leaving.code is None:
+                return False
+            if self._leaving.code != Exit.OK:
+                raise Failed(f"the leaver ended with code {self._leaving.code}: {self._leaving.tail(12)}")
+            return True
+        try:
+            status = server.control.status()
+        except PufError:
+            return False
+        self._begun = self._begun or status.position.round > 0 or status.HasField("round")
+        self._told = f"round {status.position.round} of {status.rounds_planned}, {status.waiting_for}"
+        if status.rounds_trained >= status.rounds_planned and status.position.phase == fed.PHASE_IDLE:
+            words = unlearn_command(
+                self._plan, server, self.directory / "clients", TARGET, *_STRONG, "--log-format", "json"
+            )
+            self._leaving = Process(words, self._logs / "leaver.log")
+            self._stack.callback(_kill_group, self._leaving)
+        return False
+
+    def _go_home(self) -> None:
+        """The operator stops it; whoever is in the way of a failpoint that is still armed dies once more."""
+        assert self._server is not None
+        try:
+            self._server.control.stop()
+            self._server.wait(60)
+        except PufError as error:
+            raise Failed(f"the server does not stop: {error.message}") from None
+        if self._server.code != Exit.OK:
+            raise Failed(f"the server ended with code {self._server.code} after stop: {self._server.tail()}")
+
+    # -- killing -------------------------------------------------------------------------------------------------------
+
+    def _strike(self) -> None:
+        assert self._server is not None
+        if not self._find_children():
+            return
+        victim = self.kills.victim(self._leaving is not None)
+        if victim == "server":
+            self._server.send(signal.SIGKILL)
+            self._server.wait(30)
+            self._serve()
+        elif victim == "fleet":
+            self._kill_fleet()
+        else:
+            shard = TARGET if victim == "target" else self.kills.random.randrange(self._plan.clients)
+            if not self._kill_client(shard):
+                return
+        self.kills.done[victim] += 1
+        self._say(f"{sum(self.kills.done.values())} kills, the last of the {victim}; {self._told}")
+
+    def _kill_client(self, shard: int) -> bool:
+        client = self._clients.get(shard)
+        if client is None or not _alive(client.pid):
+            return False
+        os.kill(client.pid, signal.SIGKILL)
+        if client.process is not None:
+            client.process.wait(30)
+        self._start_client(shard)
+        return True
+
+    def _kill_fleet(self) -> None:
+        """All of its processes at once, so that nobody says goodbye."""
+        if self._fleet is None:
+            return
+        shards = {i for i, c in self._clients.items() if c.process is None and (_alive(c.pid) or i != TARGET)}
+        _kill_group(self._fleet)
+        self._clients = {i: c for i, c in self._clients.items() if c.process is not None}
+        self._fleet = None
+        if shards:
+            self._start_fleet(shards)
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process lives; one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (OSError, IndexError):
+        return False
+
+
+def _kill_group(process: Process) -> None:
+    if process.code is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+
+
+def _json(line: str) -> dict[str, str]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

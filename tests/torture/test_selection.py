@@ -1,0 +1,45 @@
+"""A few failpoints of `make torture`, one per kind of damage, and one client killed in its unlearning round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.torture.checks import judge
+from tests.torture.harness import KAPPA, ONCE, TARGET, Federation, Kills, scenarios, setting
+
+from puf_lab.local import LocalFederation
+from puf_server.failpoints import POINTS
+
+pytestmark = pytest.mark.e2e
+
+CHOSEN = (
+    "booking.after",
+    "fold.middle",
+    "commit.train.before",
+    "ticket.after_persist",
+    "commit.unlearn.before",
+    "commit.unlearn.after",
+    "completion.before",
+)
+
+
+@pytest.mark.timeout(280)
+def test_a_server_killed_at_these_points_ends_with_the_weights_of_one_that_was_not(tmp_path: Path) -> None:
+    plan = setting(2)
+    with LocalFederation(plan, tmp_path / "local") as undisturbed:
+        undisturbed.train()
+        undisturbed.forget([TARGET], mode="regular", kappa=KAPPA)
+        digests = tuple(m.digest for m in undisturbed.state.models.values())
+    kills = Kills(armed={name: ["kill"] for name in CHOSEN})
+    Federation(tmp_path / "killed", kills, plan).run(240)
+    assert kills.done == dict.fromkeys(CHOSEN, 1)
+    outcome = judge(tmp_path / "killed")
+    assert outcome.digests == digests
+    assert outcome.acknowledged >= 2 * plan.clients
+
+
+def test_every_failpoint_is_in_the_plan() -> None:
+    planned = scenarios()
+    assert planned.keys() == POINTS.keys()
+    assert all(len(actions) == (1 if name in ONCE else 2) for name, actions in planned.items())
