@@ -1,0 +1,424 @@
+"""What must hold. Written against the promises, not against the core's own helpers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from puf_server.core.state import Kind, MemberStatus, ModelStatus, ModelVersion, RoundPhase, State, Ticket, TicketState
+from puf_server.store import VOLATILE, spool_name
+from tests.sim.disk import model_name
+from tests.sim.weights import Contribution, Weights
+
+if TYPE_CHECKING:
+    from tests.sim.disk import SimStore
+    from tests.sim.server import Header
+
+__all__ = ["Checker", "Violation"]
+
+_S = TicketState
+ARROWS = {
+    (_S.PENDING, _S.SCHEDULED),
+    (_S.SCHEDULED, _S.PENDING),
+    (_S.SCHEDULED, _S.APPLIED),
+    # Nothing to forget, or nobody left to retain.
+    (_S.PENDING, _S.APPLIED),
+    (_S.APPLIED, _S.RECOVERING),
+    (_S.APPLIED, _S.COMPLETED),
+    (_S.RECOVERING, _S.COMPLETED),
+    (_S.PENDING, _S.FAILED),
+    (_S.PENDING, _S.WITHDRAWN),
+    # A failed request that was asked again, or taken back.
+    (_S.FAILED, _S.WITHDRAWN),
+}
+PERSISTENT = [f.name for f in fields(State) if f.name not in VOLATILE]
+
+
+class Violation(AssertionError):
+    """A promise is broken."""
+
+
+@dataclass(frozen=True)
+class Acked:
+    client: str
+    membership: int
+    number: int
+    attempt: int
+    part: str
+    digest: str
+
+
+class Checker:
+    def __init__(self) -> None:
+        self.store: SimStore
+        # Samples that each request names, by (client, request key); the clients tell.
+        self.named: dict[tuple[str, str], frozenset[int]] = {}
+        self.lineage: dict[int, Weights] = {}
+        self.commits: list[str] = []
+        self.steps = 0
+        self._last: State | None = None
+        self._acked: dict[Acked, str] = {}
+        self._attempts: dict[tuple[int, int], tuple[object, ...]] = {}
+        self._scales: dict[tuple[int, int, str], tuple[object, ...]] = {}
+        self._applied: Counter[str] = Counter()
+        self._audited: Counter[tuple[str, str]] = Counter()
+        # Retained updates that the unlearning round needed when it closed.
+        self._others = 0
+        # Memberships that are gone for good, with the version that let them go.
+        self._forgotten: dict[tuple[str, int], int] = {}
+
+    # -- after every transaction ---------------------------------------------------------------------------------------
+
+    def transaction(self, before: State | None, after: State) -> None:
+        self.steps += 1
+        if before is None:
+            self.lineage[0] = self.store.weights(after.models[0])
+            self._last = after
+            return
+        self._numbers(before, after)
+        for event in after.notes:
+            if event.event.startswith("ticket."):
+                self._audited[str(event.facts["ticket"]), event.event] += 1
+        if before.tickets is not after.tickets:
+            self._tickets(before, after)
+        if after.version != before.version:
+            self._commit(before, after)
+        if before.members is not after.members:
+            self._members(before, after)
+        self._round(before, after)
+        if before.models is not after.models:
+            self._models(before, after)
+        self._last = after
+
+    def survived(self) -> None:
+        """What a new process finds is what the last transaction left."""
+        loaded = self.store.load()
+        for name in PERSISTENT:
+            _require(getattr(loaded, name) == getattr(self._last, name), f"{name} changed over a restart")
+
+    def files(self, state: State) -> None:
+        """Every file that a record names is there, and none that no record may name."""
+        current = state.round
+        for key in current.received if current is not None else ():
+            assert current is not None
+            _require(spool_name(current, key) in self.store.spool, f"the acknowledged update {key} was lost")
+        names = {model_name(m) for m in state.models.values() if m.status is not ModelStatus.DELETED}
+        _require(names <= self.store.models.keys(), f"model files are lost: {names - self.store.models.keys()}")
+        coming = f"v{state.version + 1:06d}-"
+        left = {name for name in self.store.models.keys() - names if not name.startswith(coming)}
+        _require(not left, f"deleted models are still on disk: {left}")
+
+    def _numbers(self, before: State, after: State) -> None:
+        _require(after.version - before.version in (0, 1), "versions jump")
+        _require(after.number - before.number in (0, 1), "round numbers jump")
+        _require((after.version > before.version) == (after.number > before.number), "a round is a version")
+        _require(before.records.items() <= after.records.items(), "records of committed rounds change")
+        _require(after.surveys >= before.surveys and after.trained >= before.trained, "counters run backwards")
+        if after.number == before.number:
+            _require(after.attempt >= before.attempt, "attempts run backwards")
+
+    def _tickets(self, before: State, after: State) -> None:
+        _require(before.tickets.keys() <= after.tickets.keys(), "a ticket vanished")
+        noted = Counter((str(n.facts.get("ticket")), n.event) for n in after.notes)
+        for ticket_id, ticket in after.tickets.items():
+            old = before.tickets.get(ticket_id)
+            if old is ticket:
+                continue
+            path = ticket.history
+            if old is None:
+                _require(path[0].state is _S.PENDING, f"{ticket_id} does not start as pending")
+                _require(noted[ticket_id, "ticket.filed"] == 1, f"filing {ticket_id} is not in the audit log")
+                new = path[1:]
+                start = _S.PENDING
+            else:
+                _require(path[: len(old.history)] == old.history, f"the history of {ticket_id} was rewritten")
+                new, start = path[len(old.history) :], old.state
+                _require(
+                    (old.client, old.membership, old.scope, old.mode, old.kappa, old.eta_u, old.forget_samples)
+                    == (
+                        ticket.client,
+                        ticket.membership,
+                        ticket.scope,
+                        ticket.mode,
+                        ticket.kappa,
+                        ticket.eta_u,
+                        ticket.forget_samples,
+                    ),
+                    f"{ticket_id} asks for something else now",
+                )
+            for step in new:
+                _require((start, step.state) in ARROWS, f"{ticket_id} went from {start} to {step.state}")
+                if step.state is _S.FAILED:
+                    _require(bool(step.note), f"{ticket_id} failed without a reason")
+                    who = (ticket.client, ticket.membership)
+                    _require(who not in self._forgotten, f"{ticket_id} failed though {who} is forgotten")
+                start = step.state
+            _require(start is ticket.state, f"{ticket_id} is {ticket.state}, its history says {start}")
+            for state, times in Counter(step.state for step in new).items():
+                _require(noted[ticket_id, f"ticket.{state}"] == times, f"{ticket_id}: {state} is not in the audit log")
+        scheduled = {t.id for t in after.tickets.values() if t.state is _S.SCHEDULED}
+        _require(scheduled == set(after.episode.tickets if after.episode else ()), "scheduled is not the episode")
+
+    def _round(self, before: State, after: State) -> None:
+        current, old = after.round, before.round
+        if current is None or current is old:
+            if current is None and old is not None and after.number == before.number:
+                self._void(old.number, old.attempt)
+            return
+        ident = (current.number, current.attempt)
+        if old is not None and (old.number, old.attempt) != ident and after.number == before.number:
+            self._void(old.number, old.attempt)
+        _require(current.number == after.number + 1, "a round is not the next one")
+        terms = (current.base, current.kind, current.denominator, current.lr)
+        _require(self._attempts.setdefault(ident, terms) == terms, f"attempt {ident} was used with another base")
+        for slot in current.slots:
+            samples = slot.samples if current.denominator is not None else 0
+            fixed = (slot.scale, slot.flip, samples, slot.membership, slot.negated, slot.ticket)
+            known = self._scales.setdefault((*ident, slot.key), fixed)
+            _require(known == fixed, f"attempt {ident} was used with another scale for {slot.key}")
+            _require(slot.negated == (slot.scale < 0), f"{slot.key}: sign and side differ")
+        if old is not None and ident == (old.number, old.attempt):
+            out = _out(after)
+            for key in old.received.keys() - current.received.keys():
+                name = key.split("/")[0]
+                member = after.members[name]
+                gone = name in out or any(
+                    t.client == name and t.id not in before.tickets for t in after.tickets.values()
+                )
+                _require(gone, f"the acknowledged update {key} was dropped")
+                self._settle(name, member.membership, *ident, "its client asked to be forgotten")
+        if current.kind is not Kind.UNLEARN:
+            out = _out(after)
+            _require(not any(s.client in out for s in current.slots), "a client that asked has ordinary work")
+            _require(not any(s.ticket or s.negated for s in current.slots), "an ordinary round has targets")
+        else:
+            _require(any(s.negated for s in current.slots), "an unlearning round without a target")
+            _require(after.episode is not None, "an unlearning round without its episode")
+            if after.episode is not None:
+                _require(set(current.tickets) == set(after.episode.tickets), "round and episode differ")
+        if current.kind is Kind.UNLEARN and current.phase is RoundPhase.FOLDING:
+            possible = [m for m in after.members.values() if m.trains and m.name not in _out(after)]
+            self._others = min(self.store.config.forgetting.min_retained, len(possible))
+        for slot in current.slots:
+            _require((slot.client, slot.membership) not in self._forgotten, f"{slot.client} has work, but is forgotten")
+
+    def _members(self, before: State, after: State) -> None:
+        for name, member in after.members.items():
+            old = before.members.get(name)
+            if old is None:
+                _require(member.membership == 1, f"{name} starts with membership {member.membership}")
+                continue
+            _require(member.samples >= 0, f"{name} has {member.samples} samples")
+            _require(member.generation >= old.generation, f"sessions of {name} run backwards")
+            change = (old.status, member.status)
+            if member.membership != old.membership:
+                _require(old.status is MemberStatus.READMITTED, f"{name} came back without the operator's word")
+                _require(member.membership == old.membership + 1, f"{name}: membership jumps")
+            elif change[0] is not change[1]:
+                allowed = {
+                    (MemberStatus.ACTIVE, MemberStatus.FORGOTTEN),
+                    (MemberStatus.FORGOTTEN, MemberStatus.READMITTED),
+                }
+                _require(change in allowed, f"{name} went from {old.status} to {member.status}")
+            if member.status is MemberStatus.FORGOTTEN and old.status is MemberStatus.ACTIVE:
+                mine = [t for t in after.tickets.values() if (t.client, t.membership) == (name, member.membership)]
+                done = (_S.APPLIED, _S.RECOVERING, _S.COMPLETED)
+                asked = any(t.scope == "client" and t.state in done for t in mine)
+                _require(asked, f"{name} was forgotten without having asked")
+                self._forgotten[name, member.membership] = after.version
+
+    # -- a commit ------------------------------------------------------------------------------------------------------
+
+    def _commit(self, before: State, after: State) -> None:
+        current, model = before.round, after.models[after.version]
+        _require(current is not None and current.phase is RoundPhase.FOLDING, "a commit of what was not closed")
+        assert current is not None
+        weights = self.store.weights(model)
+        self.lineage[after.version] = weights
+        self.commits.append(f"{current.number}:{current.kind}:{weights.digest[:12]}")
+        base = self.lineage[0 if current.kind is Kind.RESET else before.version]
+        _require(weights.base == base.digest, "a model does not start from the one before it")
+        got = {(c.update.client, c.update.membership, c.update.part): c for c in weights.contributions}
+        want = {
+            (s.client, s.membership, str(s.part)): current.received[s.key].digest
+            for s in current.slots
+            if s.key in current.received
+        }
+        _require(len(got) == len(weights.contributions), "an update was folded twice")
+        _require({k: c.update.digest for k, c in got.items()} == want, "the sum is not of what the round holds")
+        self._counted(current.number, current.attempt, got)
+        out = _out(before)
+        for who, c in ((k[:2], c) for k, c in got.items()):
+            _require(who not in self._forgotten, f"{who} is forgotten, and folded in round {current.number}")
+            _require(c.update.round == current.number, "an update of another round was folded")
+            if not c.ticket:
+                _require(who[0] not in out, f"{who[0]} asked to be forgotten, and an ordinary update was folded")
+            self._samples(before, c)
+        applied = {
+            t.id
+            for t in after.tickets.values()
+            if t.applied_round == after.number and t.state is not _S.PENDING and before.tickets[t.id].waiting
+            and t.method != "none"
+        }  # fmt: skip
+        if current.kind is Kind.UNLEARN:
+            self._unlearned(before, after, weights, applied)
+        else:
+            _require(not any(c.negated for c in weights.contributions), "an ordinary round negates somebody")
+            _require(current.kind is Kind.RESET or not applied, "a ticket was applied without its round")
+        if current.kind is Kind.RESET:
+            _require(bool(applied), "the model was reset for nobody")
+            _require(not weights.contributions and not weights.totals, "a reset that is not w_0")
+            lost = [
+                m.name
+                for m in before.members.values()
+                if m.status is MemberStatus.ACTIVE and m.first_round and m.name not in out
+            ]
+            _require(not lost, f"the reset destroyed the work of {lost}")
+        if current.kind in (Kind.TRAIN, Kind.RECOVER):
+            _require(bool(weights.contributions), "a round of nobody was committed")
+
+    def _unlearned(self, before: State, after: State, weights: Weights, applied: set[str]) -> None:
+        current = before.round
+        assert current is not None
+        _require(applied == set(current.tickets), f"the round was for {current.tickets}, applied were {applied}")
+        _require(bool(applied), "an unlearning round for nobody")
+        for slot in current.slots:
+            if slot.ticket:
+                _require(slot.key in current.received, f"committed without {slot.key} of {slot.ticket}")
+        for ticket_id in applied:
+            ticket = after.tickets[ticket_id]
+            mine = [c for c in weights.contributions if c.ticket == ticket_id]
+            negated = [c for c in mine if c.negated]
+            _require(len(negated) == 1, f"{ticket_id} has {len(negated)} negated contributions")
+            self._applied[ticket_id] += 1
+            _require(self._applied[ticket_id] == 1, f"{ticket_id} was applied {self._applied[ticket_id]} times")
+            if ticket.kappa is not None:
+                _require(abs(float(negated[0].amount) + ticket.kappa) < 1e-9, f"{ticket_id}: another strength")
+            parts = sorted(c.update.part for c in mine)
+            wanted = {"client": ["main"], "samples": ["forget", "retain"] if ticket.mode == "regular" else ["forget"]}
+            _require(parts == wanted[ticket.scope], f"{ticket_id} came with parts {parts}")
+        if any(after.tickets[t].mode == "regular" for t in applied):
+            others = sum(not c.ticket for c in weights.contributions)
+            _require(others >= self._others, "a lone target's update can be computed from the models")
+
+    def _samples(self, before: State, c: Contribution) -> None:
+        """Samples that somebody asked to forget reach no later sum but with a minus."""
+        for ticket in before.tickets.values():
+            if (ticket.client, ticket.membership) != (c.update.client, c.update.membership):
+                continue
+            if ticket.scope != "samples" or ticket.state is _S.WITHDRAWN:
+                continue
+            ids = self.named[ticket.client, ticket.request_key]
+            if c.update.part == "forget" and c.ticket == ticket.id:
+                _require(c.update.ids == ids, f"{ticket.id}: other samples were negated")
+            elif not c.negated:
+                _require(not ids & c.update.ids, f"samples of {ticket.id} were trained again")
+
+    # -- models --------------------------------------------------------------------------------------------------------
+
+    def _models(self, before: State, after: State) -> None:
+        _require(before.models.keys() <= after.models.keys(), "a model's record vanished")
+        for version, model in after.models.items():
+            old = before.models.get(version)
+            if old is not None and old.status is ModelStatus.DELETED:
+                _require(model.status is ModelStatus.DELETED, f"model {version} came back")
+        _require(after.models[after.version].status is not ModelStatus.DELETED, "the newest model was deleted")
+        for ticket in after.tickets.values():
+            old_ticket = before.tickets.get(ticket.id)
+            if ticket.state is _S.COMPLETED and (old_ticket is None or old_ticket.state is not _S.COMPLETED):
+                self._completed(after, ticket)
+
+    def _completed(self, after: State, ticket: Ticket) -> None:
+        """Models that knew the client, from before it was forgotten, are gone when its ticket is complete."""
+        if ticket.version_unlearned is None:
+            return
+        who = (ticket.client, ticket.membership)
+        for version, model in after.models.items():
+            if version < ticket.version_unlearned and who in self.lineage[version].knows:
+                _require(model.status is ModelStatus.DELETED, f"model {version} knew {who} and outlived {ticket.id}")
+
+    def served(self, state: State, name: str, model: ModelVersion) -> None:
+        _require(model.status is not ModelStatus.DELETED, f"deleted model {model.version} was served")
+        mine = [t for t in state.tickets.values() if t.client == name]
+        if model.status is ModelStatus.WITHDRAWN:
+            owner = any(model.version in (t.version_before, t.version_unlearned, t.version_recovered) for t in mine)
+            _require(owner, f"withdrawn model {model.version} was served to {name}")
+        if state.members[name].status is not MemberStatus.ACTIVE:
+            owner = any(model.version in (t.version_before, t.version_unlearned, t.version_recovered) for t in mine)
+            _require(owner, f"{name} is forgotten and got model {model.version}")
+
+    # -- acknowledged updates ------------------------------------------------------------------------------------------
+
+    def acknowledged(self, name: str, h: Header) -> None:
+        key = Acked(name, h.membership, h.number, h.attempt, str(h.part), h.update.digest)
+        current = self._last.round if self._last is not None else None
+        received = current.received.get(f"{name}/{h.part}") if current is not None else None
+        kept = current is not None and (current.number, current.attempt) == (h.number, h.attempt)
+        # The transaction that booked it may have ended its round as well.
+        self._acked[key] = "" if kept and received is not None and received.digest == key.digest else "void"
+
+    def _counted(self, number: int, attempt: int, got: dict[tuple[str, int, str], Contribution]) -> None:
+        for key, fate in self._acked.items():
+            if (key.number, key.attempt) == (number, attempt):
+                counted = got.get((key.client, key.membership, key.part))
+                if counted is not None and counted.update.digest == key.digest:
+                    _require(not fate, f"{key} counts, but was {fate}")
+                    self._acked[key] = "counted"
+                else:
+                    _require(bool(fate), f"{key} was acknowledged and is not in the sum")
+
+    def _void(self, number: int, attempt: int) -> None:
+        for key, fate in self._acked.items():
+            if (key.number, key.attempt) == (number, attempt) and not fate:
+                self._acked[key] = "void"
+
+    def _settle(self, name: str, membership: int, number: int, attempt: int, fate: str) -> None:
+        for key, known in self._acked.items():
+            who = (key.client, key.membership, key.number, key.attempt)
+            if who == (name, membership, number, attempt) and not known:
+                self._acked[key] = fate
+
+    # -- at the end ----------------------------------------------------------------------------------------------------
+
+    def ended(self, state: State) -> None:
+        loaded = self.store.load()
+        for name in PERSISTENT:
+            _require(getattr(loaded, name) == getattr(state, name), f"{name} in memory is not {name} on disk")
+        for ticket in state.tickets.values():
+            _require(not ticket.open, f"{ticket.id} is still {ticket.state}")
+            _require(self._audited[ticket.id, "ticket.filed"] == 1, f"{ticket.id} was filed twice")
+            for step, times in Counter(s.state for s in ticket.history[1:]).items():
+                audited = self._audited[ticket.id, f"ticket.{step}"]
+                _require(audited == times, f"{ticket.id}: {step} {times} times, {audited} in the audit log")
+        open_round = (state.round.number, state.round.attempt) if state.round else None
+        for key, fate in self._acked.items():
+            _require(bool(fate) or (key.number, key.attempt) == open_round, f"{key} was acknowledged and never counted")
+        newest = self.lineage[state.version]
+        for who, version in self._forgotten.items():
+            for later in range(version + 1, state.version + 1):
+                inside = any((c.update.client, c.update.membership) == who for c in self.lineage[later].contributions)
+                _require(not inside, f"{who} is in model {later}, after having been forgotten")
+            plus, minus = newest.totals.get(who, (0, 0))
+            _require(not plus or minus < 0 or self._by_reset(state, who), f"{who} was forgotten without a minus")
+
+    def _by_reset(self, state: State, who: tuple[str, int]) -> bool:
+        return any((t.client, t.membership) == who and t.method == "reset" for t in state.tickets.values())
+
+
+def _out(state: State) -> set[str]:
+    """Clients that asked and were not served yet; a request for everything that failed stands until it is taken back."""
+    return {
+        t.client
+        for t in state.tickets.values()
+        if t.membership == state.members[t.client].membership
+        and (
+            t.state in (_S.PENDING, _S.SCHEDULED)
+            or (t.state is _S.FAILED and t.scope == "client")
+        )
+    }  # fmt: skip
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise Violation(what)

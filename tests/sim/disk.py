@@ -1,0 +1,129 @@
+"""What survives a crash. Records go through the real store's own adapters to text and back; files are exact books."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from puf_common.errors import Corrupted, Unavailable
+from puf_server import store as real
+from puf_server.core.config import FederationConfig
+from puf_server.core.state import ModelStatus, ModelVersion, Note, Round, State
+from puf_server.store import spool_name
+from tests.sim.weights import Update, Weights
+
+__all__ = ["Crash", "SimStore"]
+
+
+class Crash(BaseException):
+    """The server's process dies here."""
+
+
+class SimStore:
+    """Stands in for puf_server.store.Store under the engine."""
+
+    manifest = None
+
+    def __init__(
+        self,
+        config: FederationConfig,
+        strikes: Callable[[str], bool],
+        watch: Callable[[State | None, State], None],
+    ) -> None:
+        self.config = config
+        self.models: dict[str, Weights] = {}
+        self.spool: dict[str, Update] = {}
+        self.audit: list[tuple[float, str, dict[str, Any]]] = []
+        self._meta: dict[str, str] = {}
+        self._tables: dict[str, dict[Any, str]] = {table: {} for table in real._MANY}
+        self._strikes = strikes
+        self._watch = watch
+
+    def load(self) -> State:
+        values: dict[str, Any] = {name: json.loads(self._meta[name]) for name in real._SCALARS}
+        values |= {name: adapter.validate_json(self._meta[name]) for name, adapter in real._SINGLES.items()}
+        for table, adapter in real._MANY.items():
+            rows = sorted(self._tables[table].items())
+            values[table] = {key: adapter.validate_json(body) for key, body in rows}
+        return State(**values)
+
+    def save(self, before: State | None, after: State) -> None:
+        """One transaction, by the same rule of difference as the real store's: all of it or nothing."""
+        names = (*real._SCALARS, *real._SINGLES, *real._MANY)
+        changed = [n for n in names if before is None or getattr(before, n) is not getattr(after, n)]
+        if not changed and not after.notes:
+            return
+        if self._strikes("disk_full"):
+            raise Unavailable("the state cannot be written: disk full")
+        if self._strikes("crash_before_save"):
+            raise Crash("before a transaction")
+        for name in changed:
+            value = getattr(after, name)
+            if name in real._SCALARS:
+                self._meta[name] = json.dumps(value)
+            elif name in real._SINGLES:
+                self._meta[name] = real._SINGLES[name].dump_json(value).decode()
+            else:
+                old = getattr(before, name) if before is not None else {}
+                table, adapter = self._tables[name], real._MANY[name]
+                for key, record in value.items():
+                    if old.get(key) is not record:
+                        table[key] = adapter.dump_json(record).decode()
+                for key in old:
+                    if key not in value:
+                        del table[key]
+        self._append(after.notes)
+        self._watch(before, after)
+        if self._strikes("crash_after_save"):
+            raise Crash("after a transaction, before its reply")
+
+    def _append(self, notes: tuple[Note, ...]) -> None:
+        for note in notes:
+            self.audit.append((note.at, note.event, json.loads(json.dumps(dict(note.facts)))))
+
+    def require_models(self, state: State) -> None:
+        for model in state.models.values():
+            if model.status is not ModelStatus.DELETED and self.models[model_name(model)].digest != model.digest:
+                raise Corrupted(f"model {model.version} is damaged")
+
+    def damaged(self, current: Round | None) -> dict[str, str]:
+        """Booked updates whose files are not what was booked."""
+        received = current.received if current is not None else {}
+        return {
+            key: "missing or damaged"
+            for key, update in received.items()
+            if current is not None and getattr(self.spool.get(spool_name(current, key)), "digest", "") != update.digest
+        }
+
+    def sweep(self, state: State, *, everything: bool = False) -> None:
+        """The real store's rule, on dictionaries."""
+        coming = f"v{state.version + 1:06d}-"
+        models = {model_name(m) for m in state.models.values() if m.status is not ModelStatus.DELETED}
+        self.models = {
+            name: w for name, w in self.models.items() if name in models or (not everything and name.startswith(coming))
+        }
+        wanted: set[str] = set()
+        on_its_way: tuple[str, ...] = ()
+        if state.round is not None:
+            wanted = {spool_name(state.round, key) for key in state.round.received}
+            on_its_way = tuple(spool_name(state.round, slot.key, "") for slot in state.round.missing)
+        self.spool = {
+            name: u
+            for name, u in self.spool.items()
+            if name in wanted or (not everything and name.startswith(on_its_way))
+        }
+
+    def weights(self, model: ModelVersion) -> Weights:
+        return self.models[model_name(model)]
+
+    def close(self) -> None:
+        """Nothing to close: a crash does not either."""
+
+
+def model_name(model: ModelVersion) -> str:
+    return file_name(model.version, model.digest)
+
+
+def file_name(version: int, digest: str) -> str:
+    return f"v{version:06d}-{digest[:16]}"

@@ -1,0 +1,127 @@
+"""What a seed decides before anything happens: a federation, and a random subset of faults (swarm testing)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+
+from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
+
+__all__ = ["FAULTS", "Scenario", "calm", "draw"]
+
+# Name: how often it strikes per opportunity where a seed has activated it.
+FAULTS: Mapping[str, float] = {
+    "drop_request": 0.06,
+    "drop_reply": 0.06,
+    "duplicate": 0.06,
+    "slow_network": 0.10,
+    "slow_training": 0.10,
+    "crash_server": 0.25,
+    "crash_before_save": 0.004,
+    "crash_after_save": 0.01,
+    "crash_in_fold": 0.15,
+    "crash_in_upload": 0.03,
+    "sweep_in_upload": 0.10,
+    "disk_full": 0.02,
+    "overflow": 0.05,
+    "crash_client": 0.25,
+    "freeze_client": 0.20,
+    "leave": 0.15,
+    "decline": 0.05,
+    "crash_owner": 0.15,
+    "pause": 0.20,
+    "stop": 0.10,
+    "extend": 0.15,
+    "readmit": 0.50,
+    "stubborn": 0.50,
+    "latecomers": 0.50,
+    "withdraw": 0.40,
+    "ask_twice": 0.40,
+    "everybody_asks": 0.10,
+}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    seed: int
+    config: FederationConfig
+    clients: int
+    evaluators: int
+    # Chance that a client asks to be forgotten at any of its opportunities.
+    requests: float
+    chaos_seconds: float
+    faults: Mapping[str, float]
+
+
+def draw(seed: int) -> Scenario:
+    rng = Random(f"scenario {seed}")
+    clients = rng.randint(1, 6)
+    heartbeat = rng.choice([10.0, 20.0, 30.0])
+    plan = Plan(
+        rounds=rng.randint(1, 8),
+        min_clients=rng.randint(1, clients),
+        start_clients=rng.choice([0, clients]),
+        participation=rng.choice([1.0, 1.0, 0.7, 0.4]),
+        quorum=rng.choice([0.3, 0.5, 1.0]),
+        deadline_seconds=rng.choice([0.0, 0.0, 120.0, 400.0]),
+        absent_seconds=heartbeat * rng.choice([2.0, 3.0, 6.0]),
+        heartbeat_seconds=heartbeat,
+        evaluate_every=rng.choice([0, 1, 3]),
+        survey_seconds=rng.choice([60.0, 300.0]),
+        max_evaluators=rng.choice([2, 100]),
+        keep_models=rng.choice([0, 1, 3]),
+    )
+    special = rng.random() < 0.8
+    forgetting = Forgetting(
+        mode="special" if special and rng.random() < 0.3 else "regular",
+        flip=rng.choice(["client", "server"]),
+        kappa=rng.choice([0.5, 2.0]),
+        max_total_kappa=rng.choice([4.0, 8.0]),
+        special_allowed=special,
+        retained_rate=rng.choice([1.0, 0.5]),
+        deadline_days=rng.choice([0.005, 0.02, 30.0]),
+        recovery_ratio=rng.choice([0.8, 0.98]),
+        max_recovery_rounds=rng.randint(0, 4),
+        blind_recovery_rounds=rng.randint(0, 2),
+        recovery_days=rng.choice([0.01, 7.0]),
+        min_retained=rng.choice([0, 1, 1, 2]),
+        attempt_seconds=rng.choice([200.0, 900.0]),
+        measure_seconds=rng.choice([0.0, 60.0, 300.0]),
+        grace_days=rng.choice([0.0, 0.01, 7.0]),
+    )
+    share = rng.choice([0.0, 0.25, 0.5])
+    return Scenario(
+        seed=seed,
+        config=FederationConfig(id="sim", model="books", recipe=Recipe(seed=seed), plan=plan, forgetting=forgetting),
+        clients=clients,
+        evaluators=rng.choice([0, 0, 0, 1]),
+        requests=rng.choice([0.1, 0.3, 0.6]),
+        chaos_seconds=rng.choice([900.0, 1500.0]),
+        faults={name: rate for name, rate in FAULTS.items() if rng.random() < share},
+    )
+
+
+def calm(seed: int, faults: Mapping[str, float]) -> Scenario:
+    """A federation whose committed models depend on nothing but its clients' results: nobody is late, nobody missing.
+
+    Requests are filed one by one when the federation idles, so crashes may move them in time but not in order.
+    """
+    config = FederationConfig(
+        id="calm",
+        model="books",
+        recipe=Recipe(seed=seed),
+        plan=Plan(
+            rounds=3,
+            min_clients=4,
+            absent_seconds=3600.0,
+            heartbeat_seconds=20.0,
+            quorum=1.0,
+            evaluate_every=0,
+            survey_seconds=7200.0,
+        ),
+        forgetting=Forgetting(attempt_seconds=7200.0, max_recovery_rounds=3),
+    )
+    return Scenario(
+        seed=seed, config=config, clients=4, evaluators=0, requests=0.0, chaos_seconds=3000.0, faults=faults
+    )

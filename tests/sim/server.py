@@ -1,0 +1,370 @@
+"""The real engine behind requests. It dies between any two steps and comes back with what the disk kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from puf_common.errors import Forgotten, NotFound, PufError, Unavailable
+from puf_server.core import roster, rounds, surveys, tickets, versions, work
+from puf_server.core.state import (
+    MemberStatus,
+    ModelStatus,
+    ModelVersion,
+    Part,
+    Received,
+    Round,
+    State,
+    Sums,
+    Ticket,
+)
+from puf_server.engine import Engine, Folded
+from puf_server.store import Store, spool_name
+from tests.sim.disk import Crash, SimStore, file_name
+from tests.sim.weights import Update, Weights, folded, initial
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+__all__ = ["Header", "Leave", "SimServer"]
+
+T = TypeVar("T")
+_RETRY_SECONDS = 0.5
+_TICK_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Header:
+    membership: int
+    number: int
+    attempt: int
+    part: Part
+    base: int
+    samples: int
+    update: Update
+
+
+@dataclass(frozen=True)
+class Leave:
+    """The order to go home: `stopped` or `forgotten`."""
+
+    reason: str
+
+
+class SimEngine(Engine):
+    """Sums books instead of tensors; everything else is the real engine."""
+
+    def fold(self, current: Round) -> Folded:
+        state, store = self.state, cast(SimStore, self.store)
+        base = store.weights(state.models[current.base])
+        parts = []
+        for slot in current.slots:
+            if slot.key in current.received:
+                name = spool_name(current, slot.key)
+                if name not in store.spool:
+                    raise FileNotFoundError(name)
+                update = store.spool[name]
+                scale = slot.scale if slot.flip == "server" else update.applied_scale
+                parts.append((update, current.received[slot.key].samples, scale, slot.negated, slot.ticket))
+        ordinary = current.denominator is None
+        weights = folded(base, parts, current.denominator, self.config.plan.server_lr if ordinary else 1.0)
+        store.models[file_name(state.version + 1, weights.digest)] = weights
+        return Folded(current, weights.digest, 8)
+
+
+class SimServer:
+    def __init__(self, world: World, store: SimStore) -> None:
+        self.world = world
+        self.store = store
+        self.up = False
+        self.epoch = 0
+        self.crashes = 0
+        self.waiters: dict[str, Callable[[], None]] = {}
+        self._tokens = 0
+        self._folding = False
+        self._shown: tuple[object, ...] = ()
+        self._create()
+
+    def _create(self) -> None:
+        weights = initial()
+        model = ModelVersion(
+            version=0, round=0, digest=weights.digest, nbytes=8, status=ModelStatus.READY, created_at=self.world.now
+        )
+        self.store.models[file_name(0, weights.digest)] = weights
+        state = State(planned=self.store.config.plan.rounds, models={0: model})
+        self.store.save(None, state.note("federation.created", self.world.now))
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        if self.up:
+            return
+        self.epoch += 1
+        self.up, self._folding, self._shown = True, False, ()
+        self.world.checker.survived()
+        try:
+            self.engine = SimEngine(cast(Store, self.store), lambda: self.world.now, self._changed)
+        except Crash as crash:
+            self._die(crash)
+            return
+        except Unavailable:
+            self._die(Crash("the disk is full at start"))
+            return
+        self.world.log("server started")
+        self.world.checker.files(self.engine.state)
+        self._changed()
+        self._tick(self.epoch)
+
+    def crash(self, why: str) -> None:
+        if self.up:
+            self._die(Crash(why))
+
+    def _die(self, crash: Crash) -> None:
+        self.world.log(f"server crashed: {crash}")
+        self.up = False
+        self.crashes += 1
+        self.waiters.clear()
+        self.world.after(self.world.rng.uniform(0.5, 40.0), self.start)
+
+    def run(self, step: Callable[[], T]) -> T:
+        """Does one thing in the server's process; what dies in it answers nobody."""
+        if not self.up:
+            raise Unavailable("the server is down")
+        try:
+            return step()
+        except Crash as crash:
+            self._die(crash)
+            raise Unavailable("the connection broke") from None
+
+    def _tick(self, epoch: int) -> None:
+        if not self.up or epoch != self.epoch:
+            return
+        with suppress(PufError):
+            self.run(self.engine.tick)
+        self.world.after(_TICK_SECONDS, self._tick, epoch)
+
+    def _changed(self) -> None:
+        if not self.up or not hasattr(self, "engine"):
+            return
+        state = self.engine.state
+        shown = (state.round, state.survey, state.paused, state.halted, state.stopping)
+        if any(a is not b for a, b in zip(shown, self._shown, strict=False)) or not self._shown:
+            self._shown = shown
+            waiters, self.waiters = self.waiters, {}
+            for wake in waiters.values():
+                wake()
+        if not self._folding and self.engine.fold_wanted() is not None:
+            self._folding = True
+            self.world.after(0.01, self._fold, self.epoch)
+
+    def _fold(self, epoch: int) -> None:
+        """One fold at a time; the sum is on disk some time before it is committed."""
+        if not self.up or epoch != self.epoch:
+            return
+        current = self.engine.fold_wanted()
+        if current is None:
+            self._folding = False
+            return
+        try:
+            result = self.engine.fold(current)
+        except FileNotFoundError:
+            self.world.after(_RETRY_SECONDS, self._fold, epoch)
+            return
+        if self.world.strikes("crash_in_fold"):
+            self._die(Crash("summed up, not committed"))
+            return
+        if self.world.strikes("overflow"):
+            result = Folded(current, failure="not finite")
+        self.world.after(self.world.rng.uniform(0.05, 5.0), self._folded, epoch, result)
+
+    def _folded(self, epoch: int, result: Folded) -> None:
+        if not self.up or epoch != self.epoch:
+            return
+        with suppress(PufError):
+            self.run(lambda: self.engine.folded(result))
+        self.world.after(_RETRY_SECONDS, self._fold, epoch)
+
+    # -- requests of clients, as the handlers answer them --------------------------------------------------------------
+
+    def join(
+        self, name: str, *, instance: str, samples: int, holdout: int, rejoin: bool, only_if_no_worker: bool
+    ) -> tuple[str, int]:
+        self._tokens += 1
+        token = str(self._tokens)
+
+        def change(state: State, now: float) -> tuple[State, None]:
+            state = roster.join(
+                state,
+                self.engine.config,
+                name,
+                instance=instance,
+                token=token,
+                samples=samples,
+                holdout=holdout,
+                device="sim",
+                rejoin=rejoin,
+                only_if_no_worker=only_if_no_worker,
+                now=now,
+            )
+            return rounds.samples_changed(state, name, now), None
+
+        self.engine.call(change)
+        member = self.engine.state.members[name]
+        return member.session, member.membership
+
+    def heartbeat(self, name: str, session: str, training_id: str) -> bool:
+        def change(state: State, now: float) -> tuple[State, bool]:
+            state = roster.beat(state, name, session, "", now)
+            asked = work.work_for(state, self.engine.config, name, session, now)
+            wanted = work.training_id(asked) if isinstance(asked, work.Train) else ""
+            return state, bool(training_id) and training_id != wanted
+
+        abandon = self.engine.call(change)
+        return abandon and not self.engine.state.paused and not self.engine.state.halted
+
+    def leave(self, name: str, session: str) -> None:
+        self.engine.call(lambda state, now: (roster.leave(state, name, session, now), None))
+
+    def work(self, name: str, session: str) -> work.Train | work.Evaluate | Leave | None:
+        if self.engine.state.stopping:
+            return Leave("stopped")
+        try:
+            return work.work_for(self.engine.state, self.engine.config, name, session, self.world.now)
+        except Forgotten:
+            return Leave("forgotten")
+
+    def fetch(self, name: str, version: int) -> Weights:
+        state = self.engine.state
+        member = roster.member_of(state, name)
+        model = versions.may_fetch(state, self.engine.config, member, version, self.world.now)
+        self.world.checker.served(state, name, model)
+        return self.store.weights(model)
+
+    def begin(self, name: str, header: Header) -> Round:
+        state = self.engine.state
+        if roster.member_of(state, name).status is not MemberStatus.ACTIVE:
+            raise Forgotten(f"{name} was forgotten", client=name)
+        current, slot = rounds.expected_slot(
+            state,
+            name,
+            membership=header.membership,
+            number=header.number,
+            attempt=header.attempt,
+            part=header.part,
+        )
+        rounds.check_header(
+            current,
+            slot,
+            base=header.base,
+            samples=header.samples,
+            applied_scale=header.update.applied_scale,
+        )
+        return current
+
+    def finish(self, name: str, header: Header, current: Round) -> bool:
+        digest = header.update.digest
+        file = spool_name(current, f"{name}/{header.part}", digest)
+        self.store.spool[file] = header.update
+        if self.world.strikes("crash_in_upload"):
+            raise Crash("spooled, not booked")
+        if self.world.strikes("sweep_in_upload"):
+            self.engine.sweep()
+
+        def change(state: State, now: float) -> tuple[State, bool]:
+            update = Received(
+                digest=digest, samples=header.samples, nbytes=8, train_loss=1.0, samples_processed=1, at=now
+            )
+            state, duplicate = rounds.receive(
+                state,
+                name,
+                membership=header.membership,
+                number=header.number,
+                attempt=header.attempt,
+                part=header.part,
+                base=header.base,
+                applied_scale=header.update.applied_scale,
+                update=update,
+            )
+            if file not in self.store.spool:
+                raise Unavailable("swept away while it arrived")
+            return state, duplicate
+
+        try:
+            duplicate = self.engine.call(change)
+        except PufError:
+            self.engine.sweep()
+            raise
+        self.world.checker.acknowledged(name, header)
+        return duplicate
+
+    def decline(self, name: str, number: int, attempt: int, key: str) -> None:
+        def change(state: State, now: float) -> tuple[State, None]:
+            current = state.round
+            if current is None or (current.number, current.attempt) != (number, attempt):
+                return state, None
+            return rounds.decline(state, name, key, "cannot", now), None
+
+        self.engine.call(change)
+
+    def answer(self, name: str, survey: int, version: int, sums: Sums) -> None:
+        self.engine.call(lambda state, now: (surveys.answer(state, name, survey, version, sums), None))
+
+    # -- requests to be forgotten --------------------------------------------------------------------------------------
+
+    def file(self, name: str, request: tickets.Request) -> Ticket:
+        self._tokens += 1
+        ticket_id = f"t-{self._tokens:04d}"
+
+        def change(state: State, now: float) -> tuple[State, str]:
+            state, ticket, _ = tickets.file(state, self.engine.config, name, request, ticket_id=ticket_id, now=now)
+            return state, ticket.id
+
+        filed = self.engine.call(change)
+        return self.engine.state.tickets[filed]
+
+    def withdraw(self, name: str, ticket_id: str) -> None:
+        self.engine.call(lambda state, now: (tickets.withdraw(state, name, ticket_id, now)[0], None))
+
+    def measure(self, name: str, ticket_id: str, version: int, sums: Sums) -> None:
+        self.engine.call(lambda state, now: (tickets.measure(state, name, ticket_id, version, sums, now)[0], None))
+
+    def tickets_of(self, name: str) -> list[Ticket]:
+        return [t for t in self.engine.state.tickets.values() if t.client == name]
+
+    def ticket(self, name: str, ticket_id: str) -> tuple[Ticket, bool]:
+        state = self.engine.state
+        ticket = tickets.find(state, name, ticket_id)
+        return ticket, roster.worker_alive(state, name, self.engine.config, self.world.now)
+
+    # -- the operator --------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        self.engine.call(
+            lambda s, now: (s if s.paused else replace(s, paused=True).note("federation.paused", now), None)
+        )
+
+    def resume(self) -> None:
+        def change(state: State, now: float) -> tuple[State, None]:
+            if not state.paused and not state.halted:
+                return state, None
+            return replace(state, paused=False, halted="").note("federation.resumed", now), None
+
+        self.engine.call(change)
+
+    def extend(self, rounds_more: int) -> None:
+        def change(state: State, now: float) -> tuple[State, None]:
+            planned = max(state.planned, state.trained) + rounds_more
+            return replace(state, planned=planned).note("federation.extended", now, planned=planned), None
+
+        self.engine.call(change)
+
+    def stop(self) -> None:
+        """An orderly end; the process that comes later continues."""
+        self.engine.call(lambda s, now: (replace(s, stopping=True).note("federation.stopped", now), None))
+
+    def readmit(self, name: str) -> None:
+        if name not in self.engine.state.members:
+            raise NotFound(name)
+        self.engine.call(lambda state, now: (roster.readmit(state, name, now), None))

@@ -1,0 +1,252 @@
+"""Any order of events, chosen by Hypothesis: the real engine and the checker, one step at a time, no network between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from puf_common.errors import PufError
+from puf_server.core.config import FederationConfig, Forgetting, Plan
+from puf_server.core.state import Part, RoundPhase, Slot, State, Sums
+from puf_server.core.tickets import Request
+from tests.sim.checker import PERSISTENT
+from tests.sim.scenario import Scenario
+from tests.sim.server import Header
+from tests.sim.weights import Update
+from tests.sim.world import World
+
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+SAMPLES = 6
+
+
+def _world() -> World:
+    config = FederationConfig(
+        id="model",
+        model="books",
+        plan=Plan(
+            rounds=3, min_clients=2, absent_seconds=60.0, heartbeat_seconds=10.0, evaluate_every=0, keep_models=2
+        ),
+        forgetting=Forgetting(deadline_days=0.02, attempt_seconds=300.0, max_recovery_rounds=2, measure_seconds=0.0),
+    )
+    scenario = Scenario(seed=1, config=config, clients=0, evaluators=0, requests=0.0, chaos_seconds=0.0, faults={})
+    world = World(scenario)
+    world.server.start()
+    return world
+
+
+class Core(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = _world()
+        self.server = self.world.server
+        self.excluded: dict[str, set[int]] = {}
+        self.sent: list[tuple[str, Header]] = []
+        self.instances = 0
+        self.keys = 0
+
+    @property
+    def state(self) -> State:
+        return self.server.engine.state
+
+    def ids(self, name: str) -> frozenset[int]:
+        return frozenset(range(SAMPLES)) - self.excluded.get(name, set())
+
+    def try_(self, step: Callable[..., object], *args: object) -> None:
+        """Refusals are part of the contract; anything else that is raised is a bug."""
+        with suppress(PufError):
+            step(*args)
+
+    @rule(name=NAMES, again=st.booleans(), rejoin=st.booleans())
+    def join(self, name: str, again: bool, rejoin: bool) -> None:
+        self.instances += not again
+        self.try_(
+            lambda: self.server.join(
+                name,
+                instance=f"{name}-{self.instances}",
+                samples=len(self.ids(name)),
+                holdout=3,
+                rejoin=rejoin,
+                only_if_no_worker=False,
+            )
+        )
+
+    @rule()
+    def beat(self) -> None:
+        for name, member in self.state.members.items():
+            self.try_(self.server.heartbeat, name, member.session, "")
+
+    @precondition(lambda self: self.state.round is not None and self.state.round.missing)
+    @rule(data=st.data(), lie=st.sampled_from(["", "", "", "", "attempt", "base", "samples", "scale"]))
+    def submit(self, data: st.DataObject, lie: str) -> None:
+        current = self.state.round
+        assert current is not None
+        slot = data.draw(st.sampled_from(current.missing))
+        header = self._header(slot)
+        if lie == "attempt":
+            header = replace(header, attempt=header.attempt + 1)
+        elif lie == "base":
+            header = replace(header, base=header.base + 1)
+        elif lie == "samples":
+            header = replace(header, samples=SAMPLES + 1)
+        elif lie == "scale":
+            header = replace(header, update=replace(header.update, applied_scale=-7.0))
+        self._send(slot.client, header)
+
+    @precondition(lambda self: self.state.round is not None)
+    @rule()
+    def submit_all(self) -> None:
+        current = self.state.round
+        assert current is not None
+        for slot in current.missing:
+            self._send(slot.client, self._header(slot))
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data(), other=st.booleans())
+    def submit_again(self, data: st.DataObject, other: bool) -> None:
+        """The same once more, however late; or something else under the same key."""
+        name, header = data.draw(st.sampled_from(self.sent))
+        if other:
+            header = replace(header, update=replace(header.update, base="another"))
+        self._send(name, header)
+
+    def _header(self, slot: Slot) -> Header:
+        current = self.state.round
+        assert current is not None
+        ids = self.ids(slot.client)
+        if slot.part is Part.FORGET:
+            key = self.state.tickets[slot.ticket].request_key
+            ids = self.world.checker.named[slot.client, key]
+        update = Update(
+            client=slot.client,
+            membership=slot.membership,
+            part=str(slot.part),
+            round=current.number,
+            base=self.state.models[current.base].digest,
+            ids=ids,
+            epochs=slot.epochs,
+            applied_scale=slot.scale if slot.flip == "client" else 1.0,
+        )
+        return Header(
+            membership=slot.membership,
+            number=current.number,
+            attempt=current.attempt,
+            part=slot.part,
+            base=current.base,
+            samples=len(ids),
+            update=update,
+        )
+
+    def _send(self, name: str, header: Header) -> None:
+        self.sent = [*self.sent[-9:], (name, header)]
+        self.try_(lambda: self.server.finish(name, header, self.server.begin(name, header)))
+
+    @precondition(lambda self: self.state.survey is not None)
+    @rule(score=st.integers(0, 3))
+    def answer(self, score: int) -> None:
+        survey = self.state.survey
+        assert survey is not None
+        for name in survey.missing:
+            sums = Sums(samples=3, loss_sum=1.0, score_sum=float(score))
+            self.try_(self.server.answer, name, survey.id, survey.version, sums)
+
+    @precondition(lambda self: self.state.round is not None and self.state.round.missing)
+    @rule(data=st.data())
+    def decline(self, data: st.DataObject) -> None:
+        current = self.state.round
+        assert current is not None
+        slot = data.draw(st.sampled_from(current.missing))
+        self.server.decline(slot.client, current.number, current.attempt, slot.key)
+
+    @rule(name=NAMES, mode=st.sampled_from(["regular", "special"]), flip=st.sampled_from(["client", "server"]))
+    def file(self, name: str, mode: str, flip: str) -> None:
+        self.keys += 1
+        self.try_(self.server.file, name, Request(key=f"k{self.keys}", mode=mode, flip=flip))
+
+    @rule(name=NAMES, mode=st.sampled_from(["regular", "special"]), count=st.integers(1, 3))
+    def file_samples(self, name: str, mode: str, count: int) -> None:
+        ids = self.ids(name)
+        if len(ids) <= count:
+            return
+        self.keys += 1
+        chosen = frozenset(sorted(ids)[:count])
+        request = Request(
+            key=f"k{self.keys}",
+            scope="samples",
+            mode=mode,
+            forget_samples=count,
+            retain_samples=len(ids) - count,
+        )
+        self.world.checker.named[name, request.key] = chosen
+        try:
+            ticket = self.server.file(name, request)
+        except PufError:
+            return
+        if ticket.request_key == request.key:
+            self.excluded.setdefault(name, set()).update(chosen)
+
+    @precondition(lambda self: self.state.tickets)
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        ticket = data.draw(st.sampled_from(sorted(self.state.tickets.values(), key=lambda t: t.id)))
+        try:
+            self.server.withdraw(ticket.client, ticket.id)
+        except PufError:
+            return
+        named = self.world.checker.named.get((ticket.client, ticket.request_key), frozenset())
+        self.excluded.get(ticket.client, set()).difference_update(named)
+
+    @precondition(lambda self: any(m.status == "forgotten" for m in self.state.members.values()))
+    @rule()
+    def readmit(self) -> None:
+        name = min(n for n, m in self.state.members.items() if m.status == "forgotten")
+        self.server.readmit(name)
+
+    @rule(seconds=st.sampled_from([1.0, 30.0, 61.0, 301.0, 1800.0]), alive=st.booleans())
+    def tick(self, seconds: float, alive: bool) -> None:
+        self.world.now += seconds
+        if alive:
+            self.beat()
+        self.server.engine.tick()
+
+    @precondition(lambda self: self.server.engine.fold_wanted() is not None)
+    @rule(late=st.booleans(), name=NAMES)
+    def fold(self, late: bool, name: str) -> None:
+        """Sums up and commits; sometimes somebody asks to be forgotten in between."""
+        current = self.server.engine.fold_wanted()
+        assert current is not None
+        result = self.server.engine.fold(current)
+        if late:
+            self.file(name, "regular", "client")
+        self.server.engine.folded(result)
+
+    @rule(in_fold=st.booleans())
+    def crash_and_recover(self, in_fold: bool) -> None:
+        current = self.server.engine.fold_wanted()
+        if in_fold and current is not None:
+            self.server.engine.fold(current)
+        self.server.crash("by rule")
+        self.server.start()
+
+    @invariant()
+    def memory_is_what_the_disk_has(self) -> None:
+        loaded = self.world.server.store.load()
+        for name in PERSISTENT:
+            assert getattr(loaded, name) == getattr(self.state, name)
+
+    @invariant()
+    def the_model_in_use_is_readable(self) -> None:
+        self.world.server.store.weights(self.state.models[self.state.version])
+        current = self.state.round
+        if current is not None and current.phase is RoundPhase.COLLECTING:
+            self.world.server.store.weights(self.state.models[current.base])
+
+
+Core.TestCase.settings = settings(
+    max_examples=40, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+TestCore = Core.TestCase

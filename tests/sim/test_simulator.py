@@ -1,0 +1,225 @@
+"""Hundreds of random histories in CI, thousands by `python -m tests.sim`; and the proof that the checker sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from puf_server.core import episodes, roster, rounds, schedule, tickets, versions
+from puf_server.core.config import FederationConfig
+from puf_server.core.state import (
+    Kind,
+    Member,
+    MemberStatus,
+    ModelStatus,
+    ModelVersion,
+    RoundPhase,
+    State,
+    Ticket,
+    TicketState,
+)
+from puf_server.engine import Engine, Folded
+from tests.sim.scenario import calm, draw
+from tests.sim.world import World, run
+
+SEEDS = 300
+BLOCKS = 6
+KNOWN = [int(line) for line in (Path(__file__).parent / "seeds.txt").read_text().split("\n") if line[:1].isdigit()]
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_random_histories_keep_every_promise(block: int) -> None:
+    size = SEEDS // BLOCKS
+    failures = [o for seed in range(block * size, (block + 1) * size) if (o := run(draw(seed))).failure]
+    assert not failures, "\n".join(f"python -m tests.sim --seed {o.seed} -v: {o.failure}" for o in failures)
+
+
+@pytest.mark.parametrize("seed", KNOWN)
+def test_seeds_that_failed_once(seed: int) -> None:
+    assert run(draw(seed)).failure == ""
+
+
+def test_a_seed_tells_the_same_story_twice() -> None:
+    for seed in (3, 14, 159):
+        first, second = run(draw(seed), verbose=True), run(draw(seed), verbose=True)
+        assert first.history == second.history
+        assert (first.digest, first.commits) == (second.digest, second.commits)
+
+
+def test_histories_are_worth_the_name() -> None:
+    """Faults strike, tickets end in every way there is: a generator that does nothing finds nothing."""
+    outcomes = [run(draw(seed)) for seed in range(60)]
+    assert sum(o.crashes for o in outcomes) > 20
+    ends = {state for o in outcomes for state, times in o.tickets.items() if times}
+    assert ends == {"completed", "failed", "withdrawn"}
+    kinds = {commit.split(":")[1] for o in outcomes for commit in o.commits}
+    assert kinds == {"train", "unlearn", "recover", "reset"}
+
+
+def test_crashes_of_the_server_do_not_change_a_single_model() -> None:
+    strikes = {"crash_server": 0.9, "crash_before_save": 0.03, "crash_after_save": 0.05, "crash_in_fold": 0.3}
+    strikes |= {"crash_in_upload": 0.1, "drop_reply": 0.05, "disk_full": 0.03}
+    for seed in range(4):
+        quiet, rough = _scripted(seed, {}), _scripted(seed, strikes)
+        assert quiet.server.crashes == 0
+        assert rough.server.crashes > 0
+        assert [c for c in quiet.checker.commits if "unlearn" in c]
+        assert rough.checker.commits == quiet.checker.commits
+
+
+def _scripted(seed: int, faults: dict[str, float]) -> World:
+    """Two clients ask to be forgotten, each when the federation has nothing else to do."""
+    world = World(calm(seed, faults))
+    wanted = iter([(world.agents[1], frozenset[int]()), (world.agents[2], frozenset({0}))])
+
+    def next_request() -> None:
+        state = world.server.engine.state if world.server.up else None
+        if state is not None and schedule.phase(state) == "idle" and not any(t.open for t in state.tickets.values()):
+            if (wish := next(wanted, None)) is None:
+                return
+            wish[0].ask(ids=wish[1])
+            world.after(30.0, next_request)
+        else:
+            world.after(5.0, next_request)
+
+    world.after(60.0, next_request)
+    world.play()
+    return world
+
+
+# -- a checker that cannot fail proves nothing: each of these breaks the core and must be caught --------------------
+
+
+def _forgotten_may_return(patch: pytest.MonkeyPatch) -> None:
+    original = roster.join
+
+    def join(state: State, config: FederationConfig, name: str, **facts: Any) -> State:
+        member = state.members.get(name)
+        if member is not None and member.status is MemberStatus.FORGOTTEN:
+            state = state.with_member(replace(member, status=MemberStatus.ACTIVE))
+        return original(state, config, name, **facts)
+
+    patch.setattr(roster, "join", join)
+
+
+def _fold_ignores_revision(patch: pytest.MonkeyPatch) -> None:
+    def folded(self: Engine, result: Folded) -> None:
+        def change(state: State, now: float) -> tuple[State, None]:
+            current = state.round
+            if current is None or current.phase is not RoundPhase.FOLDING or result.failure:
+                return state, None
+            return schedule.committed(state, self.config, digest=result.digest, nbytes=8, now=now), None
+
+        self.call(change)
+
+    patch.setattr(Engine, "folded", folded)
+
+
+def _closes_without_its_targets(patch: pytest.MonkeyPatch) -> None:
+    def close_if_due(state: State, config: FederationConfig, now: float) -> State:
+        current = state.round
+        if current is None or current.phase is not RoundPhase.COLLECTING:
+            return state
+        return state if rounds.hopeful(current, state, config, now) else rounds.fold(state, now)
+
+    patch.setattr(episodes, "close_if_due", close_if_due)
+
+
+def _expires_what_is_applied(patch: pytest.MonkeyPatch) -> None:
+    def expire(state: State, config: FederationConfig, now: float) -> State:
+        for t in state.tickets.values():
+            if t.recovering and now >= t.filed_at + 300:
+                state = state.with_ticket(replace(t, state=TicketState.FAILED))
+        return state
+
+    patch.setattr(tickets, "expire", expire)
+
+
+def _filing_leaves_the_update_in(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rounds, "drop_client", lambda state, name, now: state)
+
+
+def _old_models_stay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(versions, "delete_withdrawn", lambda state: (state, ()))
+
+
+def _withdrawn_models_are_served(patch: pytest.MonkeyPatch) -> None:
+    def withdraw(state: State, since: int) -> State:
+        return state.with_model(replace(state.models[state.version], status=ModelStatus.WITHDRAWN))
+
+    patch.setattr(versions, "withdraw", withdraw)
+
+
+def _attempts_are_reused(patch: pytest.MonkeyPatch) -> None:
+    original = rounds.open_round
+
+    def open_round(state: State, *args: Any, **facts: Any) -> State:
+        return original(replace(state, attempt=0), *args, **facts)
+
+    patch.setattr(rounds, "open_round", open_round)
+
+
+def _moves_are_not_audited(patch: pytest.MonkeyPatch) -> None:
+    original = tickets.move
+
+    def move(state: State, *args: Any, **facts: Any) -> State:
+        return replace(original(state, *args, **facts), notes=state.notes)
+
+    patch.setattr(tickets, "move", move)
+
+
+def _acknowledged_before_it_is_kept(patch: pytest.MonkeyPatch) -> None:
+    original = rounds.fold
+
+    def fold(state: State, now: float) -> State:
+        current = state.round
+        assert current is not None
+        if current.kind is Kind.TRAIN and len(current.received) > 1:
+            received = dict(list(current.received.items())[1:])
+            state = replace(state, round=replace(current, received=received))
+        return original(state, now)
+
+    patch.setattr(rounds, "fold", fold)
+
+
+def _targets_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
+    def ready(state: State, config: FederationConfig, now: float) -> list[Ticket]:
+        return []
+
+    patch.setattr(episodes, "ready", ready)
+
+
+def _anybody_may_fetch(patch: pytest.MonkeyPatch) -> None:
+    def may_fetch(state: State, config: FederationConfig, member: Member, version: int, now: float) -> ModelVersion:
+        return state.models[min(version, 1)]
+
+    patch.setattr(versions, "may_fetch", may_fetch)
+
+
+MUTATIONS = [
+    _forgotten_may_return,
+    _fold_ignores_revision,
+    _closes_without_its_targets,
+    _expires_what_is_applied,
+    _filing_leaves_the_update_in,
+    _old_models_stay,
+    _withdrawn_models_are_served,
+    _attempts_are_reused,
+    _moves_are_not_audited,
+    _acknowledged_before_it_is_kept,
+    _targets_wait_for_ever,
+    _anybody_may_fetch,
+]
+
+
+@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda m: m.__name__.strip("_"))
+def test_the_checker_catches_a_broken_core(
+    mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutate(monkeypatch)
+    caught = next((o for seed in range(SEEDS) if (o := run(draw(seed))).failure), None)
+    assert caught is not None

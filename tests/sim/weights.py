@@ -1,0 +1,80 @@
+"""Models as exact books: who is in a model, how much of everybody, and with which sign."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+__all__ = ["Contribution", "Update", "Weights", "folded", "initial"]
+
+# A membership: a name that was forgotten and came back is somebody else.
+Who = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a client made of a model: wholly determined by what was trained, so training again gives the same bits."""
+
+    client: str
+    membership: int
+    part: str
+    round: int
+    base: str
+    ids: frozenset[int]
+    epochs: float
+    applied_scale: float
+
+    @property
+    def digest(self) -> str:
+        text = f"{self.client}|{self.membership}|{self.part}|{self.round}|{self.base}|{sorted(self.ids)}|{self.epochs}"
+        return hashlib.sha256(f"{text}|{self.applied_scale!r}".encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """An update as it enters a sum; `amount` is its share times its scale."""
+
+    update: Update
+    amount: Fraction
+    negated: bool
+    ticket: str
+
+
+@dataclass(frozen=True)
+class Weights:
+    digest: str
+    base: str
+    contributions: tuple[Contribution, ...]
+    # Per membership: the sum of what entered with a plus and of what entered negated.
+    totals: Mapping[Who, tuple[Fraction, Fraction]]
+
+    @property
+    def knows(self) -> set[Who]:
+        return {who for who, (plus, _) in self.totals.items() if plus}
+
+
+def initial() -> Weights:
+    return Weights(digest=hashlib.sha256(b"w_0").hexdigest(), base="", contributions=(), totals={})
+
+
+def folded(
+    base: Weights, parts: Sequence[tuple[Update, int, float, bool, str]], denominator: int | None, server_lr: float
+) -> Weights:
+    """`parts` are (update, samples, full scale, negated, ticket), in slot order."""
+    n = denominator if denominator is not None else sum(samples for _, samples, *_ in parts)
+    rate = Fraction(server_lr)
+    contributions = tuple(
+        Contribution(update, rate * Fraction(samples, n) * Fraction(scale), negated, ticket)
+        for update, samples, scale, negated, ticket in parts
+    )
+    totals = dict(base.totals)
+    for c in contributions:
+        who = (c.update.client, c.update.membership)
+        plus, minus = totals.get(who, (Fraction(0), Fraction(0)))
+        totals[who] = (plus, minus + c.amount) if c.negated else (plus + c.amount, minus)
+    text = base.digest + "".join(f"|{c.update.digest}*{c.amount}" for c in contributions)
+    return Weights(
+        digest=hashlib.sha256(text.encode()).hexdigest(), base=base.digest, contributions=contributions, totals=totals
+    )
