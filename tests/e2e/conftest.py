@@ -1,0 +1,56 @@
+"""Trained once for all tests and all workers of a run: what most tests begin with is a copy of this."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tests.e2e.federation import SETTING, Federation, opened, train
+
+Reference = Callable[..., bytes]
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A federation of processes that has trained and was stopped: its state, its clients' and `model`."""
+    base = tmp_path_factory.getbasetemp()
+    # Workers of one run have directories beside each other.
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    directory = shared / "trained"
+    with open(shared / "trained.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (directory / "model").exists():
+            shutil.rmtree(directory, ignore_errors=True)
+            (directory / "model").write_bytes(train(directory))
+    return directory
+
+
+@pytest.fixture
+def idle(trained: Path, tmp_path: Path) -> Iterator[Federation]:
+    """A server process with a copy of the trained federation, and nobody joined yet."""
+    with opened(tmp_path / "federation", of=trained) as federation:
+        yield federation
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """What the engine in this process makes of the same setting: the model when `targets` have been forgotten."""
+    from puf_lab.local import LocalFederation
+
+    known: dict[tuple[object, ...], bytes] = {}
+
+    def compute(targets: Sequence[int], mode: str = "regular") -> bytes:
+        key = (*targets, mode)
+        if key not in known:
+            with LocalFederation(SETTING, tmp_path_factory.mktemp("local")) as federation:
+                federation.train()
+                if targets:
+                    federation.forget(targets, mode=mode)
+                known[key] = bytes(federation.payload())
+        return known[key]
+
+    return compute

@@ -1,0 +1,137 @@
+"""What goes wrong is told in one line that says what to do, with an exit code for scripts and without a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.federation import SETTING, Federation, Finished, command, environment, opened
+
+import puf_client.cli
+import puf_server.cli
+from puf_common.exits import Exit
+from puf_lab.processes import data_flags
+
+pytestmark = pytest.mark.e2e
+
+HERE = Path(__file__).parent
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def served(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """A server that nobody has joined since it was started."""
+    with opened(tmp_path_factory.mktemp("served"), of=trained) as federation:
+        yield federation
+
+
+Refused = Callable[..., None]
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Refused:
+    """Runs a command that must fail: as a process, or `here`, where torch is imported already and need not be again."""
+
+    def run(words: list[str], code: Exit, says: str, *, here: bool = False) -> None:
+        if here:
+            monkeypatch.chdir(HERE)
+            monkeypatch.setattr(sys, "path", list(sys.path))
+            for name in [name for name in os.environ if name.startswith("PUF_")]:
+                monkeypatch.delenv(name)
+            main = {"puf-server": puf_server.cli.main, "puf-client": puf_client.cli.main}[words[0]]
+            done = Finished(main(words[1:]), *capfd.readouterr())
+        else:
+            done = command(words, env=environment(tmp_path), cwd=HERE)
+        _check(done, code, says)
+
+    return run
+
+
+def _check(done: Finished, code: Exit, says: str) -> None:
+    assert (done.code, len(done.errors)) == (code, 1), done.err
+    assert says in done.errors[0]
+    # Beside the one line only log lines, which are JSON where nobody watches.
+    assert all(line.startswith(("error: ", "{")) for line in done.err.splitlines())
+    assert "Traceback" not in done.err
+    assert "internal error" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "says"),
+    [
+        # A wrong flag.
+        ("puf-server serve --stat x --insecure", Exit.USAGE, "did you mean --state?"),
+        ("puf-client run --shrad 0/3", Exit.USAGE, "did you mean --shard?"),
+        ("puf-lab demo --otu x", Exit.USAGE, "did you mean --out?"),
+        ("puf-server tickts", Exit.USAGE, "did you mean tickets?"),
+        ("puf-client run --name a --data digits --shard 4/4", Exit.USAGE, "I from 0 to N-1"),
+        ("puf-server init --state {tmp}/s --recipe-lr -1", Exit.USAGE, "--recipe-lr must be greater than 0"),
+        # A missing file.
+        ("puf-client run --config {tmp}/none.toml", Exit.USAGE, "none.toml: No such file"),
+        ("puf-server serve --config {tmp}/none.toml", Exit.USAGE, "none.toml: No such file"),
+        ("puf-server init --state {tmp}/s --model-file {tmp}/none", Exit.USAGE, "cannot read the model file"),
+        ("puf-server serve --insecure --state {tmp}/none", Exit.USAGE, "puf-server init"),
+        # A server that is not there.
+        (f"puf-client run --name a --data digits --server {NOBODY} --patience 0.5", Exit.UNREACHABLE, "no server"),
+        (f"puf-client --unlearn --yes --name a --server {NOBODY} --patience 0.5", Exit.UNREACHABLE, "no server"),
+        (f"puf-server status --operator {NOBODY}", Exit.UNREACHABLE, "is puf-server running there"),
+        # A name that nothing goes by.
+        ("puf-server init --state {tmp}/s --model resnt18", Exit.USAGE, "use one of digits-cnn, resnet18-gn"),
+    ],
+)
+def test_one_line_that_says_what_to_do(line: str, code: Exit, says: str, refused: Refused, tmp_path: Path) -> None:
+    refused(line.format(tmp=tmp_path).split(), code, says)
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "says"),
+    [
+        ("puf-client check --data digit", Exit.USAGE, "use one of cifar10, cifar100, digits"),
+        ("puf-client check --data digits --partition dirchlet:0.3", Exit.USAGE, "iid, dirichlet:ALPHA or hsu:ALPHA"),
+        ("puf-client check --data nowhere:load", Exit.USAGE, "there is no module nowhere"),
+        # A dataset that is not on disk.
+        ("puf-client check --data cifar10 --data-dir {tmp}", Exit.USAGE, "cifar10 is not in"),
+        # Out of memory: while the model is made, and while it is trained.
+        ("puf-server init --state {tmp}/s --model-options classes=1000000000000", Exit.FAILURE, "out of memory"),
+        ("puf-client check --data digits --model watched:greedy", Exit.FAILURE, "out of memory while training"),
+    ],
+)
+def test_also_of_commands_that_load_torch(line: str, code: Exit, says: str, refused: Refused, tmp_path: Path) -> None:
+    refused(line.format(tmp=tmp_path).split(), code, says, here=True)
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("flag", ["--listen", "--operator"])
+def test_a_port_in_use(flag: str, served: Federation, trained: Path, refused: Refused) -> None:
+    ports = {"--listen": "127.0.0.1:0", "--operator": "127.0.0.1:0", flag: served.server.address}
+    words = [word for pair in ports.items() for word in pair]
+    serve = ["puf-server", "serve", "--insecure", "--state", str(trained / "server"), *words]
+    refused(serve, Exit.USAGE, f"cannot listen on {served.server.address}: the port is in use")
+
+
+def test_a_federation_that_is_served_already(served: Federation, refused: Refused) -> None:
+    state = ["--state", str(served.directory / "server"), "--listen", "127.0.0.1:0", "--operator", "127.0.0.1:0"]
+    refused(["puf-server", "serve", "--insecure", *state], Exit.USAGE, "another server serves")
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "says"),
+    [
+        (["--kappa", "99"], Exit.REFUSED, "kappa must lie between"),
+        (["--forget", "{tmp}/unknown.txt"], Exit.USAGE, "unknown: digits/train/99999; nothing was filed"),
+        (["--forget", "{tmp}/none.txt"], Exit.USAGE, "cannot read {tmp}/none.txt"),
+    ],
+)
+def test_refused_requests_file_nothing(
+    flags: list[str], code: Exit, says: str, served: Federation, refused: Refused, tmp_path: Path
+) -> None:
+    (tmp_path / "unknown.txt").write_text("digits/train/99999\n")
+    where = ["--server", served.server.address, "--name", "client-1", "--shard", "1/4", "--state", str(tmp_path / "c")]
+    words = ["puf-client", "--unlearn", "--yes", *where, *data_flags(SETTING)]
+    refused(words + [f.format(tmp=tmp_path) for f in flags], code, says.format(tmp=tmp_path), here=True)
+    assert not served.server.control.tickets()
+    assert not list((tmp_path / "c").rglob("requests/*"))

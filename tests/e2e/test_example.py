@@ -1,0 +1,159 @@
+"""The example of a user's own code, as its README says: every command in it, in its order, from its directory."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.e2e.federation import SECONDS, Finished, command, environment
+
+from puf_common.exits import Exit
+from puf_common.manifest import MODEL
+from puf_common.modelfile import read_manifest, read_payload
+from puf_common.v1 import federation_pb2 as fed
+from puf_common.v1 import tickets_pb2 as tk
+from puf_lab.processes import Process, program, wait_until
+from puf_server.control import Control
+
+pytestmark = pytest.mark.e2e
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "segmentation"
+# What a person leaves running in a terminal of its own.
+LASTING = ("puf-server serve", "puf-client run", "python own_loop.py")
+
+
+def _commands(text: str) -> list[str]:
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line]
+
+
+class Terminal:
+    """Does what a reader of the README would, with ports and a home that disturb nobody."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self.directory = directory
+        self._stack = stack
+        self._ports = [_free_port(), _free_port()]
+        server, operator = (f"127.0.0.1:{port}" for port in self._ports)
+        self.env = environment(
+            directory / "home", PUF_LISTEN=server, PUF_SERVER=server, PUF_OPERATOR=operator, PUF_LOG_FORMAT="json"
+        )
+        self.control = Control(operator)
+        self.running: dict[str, Process] = {}
+
+    def paste(self, line: str) -> Finished | None:
+        """Runs one line of the README; what lasts is left running."""
+        if line.startswith(LASTING):
+            words = shlex.split(line)
+            if words[0] == "python":
+                # Not one of ours, so that it has to be told where the server is.
+                words += ["--server", self.env["PUF_SERVER"]]
+            name = re.sub(r"\W+", "-", " ".join(words[:4]))
+            env = [f"{key}={value}" for key, value in self.env.items()]
+            process = Process(["/usr/bin/env", *env, program(words[0]), *words[1:]], self._log(name), self.directory)
+            self.running[line] = self._stack.enter_context(process)
+            return None
+        if line.startswith("echo "):
+            subprocess.run(line, shell=True, check=True, cwd=self.directory, timeout=SECONDS)
+            return None
+        return command(shlex.split(line), env=self.env, cwd=self.directory)
+
+    def wait_for(self, state: fed.Phase) -> None:
+        wait_until(lambda: self.control.status().position.phase == state, SECONDS, *self.running.values())
+
+    def _log(self, name: str) -> Path:
+        return self.directory / "logs" / f"{name}.log"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    shutil.copytree(EXAMPLE, tmp_path / "example", ignore=shutil.ignore_patterns("__pycache__", "federation"))
+    with ExitStack() as stack:
+        yield Terminal(tmp_path / "example", stack)
+
+
+def test_every_command_of_the_readme_works(terminal: Terminal) -> None:
+    pasted = _commands((EXAMPLE / "README.md").read_text())
+    assert {"puf-server init", "puf-server serve", "puf-client run", "python own_loop.py"} <= {
+        " ".join(line.split()[:2]) for line in pasted
+    }
+    told: dict[str, str] = {}
+    own = ""
+    for line in pasted:
+        if line == "puf-server status":
+            terminal.wait_for(fed.PHASE_IDLE)
+        done = terminal.paste(line)
+        if done is not None:
+            assert done.code == Exit.OK, f"{line}\n{done.out}{done.err}"
+            told[line] = done.out
+        if line.startswith("puf-client --unlearn"):
+            loop = terminal.running.pop(next(line for line in terminal.running if "own_loop" in line))
+            assert loop.wait(SECONDS) == Exit.FORGOTTEN
+            own = loop.log.read_text()
+            _check(terminal)
+    for process in terminal.running.values():
+        assert process.wait(SECONDS) == Exit.OK
+
+    def told_by(prefix: str) -> str:
+        return next(text for line, text in told.items() if line.startswith(prefix))
+
+    assert "everything is in order" in told_by("puf-client check")
+    assert re.search(r"score|Dice|hold-out", told_by("puf-server status"))
+    assert "4 samples of clinic-1 were forgotten in round 7" in told_by("puf-client unlearn")
+    assert "clinic-2 was forgotten" in told_by("puf-client --unlearn")
+    assert "clinic-2" in told_by("puf-server tickets")
+    assert "Dice" in own
+    for name in ("model", "recovered"):
+        _check_model(terminal.directory / f"{name}.safetensors")
+
+
+def _check(terminal: Terminal) -> None:
+    """Both requests are completed, and the federation learnt something worth keeping."""
+    tickets = {t.client: t for t in terminal.control.tickets()}
+    patient, clinic = tickets["clinic-1"], tickets["clinic-2"]
+    assert {patient.state, clinic.state} == {tk.TICKET_STATE_COMPLETED}
+    assert patient.request.scope == tk.SCOPE_SAMPLES
+    assert (patient.request.forget_samples, patient.request.retain_samples) == (4, 32)
+    # Mean Dice on the clinics' hold-outs before the first request; a model that marks everything has less than 0.3.
+    assert patient.score_before.accuracy > 0.5
+    assert patient.score_before.clients == 2
+    assert clinic.score_recovered.samples == 2 * 12
+    members = {c.name: c for c in terminal.control.clients()}
+    assert {name: (m.status, m.samples) for name, m in members.items()} == {
+        "clinic-0": ("active", 36),
+        "clinic-1": ("active", 32),
+        "clinic-2": ("forgotten", 36),
+    }
+    rounds = {r.number: r for r in terminal.control.rounds(limit=100)}
+    # Both parts of clinic-1 beside the two others; later all three with fewer images.
+    assert (rounds[7].kind, rounds[7].received) == ("unlearn", 4)
+    after = [r for number, r in rounds.items() if 7 < number < clinic.applied_round]
+    assert {r.samples_processed for r in after} <= {36 + 32 + 36}
+    assert rounds[clinic.applied_round].received == 3
+    assert all(r.samples_processed == 36 + 32 for n, r in rounds.items() if n > clinic.applied_round)
+
+
+def _check_model(path: Path) -> None:
+    """Buffers came through unlearning as what they are: variances are positive, counters count."""
+    manifest = read_manifest(path)[0]
+    views = {name: np.asarray(v, np.float64) for name, v in manifest.views(read_payload(path), MODEL).items()}
+    variances = [v for name, v in views.items() if name.endswith("running_var")]
+    assert len(variances) == 3
+    assert all((v > 0).all() for v in variances)
+    assert views["up.1.num_batches_tracked"] >= 6 * 5
+    assert all(np.isfinite(v).all() for v in views.values())
