@@ -38,6 +38,7 @@ from puf_server.core.state import (
     ModelVersion,
     Note,
     Recovery,
+    Remembered,
     Round,
     RoundRecord,
     State,
@@ -58,6 +59,7 @@ CREATE TABLE members (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE tickets (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE models (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE records (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE history (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE audit (seq INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL, facts TEXT NOT NULL, hash BLOB NOT NULL);
 """
 
@@ -74,6 +76,7 @@ _MANY: dict[str, TypeAdapter[Any]] = {
     "tickets": TypeAdapter(Ticket),
     "models": TypeAdapter(ModelVersion),
     "records": TypeAdapter(RoundRecord),
+    "history": TypeAdapter(Remembered),
 }
 VOLATILE = frozenset({"stopping", "seen", "activity", "nbytes_down", "notes"})
 assert {f.name for f in fields(State)} == {*_SCALARS, *_SINGLES, *_MANY, *VOLATILE}
@@ -176,6 +179,8 @@ class Store:
         if schema != str(SCHEMA):
             store.close()
             raise Mismatch(f"{directory} has state of version {schema}, this server reads {SCHEMA}")
+        # Directories from before there were methods that remember.
+        db.execute("CREATE TABLE IF NOT EXISTS history (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID")
         try:
             store.key = store._signing_key()
         except BaseException:
