@@ -201,6 +201,10 @@ class Round:
     memo: Mapping[str, float | int | str] = field(default_factory=dict)
     # The round that random choices derive from where it is not this one; 0: this one.
     stream: int = 0
+    # Whether the federation's wish for unlearning without augmentation holds here.
+    plain: bool = True
+    # Tickets that are served by it, whether or not their clients take part.
+    targets: tuple[str, ...] = ()
 
     @property
     def missing(self) -> tuple[Slot, ...]:
@@ -208,7 +212,7 @@ class Round:
 
     @property
     def tickets(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(s.ticket for s in self.slots if s.ticket))
+        return self.targets or tuple(dict.fromkeys(s.ticket for s in self.slots if s.ticket))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

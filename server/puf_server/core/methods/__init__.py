@@ -20,10 +20,22 @@ from puf_server.core.methods.natural import Natural
 from puf_server.core.methods.nott import NoT
 from puf_server.core.methods.puf import Puf
 from puf_server.core.methods.retrain import Retrain
-from puf_server.core.state import Ticket
+from puf_server.core.state import Round, Ticket
 
-__all__ = ["check", "fallback_of", "known", "method_of", "named", "register", "remembering", "serving"]
+__all__ = [
+    "by_name",
+    "check",
+    "fallback_of",
+    "known",
+    "method_of",
+    "named",
+    "register",
+    "remembering",
+    "serving",
+    "serving_round",
+]
 
+_made: dict[tuple[str, tuple[tuple[str, str], ...]], Method] = {}
 _METHODS: dict[str, type[Method]] = {m.name: m for m in (Puf, Natural, Retrain, NoT, FedEraser)}
 
 
@@ -38,12 +50,20 @@ def register(method: type[Method]) -> None:
 
 
 def named(name: str, options: Mapping[str, str] | None = None) -> Method:
+    """The method with these options; ValueError says what is wrong with them. Methods are values: one for all who ask."""
+    key = (name, tuple(sorted((options or {}).items())))
+    if key not in _made:
+        _made[key] = _make(name, options or {})
+    return _made[key]
+
+
+def _make(name: str, options: Mapping[str, str]) -> Method:
     try:
         kind = _METHODS[name]
     except KeyError:
         raise ValueError(f"there is no method {name!r}; known are {', '.join(_METHODS)}") from None
     try:
-        return kind(kind.options_type.model_validate(options or {}))
+        return kind(kind.options_type.model_validate(options))
     except ValidationError as error:
         first = error.errors()[0]
         allowed = ", ".join(kind.options_type.model_fields) or "none"
@@ -63,6 +83,16 @@ def serving(policy: Forgetting, ticket: Ticket) -> Method:
     """The method for this ticket: the federation's, or its fallback."""
     fallback = fallback_of(policy)
     return fallback if ticket.fallback and fallback is not None else method_of(policy)
+
+
+def serving_round(policy: Forgetting, current: Round) -> Method:
+    """The method whose step this round is."""
+    return by_name(policy, current.method)
+
+
+def by_name(policy: Forgetting, name: str) -> Method:
+    """A method as this federation runs it: with its options where it is the chosen one."""
+    return named(name, policy.method_options if name == policy.method else None)
 
 
 def remembering(policy: Forgetting) -> Iterator[Memory]:

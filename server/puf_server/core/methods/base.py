@@ -131,8 +131,9 @@ class View:
     state: State
     config: FederationConfig
     now: float
-    # None before there is one: when tickets are chosen.
+    # None before there is one, when tickets are looked at: `about` names them.
     episode: Episode | None = None
+    about: tuple[str, ...] = ()
 
     @property
     def started(self) -> Episode:
@@ -141,7 +142,7 @@ class View:
 
     @property
     def targets(self) -> list[Target]:
-        tickets = [self.state.tickets[t] for t in self.started.tickets]
+        tickets = [self.state.tickets[t] for t in (self.episode.tickets if self.episode else self.about)]
         return [Target(t, self.state.members[t.client]) for t in tickets]
 
     @property
@@ -153,12 +154,9 @@ class View:
     @property
     def retained(self) -> list[Member]:
         """Who trains without the targets' data: the retained clients, and targets of sample scope with the rest."""
-        members = roster.retained(self.state)
-        if self.episode is not None:
-            whole = {t.client for t in self.state.tickets.values() if t.keeps_out and t.scope == "client"}
-            back = [t.member for t in self.targets if t.ticket.scope == "samples" and t.member.name not in whole]
-            members += [m for m in back if m.trains]
-        return sorted(members, key=lambda m: m.name)
+        whole = {t.client for t in self.state.tickets.values() if t.keeps_out and t.scope == "client"}
+        back = [t.member for t in self.targets if t.ticket.scope == "samples" and t.member.name not in whole]
+        return sorted([*roster.retained(self.state), *(m for m in back if m.trains)], key=lambda m: m.name)
 
     def alive(self, name: str) -> bool:
         return roster.worker_alive(self.state, name, self.config, self.now)
@@ -204,6 +202,8 @@ class Step:
     lr: float | None = None
     # Random choices derive from this round instead of the round's own; 0: its own.
     stream: int = 0
+    # Whether the federation's wish for unlearning without augmentation holds here.
+    plain: bool = True
     # Whether the commit applies the tickets.
     last: bool = False
     # The name of the auxiliary model that the result becomes; empty: the model itself.
@@ -286,6 +286,10 @@ class Method:
     def step(self, view: View) -> Step | None:
         """The next step of the episode; None while there are too few clients for it."""
         raise NotImplementedError
+
+    def needs_retained(self, episode: Episode) -> bool:
+        """Whether the steps make no sense when everybody has asked to be forgotten."""
+        return self.requires.retained_take_part
 
     def enough_came(self, view: View, retained: int) -> bool:
         """Whether a step with targets may close with so many retained contributions."""

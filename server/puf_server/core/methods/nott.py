@@ -15,9 +15,10 @@ from pydantic import Field
 
 from puf_common.manifest import Manifest
 from puf_server.core.methods.base import Method, Options, Piece, Requirements, Rule, Step, View
+from puf_server.core.methods.layers import first_layer
 from puf_server.core.state import Combine
 
-__all__ = ["NoT", "NoTOptions", "first_layer"]
+__all__ = ["NoT", "NoTOptions"]
 
 
 class NoTOptions(Options):
@@ -48,14 +49,3 @@ class NoT(Method):
     def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
         chosen = first_layer(manifest, include_bias=self.options.include_bias)
         return lambda block: np.negative(block.w) if block.tensor.name in chosen else block.w
-
-
-def first_layer(manifest: Manifest, *, include_bias: bool = False) -> frozenset[str]:
-    """The first weight in the model's declared order: the first parameter with at least two axes, and its bias."""
-    parameters = [t for t in manifest.tensors if t.role == "parameter"]
-    weight = next((t for t in parameters if len(t.shape) >= 2), parameters[0])
-    chosen = {weight.name}
-    bias = weight.name.removesuffix("weight") + "bias"
-    if include_bias and any(t.name == bias for t in parameters):
-        chosen.add(bias)
-    return frozenset(chosen)

@@ -53,6 +53,7 @@ class Retrain(Method):
             slots=view.ordinary(view.cohort(drawn_as=number)),
             lr=view.config.recipe.lr_at(number),
             stream=number,
+            plain=False,
             last=number >= rounds,
             memo={"rounds": rounds},
         )
