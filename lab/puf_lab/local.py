@@ -6,6 +6,7 @@ federation of processes does.
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -24,7 +25,7 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_common.wire import Payload, chunks
 from puf_lab.setting import Setting, client_name
-from puf_server.core.config import FederationConfig
+from puf_server.core.config import FederationConfig, Forgetting
 from puf_server.core.state import State
 from puf_server.core.state import Ticket as TicketRecord
 from puf_server.engine import Engine
@@ -158,12 +159,15 @@ class LocalFederation:
         self,
         targets: Collection[int],
         *,
-        mode: str,
+        mode: str | None = None,
         kappa: float | None = None,
         epochs: int = 0,
         progress: Callable[[State], None] = lambda state: None,
     ) -> list[TicketRecord]:
-        """Lets whole clients ask to be forgotten together, and runs until their tickets are completed."""
+        """Lets whole clients ask to be forgotten together, and runs until their tickets are completed.
+
+        By the federation's method; mode, kappa and epochs are PUF's, and None and 0 leave them to its policy.
+        """
         strength = tk.Strength(epochs=epochs)
         if kappa is not None:
             strength.kappa = kappa
@@ -174,7 +178,7 @@ class LocalFederation:
             request = tk.UnlearningRequest(
                 request_key=f"whole-{shard}",
                 scope=tk.SCOPE_CLIENT,
-                mode="MODE_SPECIAL" if mode == "special" else "MODE_REGULAR",
+                mode=f"MODE_{(mode or 'unspecified').upper()}",
                 strength=strength,
             )
             reply = self.handlers.file_unlearning(client_name(shard), fed.FileUnlearningRequest(request=request))
@@ -188,9 +192,20 @@ class LocalFederation:
         model = self.state.models[self.state.version if version is None else version]
         return self.engine.store.model_payload(model)
 
-    def copy(self, directory: Path, *, without: Collection[int] = ()) -> LocalFederation:
-        """The same federation once more, as it is now: for another way to go on from here."""
+    def copy(
+        self, directory: Path, *, without: Collection[int] = (), forgetting: Forgetting | None = None
+    ) -> LocalFederation:
+        """The same federation once more, as it is now: for another way to go on from here.
+
+        `forgetting` is its policy from then on; a method that needs history works where this federation kept it
+        (`also_remember`). Clients do not notice: the policy is no part of the recipe.
+        """
         shutil.copytree(self.directory, directory, ignore=shutil.ignore_patterns("lock", "*.part"))
+        if forgetting is not None:
+            described = directory / "server" / "federation.json"
+            content = json.loads(described.read_text())
+            content["config"]["forgetting"] = forgetting.model_dump(mode="json")
+            described.write_text(json.dumps(content, indent=1))
         return LocalFederation(self.setting, directory, without=without)
 
     def _paused(self, paused: bool) -> None:

@@ -150,6 +150,8 @@ class OperatorService(rpc.OperatorServicer):
         state = self._engine.state
         named = request.version if request.HasField("version") else None
         model = versions.newest_ready(state) if named is None else versions.readable(state, named)
+        if model.status is ModelStatus.AUXILIARY:
+            raise NotNow(f"model {model.version} only helps a method on its way and is never exported")
         if model.status is not ModelStatus.READY and not request.allow_unready:
             raise NotNow(
                 f"model {model.version} is {model.status}, not ready; export it anyway with --unready",
