@@ -9,19 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from functools import wraps
 from typing import Any, TypeVar
 
+import grpc
+from google.protobuf.message import DecodeError
 from grpc import aio
 
 from puf_common.errors import InvalidUpdate, PufError, Unavailable
+from puf_common.frames import chunk_of
 from puf_common.logging import get_logger
 from puf_common.rpc import abort
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import federation_pb2_grpc as rpc
+from puf_common.v1 import tensors_pb2 as ts
+from puf_common.wire import Piece
 from puf_server.core.state import State
 from puf_server.handlers import Handlers
 from puf_server.identity import Identify
+from puf_server.sharing import SharedModels
 
 __all__ = ["Changes", "FederationService", "answered", "streamed"]
 
@@ -105,6 +112,24 @@ async def _before(event: asyncio.Event, seconds: float) -> bool:
     return True
 
 
+def _message(frame: bytes) -> fed.SubmitUpdateRequest:
+    try:
+        return fed.SubmitUpdateRequest.FromString(frame)
+    except DecodeError:
+        raise InvalidUpdate("a message of the update is no SubmitUpdateRequest") from None
+
+
+def _chunk(frame: bytes) -> Piece | ts.Chunk:
+    """The chunk of a frame, read in place where it is laid out as usual."""
+    piece = chunk_of(frame)
+    if piece is not None:
+        return piece
+    message = _message(frame)
+    if message.WhichOneof("frame") != "chunk":
+        raise InvalidUpdate("after its header an update has nothing but chunks")
+    return message.chunk
+
+
 class FederationService(rpc.FederationServicer):
     def __init__(self, handlers: Handlers, identify: Identify, changes: Changes, threads: ThreadPoolExecutor) -> None:
         self._handlers = handlers
@@ -112,6 +137,22 @@ class FederationService(rpc.FederationServicer):
         self._changes = changes
         self._threads = threads
         self._uploads = asyncio.Semaphore(_CONCURRENT_UPLOADS)
+        self._models = SharedModels(self._run, handlers.engine.store.model_source)
+
+    def add_to(self, server: aio.Server) -> None:
+        """Registers all methods; those that move tensors take and give frames as bytes."""
+        rpc.add_FederationServicer_to_server(self, server)
+        server.add_registered_method_handlers(  # type: ignore[attr-defined]  # the stubs are older
+            "puf.v1.Federation",
+            {
+                "FetchModel": grpc.unary_stream_rpc_method_handler(
+                    self.FetchModel, request_deserializer=fed.FetchModelRequest.FromString
+                ),
+                "SubmitUpdate": grpc.stream_unary_rpc_method_handler(
+                    self.SubmitUpdate, response_serializer=fed.SubmitUpdateReply.SerializeToString
+                ),
+            },
+        )
 
     async def _run(self, function: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
@@ -156,33 +197,26 @@ class FederationService(rpc.FederationServicer):
         return await self._run(self._handlers.leave, self._identify(context), request)
 
     @streamed
-    async def FetchModel(self, request: fed.FetchModelRequest, context: Context) -> AsyncIterator[fed.FetchModelReply]:
+    async def FetchModel(self, request: fed.FetchModelRequest, context: Context) -> AsyncIterator[bytes]:
         model = self._handlers.model_for(self._identify(context), request.version)
-        yield fed.FetchModelReply(header=self._handlers.model_header(model))
-        chunks = self._handlers.model_chunks(model)
-        try:
-            while (chunk := await self._run(next, chunks, None)) is not None:
-                yield fed.FetchModelReply(chunk=chunk)
-        finally:
-            await self._run(chunks.close)
+        yield fed.FetchModelReply(header=self._handlers.model_header(model)).SerializeToString()
+        async with aclosing(self._models.frames(model)) as frames:
+            async for frame in frames:
+                yield frame
         await self._run(self._handlers.count_sent, model.nbytes)
 
     @answered
-    async def SubmitUpdate(
-        self, request_iterator: AsyncIterator[fed.SubmitUpdateRequest], context: Context
-    ) -> fed.SubmitUpdateReply:
+    async def SubmitUpdate(self, request_iterator: AsyncIterator[bytes], context: Context) -> fed.SubmitUpdateReply:
         name = self._identify(context)
-        first = await anext(aiter(request_iterator), None)
-        if first is None or first.WhichOneof("frame") != "header":
+        first = _message(await anext(aiter(request_iterator), b""))
+        if first.WhichOneof("frame") != "header":
             raise InvalidUpdate("an update begins with its header")
         # Beyond the cap, uploads wait here under flow control; they are not refused.
         async with self._uploads:
             upload = await self._run(self._handlers.begin_upload, name, first.header)
             try:
                 async for frame in request_iterator:
-                    if frame.WhichOneof("frame") != "chunk":
-                        raise InvalidUpdate("after its header an update has nothing but chunks")
-                    await self._run(upload.write, frame.chunk)
+                    await self._run(upload.write, _chunk(frame))
                 reply = await self._run(upload.finish)
             finally:
                 await self._run(upload.discard)
