@@ -69,7 +69,7 @@ class Transport(Protocol):
         """One attempt only: whoever leaves does not wait for a server that is gone."""
         ...
 
-    def fetch_model(self, version: int) -> tuple[pb.ModelHeader, bytearray]:
+    def fetch_model(self, version: int) -> tuple[pb.ModelHeader, Payload]:
         """Header and verified bytes; the bytes belong to the caller."""
         ...
 
@@ -166,7 +166,7 @@ class GrpcTransport:
     def leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:
         return self._once(self._stub.Leave, request, seconds=5.0)
 
-    def fetch_model(self, version: int) -> tuple[pb.ModelHeader, bytearray]:
+    def fetch_model(self, version: int) -> tuple[pb.ModelHeader, Payload]:
         return self._patiently(lambda: self._download(pb.FetchModelRequest(version=version)))
 
     def submit_update(self, header: pb.UpdateHeader, payload: Payload) -> pb.SubmitUpdateReply:
@@ -260,7 +260,7 @@ class GrpcTransport:
                 raise self._line.closed() from None
             raise
 
-    def _download(self, request: pb.FetchModelRequest) -> tuple[pb.ModelHeader, bytearray]:
+    def _download(self, request: pb.FetchModelRequest) -> tuple[pb.ModelHeader, Payload]:
         stream = self._fetch(request, timeout=self._transfer_seconds, metadata=self._metadata)
         try:
             first = pb.FetchModelReply.FromString(next(iter(stream), b""))

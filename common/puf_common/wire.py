@@ -51,8 +51,8 @@ class Assembler:
     def __init__(self, total_bytes: int, digest: bytes) -> None:
         if len(digest) != hashlib.sha256().digest_size:
             raise InvalidUpdate(f"the stated digest has {len(digest)} bytes; SHA-256 has 32")
-        self._payload = bytearray(total_bytes)
-        self._bytes = np.frombuffer(self._payload, np.uint8)
+        # Not a bytearray, which would be filled with zeros first.
+        self._payload = np.empty(total_bytes, np.uint8)
         self._received = 0
         self._stated = digest
         self._hash = hashlib.sha256()
@@ -77,12 +77,12 @@ class Assembler:
                 f"chunks reach byte {end}, the header announced {len(self._payload)}", announced=len(self._payload)
             )
         # np.copyto and hashlib release the interpreter lock; assignment to a slice of a bytearray would hold it.
-        np.copyto(self._bytes[chunk.offset : end], np.frombuffer(data, np.uint8))
+        np.copyto(self._payload[chunk.offset : end], np.frombuffer(data, np.uint8))
         self._hash.update(data)
         self._received = end
 
-    def finish(self) -> bytearray:
-        """The whole payload, once everything has arrived unharmed."""
+    def finish(self) -> memoryview:
+        """The whole payload, the caller's own, once everything has arrived unharmed."""
         if self._received != len(self._payload):
             raise InvalidUpdate(
                 f"the stream ended after {self._received} of {len(self._payload)} bytes",
@@ -95,4 +95,4 @@ class Assembler:
                 stated=self._stated.hex(),
                 computed=self._hash.hexdigest(),
             )
-        return self._payload
+        return self._payload.data
