@@ -24,8 +24,9 @@ from puf_server.door import OperatorAccess, bind, insecure_doors, secure_doors
 from puf_server.engine import Engine
 from puf_server.handlers import Handlers
 from puf_server.operator import OperatorService
-from puf_server.service import Changes, FederationService
+from puf_server.service import FederationService
 from puf_server.store import Store
+from puf_server.waking import Changes
 
 __all__ = ["Listeners", "Server", "serve"]
 
@@ -65,13 +66,14 @@ class Server:
         return self
 
     async def _start(self) -> None:
-        loop, changes = asyncio.get_running_loop(), Changes()
+        self.engine = Engine(self._store, time.time)
+        loop, changes = asyncio.get_running_loop(), Changes(self.engine.state)
 
         def on_change() -> None:
-            changes.notify()
+            changes.notify(self.engine.state)
             loop.call_soon_threadsafe(self._fold_wanted.set)
 
-        self.engine = Engine(self._store, time.time, on_change)
+        self.engine.on_change = on_change
         self.handlers = Handlers(self.engine)
         self._health = health_aio.HealthServicer()
         doors = secure_doors(self._store.directory, self._tls) if self._tls else insecure_doors()

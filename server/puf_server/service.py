@@ -29,8 +29,9 @@ from puf_server.core.state import State
 from puf_server.handlers import Handlers
 from puf_server.identity import Identify
 from puf_server.sharing import SharedModels
+from puf_server.waking import Changes
 
-__all__ = ["Changes", "FederationService", "answered", "streamed"]
+__all__ = ["FederationService", "answered", "streamed"]
 
 _CONCURRENT_UPLOADS = 8
 _LONGEST_WAIT = 55.0
@@ -82,34 +83,6 @@ def _bug(where: str, error: Exception) -> PufError:
         return Unavailable(f"the server cannot read or write its files: {error.strerror or error}")
     log.error("internal error", call=where, exc_info=error)
     return PufError("internal error; the server's log has more")
-
-
-class Changes:
-    """Wakes everybody who waits for the state to change. `notify` may be called from any thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-
-    def notify(self) -> None:
-        self._loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        self._event.set()
-        self._event = asyncio.Event()
-
-    def next(self) -> asyncio.Event:
-        """Set at the first change from now on; take it before looking at the state."""
-        return self._event
-
-
-async def _before(event: asyncio.Event, seconds: float) -> bool:
-    """Whether the event came within the time."""
-    try:
-        await asyncio.wait_for(event.wait(), max(0.0, seconds))
-    except TimeoutError:
-        return False
-    return True
 
 
 def _message(frame: bytes) -> fed.SubmitUpdateRequest:
@@ -183,7 +156,7 @@ class FederationService(rpc.FederationServicer):
             work = self._handlers.work(name, request.session)
             if work is not None:
                 return work
-            if not await _before(changed, until - loop.time()):
+            if not await self._changes.before(changed, until - loop.time()):
                 return fed.WaitForWorkReply(position=self._handlers.position())
 
     @answered
@@ -260,7 +233,7 @@ class FederationService(rpc.FederationServicer):
                 yield fed.FollowTicketReply(ticket=message, position=self._handlers.position())
             if record is not None and not record.open:
                 return
-            await _before(changed, _LONGEST_WAIT)
+            await self._changes.before(changed, _LONGEST_WAIT)
 
     @answered
     async def ReportMeasurement(
