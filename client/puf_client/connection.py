@@ -10,16 +10,18 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from puf_client.names import check_name
 from puf_client.patience import Attempts, Line
 from puf_common.errors import Corrupted, InvalidUpdate
+from puf_common.frames import chunk_frame, chunk_of
 from puf_common.rpc import IDENTITY_KEY, TOKEN_KEY, channel_options, error_from
 from puf_common.tls import ClientTls
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import federation_pb2_grpc as pb_grpc
 from puf_common.v1 import tickets_pb2
-from puf_common.wire import CHUNK_BYTES, Assembler, Payload, chunks
+from puf_common.wire import CHUNK_BYTES, Assembler, Payload, pieces
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -67,7 +69,7 @@ class Transport(Protocol):
         """One attempt only: whoever leaves does not wait for a server that is gone."""
         ...
 
-    def fetch_model(self, version: int) -> tuple[pb.ModelHeader, bytearray]:
+    def fetch_model(self, version: int) -> tuple[pb.ModelHeader, Payload]:
         """Header and verified bytes; the bytes belong to the caller."""
         ...
 
@@ -125,6 +127,13 @@ class GrpcTransport:
         options = channel_options(target)
         self._channel = grpc.insecure_channel(target, options=options) if tls is None else tls.channel(target, options)
         self._stub = pb_grpc.FederationStub(self._channel)
+        # Tensors travel as frames of bytes, made and read by hand; `bytes` of bytes is the object itself.
+        self._fetch: grpc.UnaryStreamMultiCallable[pb.FetchModelRequest, bytes] = self._channel.unary_stream(
+            "/puf.v1.Federation/FetchModel", pb.FetchModelRequest.SerializeToString, bytes
+        )
+        self._submit: grpc.StreamUnaryMultiCallable[bytes, pb.SubmitUpdateReply] = self._channel.stream_unary(
+            "/puf.v1.Federation/SubmitUpdate", bytes, pb.SubmitUpdateReply.FromString
+        )
         self._line = Line(target, patience, first_pause, longest_pause, tls=tls is not None)
 
     @property
@@ -157,14 +166,14 @@ class GrpcTransport:
     def leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:
         return self._once(self._stub.Leave, request, seconds=5.0)
 
-    def fetch_model(self, version: int) -> tuple[pb.ModelHeader, bytearray]:
+    def fetch_model(self, version: int) -> tuple[pb.ModelHeader, Payload]:
         return self._patiently(lambda: self._download(pb.FetchModelRequest(version=version)))
 
     def submit_update(self, header: pb.UpdateHeader, payload: Payload) -> pb.SubmitUpdateReply:
         def attempt() -> pb.SubmitUpdateReply:
             # A fresh iterator each time: one that a broken call has half read would silently send the rest only.
             frames = self._frames(header, payload)
-            return self._stub.SubmitUpdate(frames, timeout=self._transfer_seconds, metadata=self._metadata)
+            return self._submit(frames, timeout=self._transfer_seconds, metadata=self._metadata)
 
         return self._patiently(attempt)
 
@@ -251,27 +260,30 @@ class GrpcTransport:
                 raise self._line.closed() from None
             raise
 
-    def _download(self, request: pb.FetchModelRequest) -> tuple[pb.ModelHeader, bytearray]:
-        stream = self._stub.FetchModel(request, timeout=self._transfer_seconds, metadata=self._metadata)
+    def _download(self, request: pb.FetchModelRequest) -> tuple[pb.ModelHeader, Payload]:
+        stream = self._fetch(request, timeout=self._transfer_seconds, metadata=self._metadata)
         try:
-            first = next(iter(stream), None)
-            if first is None or first.WhichOneof("frame") != "header":
+            first = pb.FetchModelReply.FromString(next(iter(stream), b""))
+            if first.WhichOneof("frame") != "header":
                 raise Corrupted(f"the server sent model {request.version} without its header")
             assembler = Assembler(first.header.byte_length, first.header.digest)
             for frame in stream:
-                assembler.add(frame.chunk)
-                self.bytes_received += len(frame.chunk.data)
+                chunk = chunk_of(frame) or pb.FetchModelReply.FromString(frame).chunk
+                assembler.add(chunk)
+                self.bytes_received += len(chunk.data)
             return first.header, assembler.finish()
+        except DecodeError:
+            raise Corrupted(f"the server sent something else than model {request.version}") from None
         except InvalidUpdate as error:
             raise Corrupted(f"model {request.version} arrived damaged: {error.message}", **error.facts) from None
         finally:
             stream.cancel()  # type: ignore[no-untyped-call]
 
-    def _frames(self, header: pb.UpdateHeader, payload: Payload) -> Iterator[pb.SubmitUpdateRequest]:
-        yield pb.SubmitUpdateRequest(header=header)
-        for chunk in chunks(payload, self._chunk_bytes):
-            self.bytes_sent += len(chunk.data)
-            yield pb.SubmitUpdateRequest(chunk=chunk)
+    def _frames(self, header: pb.UpdateHeader, payload: Payload) -> Iterator[bytes]:
+        yield pb.SubmitUpdateRequest(header=header).SerializeToString()
+        for piece in pieces(payload, self._chunk_bytes):
+            self.bytes_sent += len(piece.data)
+            yield chunk_frame(piece.offset, piece.data)
 
     def _patiently(self, attempt: Callable[[], Reply]) -> Reply:
         attempts = Attempts(self._line)

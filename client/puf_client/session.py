@@ -36,7 +36,7 @@ from puf_common.scaling import scale_update
 from puf_common.signing import fingerprint
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2
-from puf_common.wire import digest
+from puf_common.wire import Payload, digest
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -153,7 +153,7 @@ class Session:
         self._renewing = threading.RLock()
         self._failure: PufError | None = None
         self._current: TrainTask | None = None
-        self._models: OrderedDict[int, bytearray] = OrderedDict()
+        self._models: OrderedDict[int, Payload] = OrderedDict()
         self._trained: OrderedDict[str, Trained] = OrderedDict()
         self._pause = 0.0
         self._closing = threading.Event()

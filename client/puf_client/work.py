@@ -51,7 +51,7 @@ class HasStateDict(Protocol):
 class Trained:
     """An update before scaling, and what its header states about it."""
 
-    payload: bytearray
+    payload: Payload
     samples: int
     train_loss: float
     samples_processed: int
@@ -221,12 +221,13 @@ class EvaluateTask:
 Work = TrainTask | EvaluateTask
 
 
-def update_payload(manifest: Manifest, base: Payload, result: HasStateDict | Mapping[str, Any] | Payload) -> bytearray:
-    """The update behind a trained model: differences of parameters, values of buffers. Bytes are taken as they are."""
+def update_payload(manifest: Manifest, base: Payload, result: HasStateDict | Mapping[str, Any] | Payload) -> Payload:
+    """The update behind a trained model: differences of parameters, values of buffers. Bytes are taken as they are, and
+    copied only where the caller could still change them."""
     if isinstance(result, (bytes, bytearray, memoryview)):
         if len(result) != manifest.nbytes(UPDATE):
             raise InvalidUpdate(f"the update has {len(result)} bytes, the manifest asks for {manifest.nbytes(UPDATE)}")
-        return _finite(manifest, bytearray(result))
+        return _finite(manifest, result if memoryview(result).readonly else bytearray(result))
     if not isinstance(result, Mapping) and hasattr(result, "named_parameters"):
         # A torch module: tied parameters, which its state names twice, travel once.
         from puf_common.models import update_of
@@ -295,7 +296,7 @@ def _array(spec: TensorSpec, value: Any) -> NDArray[Any]:
     return array
 
 
-def _finite(manifest: Manifest, payload: bytearray) -> bytearray:
+def _finite(manifest: Manifest, payload: Payload) -> Payload:
     for spec, tensor in zip(manifest.tensors, manifest.views(payload, UPDATE).values(), strict=True):
         if spec.floating and not np.isfinite(tensor).all():
             raise InvalidUpdate(f"tensor {spec.name} is not finite: training diverged", tensor=spec.name)

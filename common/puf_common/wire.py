@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from puf_common.errors import Corrupted, InvalidUpdate
 from puf_common.v1 import tensors_pb2 as pb
 
-__all__ = ["CHUNK_BYTES", "Assembler", "Payload", "chunks", "digest"]
+__all__ = ["CHUNK_BYTES", "Assembler", "Payload", "Piece", "chunks", "digest", "pieces"]
 
 Payload = bytes | bytearray | memoryview
 # Smaller chunks cost throughput, larger ones memory.
 CHUNK_BYTES = 1 << 20
+
+
+class Piece(NamedTuple):
+    """A part of a payload and where it begins: what `Chunk` says, for data that need not be copied into a message."""
+
+    offset: int
+    data: Payload
 
 
 def digest(payload: Payload) -> bytes:
@@ -23,12 +31,18 @@ def digest(payload: Payload) -> bytes:
 
 
 def chunks(payload: Payload, chunk_bytes: int = CHUNK_BYTES) -> Iterator[pb.Chunk]:
-    """The payload in pieces. A fresh iterator for every attempt: half-read ones cannot be sent again."""
+    """The payload in messages. A fresh iterator for every attempt: half-read ones cannot be sent again."""
+    for piece in pieces(payload, chunk_bytes):
+        yield pb.Chunk(offset=piece.offset, data=bytes(piece.data))
+
+
+def pieces(payload: Payload, chunk_bytes: int = CHUNK_BYTES, begin: int = 0) -> Iterator[Piece]:
+    """The payload from `begin` on as views into it."""
     if chunk_bytes <= 0:
         raise ValueError(f"chunk_bytes must be positive, not {chunk_bytes}")
     view = memoryview(payload).cast("B")
-    for start in range(0, len(view), chunk_bytes):
-        yield pb.Chunk(offset=start, data=bytes(view[start : start + chunk_bytes]))
+    for start in range(begin, len(view), chunk_bytes):
+        yield Piece(start, view[start : start + chunk_bytes])
 
 
 class Assembler:
@@ -37,8 +51,8 @@ class Assembler:
     def __init__(self, total_bytes: int, digest: bytes) -> None:
         if len(digest) != hashlib.sha256().digest_size:
             raise InvalidUpdate(f"the stated digest has {len(digest)} bytes; SHA-256 has 32")
-        self._payload = bytearray(total_bytes)
-        self._bytes = np.frombuffer(self._payload, np.uint8)
+        # Not a bytearray, which would be filled with zeros first.
+        self._payload = np.empty(total_bytes, np.uint8)
         self._received = 0
         self._stated = digest
         self._hash = hashlib.sha256()
@@ -47,7 +61,7 @@ class Assembler:
     def received(self) -> int:
         return self._received
 
-    def add(self, chunk: pb.Chunk) -> None:
+    def add(self, chunk: pb.Chunk | Piece) -> None:
         """Takes the next chunk. A gap, an overlap, an empty chunk or one past the end is refused."""
         data, end = chunk.data, chunk.offset + len(chunk.data)
         if chunk.offset != self._received:
@@ -63,12 +77,12 @@ class Assembler:
                 f"chunks reach byte {end}, the header announced {len(self._payload)}", announced=len(self._payload)
             )
         # np.copyto and hashlib release the interpreter lock; assignment to a slice of a bytearray would hold it.
-        np.copyto(self._bytes[chunk.offset : end], np.frombuffer(data, np.uint8))
+        np.copyto(self._payload[chunk.offset : end], np.frombuffer(data, np.uint8))
         self._hash.update(data)
         self._received = end
 
-    def finish(self) -> bytearray:
-        """The whole payload, once everything has arrived unharmed."""
+    def finish(self) -> memoryview:
+        """The whole payload, the caller's own, once everything has arrived unharmed."""
         if self._received != len(self._payload):
             raise InvalidUpdate(
                 f"the stream ended after {self._received} of {len(self._payload)} bytes",
@@ -81,4 +95,4 @@ class Assembler:
                 stated=self._stated.hex(),
                 computed=self._hash.hexdigest(),
             )
-        return self._payload
+        return self._payload.data

@@ -67,7 +67,7 @@ class LocalTransport:
     def leave(self, request: fed.LeaveRequest) -> fed.LeaveReply:
         return self._handlers.leave(self._name, request)
 
-    def fetch_model(self, version: int) -> tuple[fed.ModelHeader, bytearray]:
+    def fetch_model(self, version: int) -> tuple[fed.ModelHeader, Payload]:
         model = self._handlers.model_for(self._name, version)
         payload = self._handlers.engine.store.model_payload(model)
         self._handlers.count_sent(len(payload))

@@ -102,9 +102,9 @@ class Engine:
             if after.round is not before.round and self.fold_wanted() is not None:
                 hit("round.closed")
             if (
-                after.round is not before.round
-                or after.models is not before.models
+                after.models is not before.models
                 or after.history is not before.history
+                or not _only_more_arrived(before.round, after.round)
             ):
                 self._sweep()
         return result
@@ -300,6 +300,17 @@ class Engine:
 
     def close(self) -> None:
         self.store.close()
+
+
+def _only_more_arrived(before: Round | None, after: Round | None) -> bool:
+    """Whether no file has become superfluous: an update that arrives, and most changes are that, adds one."""
+    if before is after:
+        return True
+    if before is None or after is None:
+        return False
+    return before.received.items() <= after.received.items() and replace(
+        before, received={}, phase=after.phase
+    ) == replace(after, received={})
 
 
 def _completed(state: State) -> set[str]:

@@ -16,7 +16,7 @@ from puf_common.manifest import MODEL
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
-from puf_common.wire import CHUNK_BYTES
+from puf_common.wire import CHUNK_BYTES, Piece
 from puf_server import translate
 from puf_server.core import history, roster, rounds, surveys, tickets, versions, work
 from puf_server.core.methods.layers import outputs
@@ -320,7 +320,7 @@ class PendingUpload:
         layout = outputs(self._engine.manifest, self._slot.outputs)
         self._upload = Upload(self._engine.store, layout, header.byte_length, header.digest)
 
-    def write(self, chunk: ts.Chunk) -> None:
+    def write(self, chunk: ts.Chunk | Piece) -> None:
         self._upload.write(chunk)
         self._handlers.bytes_received += len(chunk.data)
 

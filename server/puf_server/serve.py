@@ -18,14 +18,15 @@ from grpc_reflection.v1alpha import reflection
 from puf_common.errors import PufError
 from puf_common.logging import get_logger
 from puf_common.tls import ServerTls
-from puf_common.v1 import federation_pb2, federation_pb2_grpc, operator_pb2, operator_pb2_grpc
+from puf_common.v1 import federation_pb2, operator_pb2, operator_pb2_grpc
 from puf_server import failpoints
 from puf_server.door import OperatorAccess, bind, insecure_doors, secure_doors
 from puf_server.engine import Engine
 from puf_server.handlers import Handlers
 from puf_server.operator import OperatorService
-from puf_server.service import Changes, FederationService
+from puf_server.service import FederationService
 from puf_server.store import Store
+from puf_server.waking import Changes
 
 __all__ = ["Listeners", "Server", "serve"]
 
@@ -65,21 +66,20 @@ class Server:
         return self
 
     async def _start(self) -> None:
-        loop, changes = asyncio.get_running_loop(), Changes()
+        self.engine = Engine(self._store, time.time)
+        loop, changes = asyncio.get_running_loop(), Changes(self.engine.state)
 
         def on_change() -> None:
-            changes.notify()
+            changes.notify(self.engine.state)
             loop.call_soon_threadsafe(self._fold_wanted.set)
 
-        self.engine = Engine(self._store, time.time, on_change)
+        self.engine.on_change = on_change
         self.handlers = Handlers(self.engine)
         self._health = health_aio.HealthServicer()
         doors = secure_doors(self._store.directory, self._tls) if self._tls else insecure_doors()
         self._door, self._operator_door, access = doors
         self._federation = self._door.server()
-        federation_pb2_grpc.add_FederationServicer_to_server(
-            FederationService(self.handlers, self._door.identify, changes, self._threads), self._federation
-        )
+        FederationService(self.handlers, self._door.identify, changes, self._threads).add_to(self._federation)
         self._operator = self._operator_door.server()
         operator_pb2_grpc.add_OperatorServicer_to_server(
             OperatorService(self.handlers, self._threads, self.stopped.set), self._operator

@@ -9,21 +9,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from functools import wraps
 from typing import Any, TypeVar
 
+import grpc
+from google.protobuf.message import DecodeError
 from grpc import aio
 
 from puf_common.errors import InvalidUpdate, PufError, Unavailable
+from puf_common.frames import chunk_of
 from puf_common.logging import get_logger
 from puf_common.rpc import abort
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import federation_pb2_grpc as rpc
+from puf_common.v1 import tensors_pb2 as ts
+from puf_common.wire import Piece
 from puf_server.core.state import State
 from puf_server.handlers import Handlers
 from puf_server.identity import Identify
+from puf_server.sharing import SharedModels
+from puf_server.waking import Changes
 
-__all__ = ["Changes", "FederationService", "answered", "streamed"]
+__all__ = ["FederationService", "answered", "streamed"]
 
 _CONCURRENT_UPLOADS = 8
 _LONGEST_WAIT = 55.0
@@ -77,32 +85,22 @@ def _bug(where: str, error: Exception) -> PufError:
     return PufError("internal error; the server's log has more")
 
 
-class Changes:
-    """Wakes everybody who waits for the state to change. `notify` may be called from any thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-
-    def notify(self) -> None:
-        self._loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        self._event.set()
-        self._event = asyncio.Event()
-
-    def next(self) -> asyncio.Event:
-        """Set at the first change from now on; take it before looking at the state."""
-        return self._event
-
-
-async def _before(event: asyncio.Event, seconds: float) -> bool:
-    """Whether the event came within the time."""
+def _message(frame: bytes) -> fed.SubmitUpdateRequest:
     try:
-        await asyncio.wait_for(event.wait(), max(0.0, seconds))
-    except TimeoutError:
-        return False
-    return True
+        return fed.SubmitUpdateRequest.FromString(frame)
+    except DecodeError:
+        raise InvalidUpdate("a message of the update is no SubmitUpdateRequest") from None
+
+
+def _chunk(frame: bytes) -> Piece | ts.Chunk:
+    """The chunk of a frame, read in place where it is laid out as usual."""
+    piece = chunk_of(frame)
+    if piece is not None:
+        return piece
+    message = _message(frame)
+    if message.WhichOneof("frame") != "chunk":
+        raise InvalidUpdate("after its header an update has nothing but chunks")
+    return message.chunk
 
 
 class FederationService(rpc.FederationServicer):
@@ -112,6 +110,22 @@ class FederationService(rpc.FederationServicer):
         self._changes = changes
         self._threads = threads
         self._uploads = asyncio.Semaphore(_CONCURRENT_UPLOADS)
+        self._models = SharedModels(self._run, handlers.engine.store.model_source)
+
+    def add_to(self, server: aio.Server) -> None:
+        """Registers all methods; those that move tensors take and give frames as bytes."""
+        rpc.add_FederationServicer_to_server(self, server)
+        server.add_registered_method_handlers(  # type: ignore[attr-defined]  # the stubs are older
+            "puf.v1.Federation",
+            {
+                "FetchModel": grpc.unary_stream_rpc_method_handler(
+                    self.FetchModel, request_deserializer=fed.FetchModelRequest.FromString
+                ),
+                "SubmitUpdate": grpc.stream_unary_rpc_method_handler(
+                    self.SubmitUpdate, response_serializer=fed.SubmitUpdateReply.SerializeToString
+                ),
+            },
+        )
 
     async def _run(self, function: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
@@ -142,7 +156,7 @@ class FederationService(rpc.FederationServicer):
             work = self._handlers.work(name, request.session)
             if work is not None:
                 return work
-            if not await _before(changed, until - loop.time()):
+            if not await self._changes.before(changed, until - loop.time()):
                 return fed.WaitForWorkReply(position=self._handlers.position())
 
     @answered
@@ -156,33 +170,26 @@ class FederationService(rpc.FederationServicer):
         return await self._run(self._handlers.leave, self._identify(context), request)
 
     @streamed
-    async def FetchModel(self, request: fed.FetchModelRequest, context: Context) -> AsyncIterator[fed.FetchModelReply]:
+    async def FetchModel(self, request: fed.FetchModelRequest, context: Context) -> AsyncIterator[bytes]:
         model = self._handlers.model_for(self._identify(context), request.version)
-        yield fed.FetchModelReply(header=self._handlers.model_header(model))
-        chunks = self._handlers.model_chunks(model)
-        try:
-            while (chunk := await self._run(next, chunks, None)) is not None:
-                yield fed.FetchModelReply(chunk=chunk)
-        finally:
-            await self._run(chunks.close)
+        yield fed.FetchModelReply(header=self._handlers.model_header(model)).SerializeToString()
+        async with aclosing(self._models.frames(model)) as frames:
+            async for frame in frames:
+                yield frame
         await self._run(self._handlers.count_sent, model.nbytes)
 
     @answered
-    async def SubmitUpdate(
-        self, request_iterator: AsyncIterator[fed.SubmitUpdateRequest], context: Context
-    ) -> fed.SubmitUpdateReply:
+    async def SubmitUpdate(self, request_iterator: AsyncIterator[bytes], context: Context) -> fed.SubmitUpdateReply:
         name = self._identify(context)
-        first = await anext(aiter(request_iterator), None)
-        if first is None or first.WhichOneof("frame") != "header":
+        first = _message(await anext(aiter(request_iterator), b""))
+        if first.WhichOneof("frame") != "header":
             raise InvalidUpdate("an update begins with its header")
         # Beyond the cap, uploads wait here under flow control; they are not refused.
         async with self._uploads:
             upload = await self._run(self._handlers.begin_upload, name, first.header)
             try:
                 async for frame in request_iterator:
-                    if frame.WhichOneof("frame") != "chunk":
-                        raise InvalidUpdate("after its header an update has nothing but chunks")
-                    await self._run(upload.write, frame.chunk)
+                    await self._run(upload.write, _chunk(frame))
                 reply = await self._run(upload.finish)
             finally:
                 await self._run(upload.discard)
@@ -226,7 +233,7 @@ class FederationService(rpc.FederationServicer):
                 yield fed.FollowTicketReply(ticket=message, position=self._handlers.position())
             if record is not None and not record.open:
                 return
-            await _before(changed, _LONGEST_WAIT)
+            await self._changes.before(changed, _LONGEST_WAIT)
 
     @answered
     async def ReportMeasurement(

@@ -12,6 +12,7 @@ import numpy as np
 from puf_common.errors import Corrupted, InvalidUpdate, TooMuch
 from puf_common.manifest import UPDATE, Manifest
 from puf_common.v1 import tensors_pb2 as ts
+from puf_common.wire import Payload, Piece
 from puf_server.failpoints import hit
 from puf_server.files import NewFile, unwritten
 from puf_server.store import Store
@@ -28,7 +29,7 @@ class FiniteCheck:
         self._at = 0
         self._rest = b""
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: Payload) -> None:
         view = memoryview(data)
         while view:
             slot = self._slots[self._index]
@@ -77,7 +78,7 @@ class Upload:
         with _on_disk():
             self._file = NewFile(store.spool_path(f"{secrets.token_hex(8)}.part"), store.files, "spool")
 
-    def write(self, chunk: ts.Chunk) -> None:
+    def write(self, chunk: ts.Chunk | Piece) -> None:
         data = chunk.data
         if chunk.offset != self._received:
             raise Corrupted(f"a chunk starts at byte {chunk.offset}, expected was byte {self._received}")

@@ -17,7 +17,7 @@ sizes = st.integers(1, 70)
 payloads = st.binary(max_size=600)
 
 
-def assemble(stream: Iterable[pb.Chunk], total: int, stated: bytes) -> bytearray:
+def assemble(stream: Iterable[pb.Chunk], total: int, stated: bytes) -> memoryview:
     assembler = Assembler(total, stated)
     for chunk in stream:
         assembler.add(chunk)

@@ -126,7 +126,7 @@ def _client(address: str, name: str) -> int:
     with connect(address, name=name, samples=1) as session:
         noise = np.frombuffer(secrets.token_bytes(4096), np.uint8).astype("<f4") / 1e6
         size = session.manifest.nbytes(UPDATE) // 4
-        update = bytearray(np.resize(noise, size).tobytes())
+        update = np.resize(noise, size).tobytes()
         for work in session:
             if isinstance(work, TrainTask):
                 work.submit(update)
