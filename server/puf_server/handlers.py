@@ -18,7 +18,7 @@ from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
 from puf_common.wire import CHUNK_BYTES
 from puf_server import translate
-from puf_server.core import roster, rounds, surveys, tickets, versions, work
+from puf_server.core import leases, roster, rounds, surveys, tickets, versions, work
 from puf_server.core.state import Evidence, MemberStatus, ModelVersion, Received, State, Sums
 from puf_server.engine import Engine
 from puf_server.failpoints import hit
@@ -55,6 +55,12 @@ class Handlers:
             position=self.position(),
             server_key=self.engine.store.key.public,
         )
+
+    def lease_shard(self, name: str, request: fed.LeaseShardRequest) -> fed.LeaseShardReply:
+        translate.client_name(name)
+        wish = request.wish if request.HasField("wish") else None
+        shard = self.engine.call(lambda state, now: leases.lease(state, self.config, name, wish, now))
+        return fed.LeaseShardReply(shard=shard, shards=self.config.plan.shards)
 
     def join(self, name: str, request: fed.JoinRequest) -> fed.JoinReply:
         translate.client_name(name)

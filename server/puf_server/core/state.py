@@ -401,6 +401,8 @@ class State:
     tickets: Mapping[str, Ticket] = field(default_factory=dict)
     models: Mapping[int, ModelVersion] = field(default_factory=dict)
     records: Mapping[int, RoundRecord] = field(default_factory=dict)
+    # Which part of a split data set a name was given; kept when it is forgotten.
+    leases: Mapping[str, int] = field(default_factory=dict)
     # Volatile.
     stopping: bool = False
     seen: Mapping[str, float] = field(default_factory=dict)
