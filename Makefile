@@ -49,6 +49,10 @@ protos: $(VENV)/.ready  ## Regenerate the committed stubs from protos/
 lock: $(VENV)/.ready  ## Pin requirements.txt anew: names, versions and hashes
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
 		--extra train --extra lab --extra dev --python-version 3.11 -o requirements.txt pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
+		--constraints requirements.txt --python-version 3.11 -o deploy/docker/requirements.txt pyproject.toml
+	echo hatchling | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
+		--constraints requirements.txt --python-version 3.11 -o deploy/docker/build-requirements.txt -
 
 clean:  ## Remove what the other targets made
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache

@@ -60,12 +60,13 @@ def make_state(
 
 
 @contextmanager
-def running(directory: Path, tls: ServerTls | None = None) -> Iterator[Server]:
+def running(directory: Path, tls: ServerTls | None = None, metrics: str = "") -> Iterator[Server]:
     """Serves the state in `directory` on free ports of loopback; ends like SIGTERM does."""
     started: Future[tuple[Server, asyncio.AbstractEventLoop]] = Future()
 
     async def serve() -> None:
-        async with Server(Store.open(directory), Listeners("127.0.0.1:0", "127.0.0.1:0"), tls) as server:
+        listeners = Listeners("127.0.0.1:0", "127.0.0.1:0", metrics)
+        async with Server(Store.open(directory), listeners, tls) as server:
             started.set_result((server, asyncio.get_running_loop()))
             await server.stopped.wait()
 

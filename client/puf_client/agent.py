@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from puf_client.connection import Transport
 from puf_client.dial import dial
 from puf_client.display import Display
+from puf_client.leasing import leased
 from puf_client.measure import summed
 from puf_client.options import RunOptions
 from puf_client.session import Session, connect
@@ -54,6 +55,7 @@ def run_agent(options: RunOptions, transport: Transport | None = None) -> Exit:
                 f"{transport.name} was forgotten by {description.title} on {_day(known['at'])}; to return, the operator "
                 f"runs `puf-server clients readmit {transport.name}` and this client `puf-client run --rejoin`"
             )
+        options = leased(options, transport)
         from puf_client.learner import prepare
 
         learner = prepare(options, description)

@@ -130,11 +130,11 @@ def _with_data(options: LocalOptions) -> None:
         raise UsageError("say which data: set --data, PUF_DATA or data in the file given with --config")
 
 
-def _logs(options: LogSettings) -> None:
+def _logs(options: LogSettings, **ids: object) -> None:
     from puf_client.display import stderr
     from puf_common.logging import configure
 
-    configure(log_format=options.log_format, level=options.log_level, stream=stderr())
+    configure(log_format=options.log_format, level=options.log_level, stream=stderr(), **ids)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -147,7 +147,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _run_with(options: RunOptions) -> int:
-    _logs(options)
+    _logs(options, client=options.name)
     from puf_client.agent import run_agent
 
     return run_agent(options)
@@ -158,7 +158,7 @@ def _unlearn(arguments: argparse.Namespace) -> int:
 
     options = _resolve(UnlearnOptions, arguments)
     options = _named(options)
-    _logs(options)
+    _logs(options, client=options.name)
     from puf_client.forget import run_unlearn
 
     return run_unlearn(options)
@@ -194,6 +194,12 @@ def _enroll(arguments: argparse.Namespace) -> int:
         raise UsageError("this client needs a name: set --name")
     from puf_client.enroll import enroll
 
+    if options.through is not None:
+        from puf_client.enroll import enroll_through
+
+        certificate = enroll_through(options.name, options.dir, options.through, patience=options.patience)
+        print(f"{options.name} is enrolled: {certificate}")
+        return Exit.OK
     key, request = enroll(options.name, options.dir, renew=options.renew)
     print(f"written: {key} (never send it anywhere) and {request}")
     print(

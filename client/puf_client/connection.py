@@ -53,6 +53,8 @@ class Transport(Protocol):
 
     def describe(self) -> pb.DescribeReply: ...
 
+    def lease_shard(self, request: pb.LeaseShardRequest) -> pb.LeaseShardReply: ...
+
     def join(self, request: pb.JoinRequest) -> pb.JoinReply: ...
 
     def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
@@ -148,6 +150,9 @@ class GrpcTransport:
 
     def describe(self) -> pb.DescribeReply:
         return self._unary(self._stub.Describe, pb.DescribeRequest())
+
+    def lease_shard(self, request: pb.LeaseShardRequest) -> pb.LeaseShardReply:
+        return self._unary(self._stub.LeaseShard, request)
 
     def join(self, request: pb.JoinRequest) -> pb.JoinReply:
         reply = self._unary(self._stub.Join, request)

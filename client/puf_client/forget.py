@@ -18,6 +18,7 @@ from puf_client.agent import Worker
 from puf_client.connection import ENDED, Transport
 from puf_client.dial import dial
 from puf_client.display import Display, console
+from puf_client.leasing import leased
 from puf_client.measure import Measured, Seen, measured
 from puf_client.options import UnlearnOptions
 from puf_client.outcome import show_outcome, show_request
@@ -61,7 +62,7 @@ def run_unlearn(options: UnlearnOptions) -> Exit:
     writable(options.receipt_dir)
     with dial(options, server=options.server, name=options.name, patience=options.patience) as transport:
         description = transport.describe()
-        learner = _learner(options, description)
+        learner = _learner(options, description, transport)
         state = StateDir.of(description.federation_id, options.name, options.state)
         state.pin_server_key(description.server_key)
         if state.unsettled():
@@ -103,9 +104,10 @@ def _receipt(transport: Transport, state: StateDir, ticket_id: str, directory: P
         console().print(f"Receipt: {path}", soft_wrap=True)
 
 
-def _learner(options: UnlearnOptions, description: pb.DescribeReply) -> Learner | None:
+def _learner(options: UnlearnOptions, description: pb.DescribeReply, transport: Transport) -> Learner | None:
     if not options.data:
         return None
+    options = leased(options, transport)
     from puf_client.learner import prepare
 
     return prepare(options, description)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from puf_common.errors import UsageError
 from puf_common.logging import LogSettings
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
 
 
 _FILE: dict[str, Any] = {"metavar": "FILE"}
+_LEASE = re.compile(r"lease(:\d{1,9})?")
 
 
 class _Options(BaseModel):
@@ -79,7 +82,9 @@ class LocalOptions(_Options):
     data_option: dict[str, str] = Field({}, description="option of the data function; may be repeated")
     data_seed: int = Field(0, ge=0, description="seed of the split into shards; the same for all clients")
     shard: str = Field(
-        "0/1", description="which part of the data: I/N, counted from 0", json_schema_extra={"metavar": "I/N"}
+        "0/1",
+        description="which part of the data: I/N, counted from 0, or lease (lease:I for a wish) to have the server give one",
+        json_schema_extra={"metavar": "I/N"},
     )
     partition: str = Field("iid", description="how data is split: iid, dirichlet:ALPHA or hsu:ALPHA")
     model: str = Field(
@@ -95,13 +100,27 @@ class LocalOptions(_Options):
     @field_validator("shard")
     @classmethod
     def _is_a_part_of_a_whole(cls, text: str) -> str:
+        if _LEASE.fullmatch(text):
+            return text
         part, slash, whole = text.partition("/")
         if not (slash and part.isdecimal() and whole.isdecimal() and int(part) < int(whole)):
-            raise ValueError(f"{text!r} must be I/N with I from 0 to N-1, e.g. 3/10")
+            raise ValueError(f"{text!r} must be I/N with I from 0 to N-1, e.g. 3/10, or lease")
         return text
 
     @property
+    def leases(self) -> bool:
+        """Whether the server says which part it is."""
+        return _LEASE.fullmatch(self.shard) is not None
+
+    @property
+    def wish(self) -> int | None:
+        part = self.shard.partition(":")[2]
+        return int(part) if self.leases and part else None
+
+    @property
     def shard_of(self) -> tuple[int, int]:
+        if self.leases:
+            raise UsageError("a shard is leased when the client runs; say which one is meant here with --shard I/N")
         part, _, whole = self.shard.partition("/")
         return int(part), int(whole)
 
@@ -204,6 +223,12 @@ class EnrollOptions(_Options):
     name: str = Field("", description="this client's name in the federation")
     dir: Path = Field(Path("certs"), description="where to write key and request", json_schema_extra={"metavar": "DIR"})
     renew: bool = Field(False, description="a new request for the key that is there")
+    through: Path | None = Field(
+        None,
+        description="directory that an authority watches (puf-server certs watch): hand the request in and wait for the answer",
+        json_schema_extra={"metavar": "DIR"},
+    )
+    patience: float = Field(120.0, ge=0, description="seconds to wait for the answer there")
 
 
 class FleetOptions(RunOptions):

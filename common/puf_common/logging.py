@@ -11,8 +11,9 @@ import logging
 import math
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from pydantic import BaseModel, Field
@@ -35,13 +36,18 @@ class LogSettings(BaseModel):
     log_level: LogLevel = Field("info", description="Least severe log entries to show")
 
 
-def configure(*, log_format: LogFormat = "auto", level: LogLevel = "info", stream: TextIO | None = None) -> None:
-    """Sends all logs of the process to stderr (or `stream`). Calling it again replaces the earlier set-up."""
+def configure(
+    *, log_format: LogFormat = "auto", level: LogLevel = "info", stream: TextIO | None = None, **ids: object
+) -> None:
+    """Sends all logs of the process to stderr (or `stream`). Calling it again replaces the earlier set-up.
+
+    `ids` are those of the process, such as the client it works as: every line carries them, whoever writes it.
+    """
     import structlog
 
     target = sys.stderr if stream is None else stream
     watched = target.isatty()
-    chain: list[Any] = [_stamp, structlog.stdlib.ProcessorFormatter.remove_processors_meta]
+    chain: list[Any] = [partial(_stamp, ids=ids), structlog.stdlib.ProcessorFormatter.remove_processors_meta]
     if log_format == "console" or (log_format == "auto" and watched):
         console = structlog.dev.ConsoleRenderer(
             colors=watched and not os.environ.get("NO_COLOR"),
@@ -87,7 +93,7 @@ def _ours_or_serious(record: logging.LogRecord) -> bool:
     return isinstance(record.msg, dict) or record.levelno >= logging.WARNING
 
 
-def _stamp(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
+def _stamp(_logger: Any, _method: str, event: MutableMapping[str, Any], *, ids: Mapping[str, object]) -> dict[str, Any]:
     record: logging.LogRecord = event["_record"]
     head = {
         "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -95,7 +101,7 @@ def _stamp(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[
         "event": event.get("event", ""),
         "logger": record.name,
     }
-    return head | {key: value for key, value in event.items() if key not in head}
+    return head | {**ids, **{key: value for key, value in event.items() if key not in head}}
 
 
 def _for_people(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

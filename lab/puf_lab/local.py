@@ -52,6 +52,9 @@ class LocalTransport:
     def describe(self) -> fed.DescribeReply:
         return self._handlers.describe(fed.DescribeRequest())
 
+    def lease_shard(self, request: fed.LeaseShardRequest) -> fed.LeaseShardReply:
+        return self._handlers.lease_shard(self._name, request)
+
     def join(self, request: fed.JoinRequest) -> fed.JoinReply:
         return self._handlers.join(self._name, request)
 

@@ -77,14 +77,15 @@ def _parser(argv: list[str]) -> Parser:
     ):
         command = operator(name, help_text, shown)
         command.add_argument("--json", action="store_true", help="for programs")
-    clients = operator("clients", "the roster, or readmit a forgotten name", _clients)
-    clients.add_argument("action", nargs="?", choices=["list", "readmit"], default="list")
-    clients.add_argument("name", nargs="?", help="client to readmit")
+    clients = operator("clients", "the roster; readmit a forgotten name, or release the shard it leases", _clients)
+    clients.add_argument("action", nargs="?", choices=["list", "readmit", "release"], default="list")
+    clients.add_argument("name", nargs="?", help="client to readmit, or whose shard others may have")
     clients.add_argument("--json", action="store_true", help="for programs")
     export = operator("export", "write a model as a safetensors file", _export)
     export.add_argument("--out", required=True, type=Path, metavar="FILE")
     export.add_argument("--version", type=int, metavar="N", help="model version (default: the newest that is ready)")
     export.add_argument("--unready", action="store_true", help="also a model that is withdrawn or not recovered")
+    operator("health", "whether the server serves: ends with 0 if so, for probes of containers", _health)
     operator("pause", "hand out no work and close no round until resume", _pause)
     operator("resume", "go on after pause, or after the federation halted by itself", _resume)
     extend = operator("extend", "add training rounds", _extend)
@@ -173,9 +174,12 @@ def _models(control: Control, arguments: argparse.Namespace) -> int:
 def _clients(control: Control, arguments: argparse.Namespace) -> int:
     from puf_common.errors import UsageError
 
+    if arguments.action != "list" and not arguments.name:
+        raise UsageError(f"say whom: puf-server clients {arguments.action} NAME")
+    if arguments.action == "release":
+        print(f"shard {control.release(arguments.name)} is free for another client")
+        return Exit.OK
     if arguments.action == "readmit":
-        if not arguments.name:
-            raise UsageError("say whom to readmit: puf-server clients readmit NAME")
         control.readmit(arguments.name)
         print(f"{arguments.name} may join again with --rejoin")
         return Exit.OK
@@ -194,6 +198,12 @@ def _export(control: Control, arguments: argparse.Namespace) -> int:
     print(f"model {model.version} (round {model.round}, {header.status}) written to {arguments.out}")
     print(f"sha256 {model.digest.hex()}")
     return Exit.OK
+
+
+def _health(control: Control, _: argparse.Namespace) -> int:
+    status = control.health()
+    print(status)
+    return Exit.OK if status == "SERVING" else Exit.FAILURE
 
 
 def _pause(control: Control, _: argparse.Namespace) -> int:

@@ -58,6 +58,11 @@ def add_certs(parser: Parser) -> None:
     sign.add_argument("request", type=Path, metavar="REQUEST.csr", help="the signing request")
     sign.add_argument("--new-key", action="store_true", help="with --renew: the name gets another key than it had")
     sign.add_argument("--name", default="", metavar="NAME", help="sign only if the request is for this client")
+    watch = action("watch", "sign what `puf-client enroll --through` hands in at a directory", _watch, _LEAF_DAYS)
+    watch.add_argument(
+        "desk", type=Path, metavar="DESK", help="the directory; whoever may write there becomes a client"
+    )
+    watch.add_argument("--once", action="store_true", help="answer what lies there and end")
     for name, about in (
         ("revoke", "refuse a client, a key or one certificate at once"),
         ("restore", "take a revocation back"),
@@ -185,6 +190,29 @@ def _sign(arguments: argparse.Namespace) -> int:
     )
     _told(issued)
     print("this file and ca.crt go back to the client")
+    return Exit.OK
+
+
+def _watch(arguments: argparse.Namespace) -> int:
+    import signal
+    import threading
+
+    from puf_common.logging import configure
+    from puf_server.certs import Authority
+    from puf_server.desk import answer_all
+
+    configure()
+    authority = Authority.open(arguments.dir)
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    while not stopped.is_set():
+        try:
+            answer_all(authority, arguments.desk, arguments.days)
+        except OSError as error:
+            raise UsageError(f"cannot answer requests in {arguments.desk}: {error}") from None
+        if arguments.once or stopped.wait(1.0):
+            break
     return Exit.OK
 
 

@@ -105,6 +105,17 @@ class Control:
     def readmit(self, client: str) -> op.ClientInfo:
         return self._call(self._stub.Readmit, op.ReadmitRequest(client=client)).client
 
+    def health(self) -> str:
+        """What the standard health service says: SERVING once the state is recovered, until the server stops."""
+        from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+        check = health_pb2_grpc.HealthStub(self._channel).Check
+        status = self._call(check, health_pb2.HealthCheckRequest(service="puf.v1.Federation")).status
+        return str(health_pb2.HealthCheckResponse.ServingStatus.Name(status))
+
+    def release(self, client: str) -> int:
+        return self._call(self._stub.ReleaseShard, op.ReleaseShardRequest(client=client)).shard
+
     def forget(self, client: str, reference: str = "", received_at: float = 0.0) -> op.ForgetReply:
         request = op.ForgetRequest(client=client, reference=reference, received_at=received_at)
         return self._call(self._stub.Forget, request)

@@ -95,6 +95,9 @@ class Engine:
                 hit("completion.before")
             self.store.save(before, after)
             self.state = replace(after, notes=()) if after.notes else after
+            for note in after.notes:
+                # What the audit log says, for whoever reads logs: round, client and ticket are among the facts.
+                log.info(note.event, **{"round": after.number, **note.facts})
             if after is not before:
                 self.on_change()
             if completed:

@@ -18,7 +18,7 @@ from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
 from puf_common.wire import CHUNK_BYTES, Piece
 from puf_server import translate
-from puf_server.core import history, roster, rounds, surveys, tickets, versions, work
+from puf_server.core import history, leases, roster, rounds, surveys, tickets, versions, work
 from puf_server.core.methods.layers import outputs
 from puf_server.core.state import Evidence, MemberStatus, ModelVersion, Received, State, Sums
 from puf_server.engine import Engine
@@ -59,6 +59,12 @@ class Handlers:
             fallback=c.forgetting.fallback,
             remembers=history.words(c.forgetting),
         )
+
+    def lease_shard(self, name: str, request: fed.LeaseShardRequest) -> fed.LeaseShardReply:
+        translate.client_name(name)
+        wish = request.wish if request.HasField("wish") else None
+        shard = self.engine.call(lambda state, now: leases.lease(state, self.config, name, wish, now))
+        return fed.LeaseShardReply(shard=shard, shards=self.config.plan.shards)
 
     def join(self, name: str, request: fed.JoinRequest) -> fed.JoinReply:
         translate.client_name(name)

@@ -14,7 +14,7 @@ from puf_common.errors import NotNow, UsageError
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import operator_pb2_grpc as rpc
 from puf_server import translate
-from puf_server.core import roster, schedule, versions
+from puf_server.core import leases, roster, schedule, versions
 from puf_server.core.state import MemberStatus, ModelStatus, ModelVersion, State
 from puf_server.handlers import Handlers
 from puf_server.service import answered, streamed
@@ -119,6 +119,11 @@ class OperatorService(rpc.OperatorServicer):
         await self._run(self._engine.call, lambda state, now: (roster.readmit(state, request.client, now), None))
         state, now = self._engine.state, self._engine.clock()
         return op.ReadmitReply(client=translate.client_info(request.client, state, self._config, now))
+
+    @answered
+    async def ReleaseShard(self, request: op.ReleaseShardRequest, context: Context) -> op.ReleaseShardReply:
+        shard = await self._run(self._engine.call, lambda state, now: leases.release(state, request.client, now))
+        return op.ReleaseShardReply(shard=shard)
 
     @answered
     async def Forget(self, request: op.ForgetRequest, context: Context) -> op.ForgetReply:

@@ -9,6 +9,7 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from grpc_health.v1 import _async as health_aio
@@ -23,6 +24,7 @@ from puf_server import failpoints
 from puf_server.door import OperatorAccess, bind, insecure_doors, secure_doors
 from puf_server.engine import Engine
 from puf_server.handlers import Handlers
+from puf_server.metrics import Listener, Metrics
 from puf_server.operator import OperatorService
 from puf_server.service import FederationService
 from puf_server.store import Store
@@ -39,10 +41,11 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Listeners:
-    """Where to listen, as HOST:PORT; port 0 takes a free one."""
+    """Where to listen, as HOST:PORT; port 0 takes a free one. Nobody is told metrics unless they have an address."""
 
     federation: str
     operator: str
+    metrics: str = ""
 
 
 class Server:
@@ -75,11 +78,13 @@ class Server:
 
         self.engine.on_change = on_change
         self.handlers = Handlers(self.engine)
+        self.metrics = Metrics(self.handlers)
         self._health = health_aio.HealthServicer()
         doors = secure_doors(self._store.directory, self._tls) if self._tls else insecure_doors()
         self._door, self._operator_door, access = doors
         self._federation = self._door.server()
-        FederationService(self.handlers, self._door.identify, changes, self._threads).add_to(self._federation)
+        service = FederationService(self.handlers, self._door.identify, changes, self._threads, self.metrics)
+        service.add_to(self._federation)
         self._operator = self._operator_door.server()
         operator_pb2_grpc.add_OperatorServicer_to_server(
             OperatorService(self.handlers, self._threads, self.stopped.set), self._operator
@@ -94,6 +99,8 @@ class Server:
             )
         self.port = bind(self._federation, self._door, self._listeners.federation)
         self.operator_port = bind(self._operator, self._operator_door, self._listeners.operator)
+        self._listener = Listener(self.metrics, self._listeners.metrics) if self._listeners.metrics else None
+        self.metrics_port = self._listener.port if self._listener else 0
         await self._federation.start()
         await self._operator.start()
         self._fold_wanted.set()
@@ -110,6 +117,8 @@ class Server:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         OperatorAccess.remove(self._store.directory)
         await asyncio.gather(self._federation.stop(1.0), self._operator.stop(1.0))
+        if self._listener is not None:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._listener.close)
         self._threads.shutdown(wait=True)
         self.engine.close()
 
@@ -146,6 +155,9 @@ class Server:
             except Exception as error:
                 log.error("open calls not looked at", exc_info=error)
 
+    def _took(self, kind: str, phase: str, seconds: float) -> None:
+        self.metrics.phase_seconds.labels(kind=kind, phase=phase).observe(seconds)
+
     async def _fold(self) -> None:
         """Folds rounds as they close, one at a time, away from the event loop."""
         loop = asyncio.get_running_loop()
@@ -153,9 +165,15 @@ class Server:
             await self._fold_wanted.wait()
             self._fold_wanted.clear()
             while (current := self.engine.fold_wanted()) is not None:
+                took = partial(self._took, current.kind)
                 try:
+                    closed = time.monotonic()
                     result = await loop.run_in_executor(self._threads, self.engine.fold, current)
+                    folded = time.monotonic()
                     await loop.run_in_executor(self._threads, self.engine.folded, result)
+                    took("collecting", max(0.0, self.engine.clock() - current.opened_at - (time.monotonic() - closed)))
+                    took("folding", folded - closed)
+                    took("committing", time.monotonic() - folded)
                     log.info(
                         "round committed", round=current.number, kind=current.kind, version=self.engine.state.version
                     )
@@ -191,8 +209,10 @@ async def _serve(store: Store, listeners: Listeners, announce: Path | None, tls:
             round=server.engine.state.number,
             port=server.port,
             operator_port=server.operator_port,
+            **({"metrics_port": server.metrics_port} if server.metrics_port else {}),
         )
         if announce is not None:
-            announce.write_text(f"{server.port} {server.operator_port}\n")
+            ports = [server.port, server.operator_port, *([server.metrics_port] if server.metrics_port else [])]
+            announce.write_text(" ".join(map(str, ports)) + "\n")
         await server.stopped.wait()
         log.info("stopping", round=server.engine.state.number)

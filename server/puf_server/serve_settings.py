@@ -33,7 +33,12 @@ class ServeSettings(BaseModel):
         None, description="authority whose certificates let clients in; without it, clients need a token each"
     )
     insecure: bool = Field(False, description="serve without TLS: everybody is who they say they are")
-    announce: Path | None = Field(None, description="file that gets both port numbers once the server listens")
+    metrics: str = Field(
+        "",
+        description="address for Prometheus (http://HOST:PORT/metrics), e.g. 127.0.0.1:9300; unless given there is none",
+        json_schema_extra={"metavar": "HOST:PORT"},
+    )
+    announce: Path | None = Field(None, description="file that gets the port numbers once the server listens")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least important log lines to show"
     )
@@ -55,7 +60,8 @@ def run(settings: ServeSettings) -> None:
 
     configure(level=settings.log_level, log_format=settings.log_format)
     log = get_logger(__name__)
-    listeners = Listeners(settings.listen or (HERE if settings.insecure else EVERYWHERE), settings.operator)
+    federation = settings.listen or (HERE if settings.insecure else EVERYWHERE)
+    listeners = Listeners(federation, settings.operator, settings.metrics)
     tls = None
     if settings.tls_cert is not None and settings.tls_key is not None:
         tls = ServerTls(settings.tls_cert, settings.tls_key, settings.client_ca)

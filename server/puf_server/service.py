@@ -10,12 +10,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from contextvars import copy_context
 from functools import wraps
 from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
+from structlog.contextvars import bind_contextvars
 
 from puf_common.errors import InvalidUpdate, PufError, Unavailable
 from puf_common.frames import chunk_of
@@ -28,6 +30,7 @@ from puf_common.wire import Piece
 from puf_server.core.state import State
 from puf_server.handlers import Handlers
 from puf_server.identity import Identify
+from puf_server.metrics import Metrics
 from puf_server.sharing import SharedModels
 from puf_server.waking import Changes
 
@@ -104,8 +107,16 @@ def _chunk(frame: bytes) -> Piece | ts.Chunk:
 
 
 class FederationService(rpc.FederationServicer):
-    def __init__(self, handlers: Handlers, identify: Identify, changes: Changes, threads: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        handlers: Handlers,
+        identify: Identify,
+        changes: Changes,
+        threads: ThreadPoolExecutor,
+        metrics: Metrics,
+    ) -> None:
         self._handlers = handlers
+        self._metrics = metrics
         self._identify = identify
         self._changes = changes
         self._threads = threads
@@ -127,28 +138,43 @@ class FederationService(rpc.FederationServicer):
             },
         )
 
+    def _caller(self, context: Context) -> str:
+        """Who calls. Every log line of this call carries the name, the round and, where there is one, the open ticket."""
+        name = self._identify(context)
+        state = self._handlers.engine.state
+        ids: dict[str, object] = {"client": name, "round": state.round.number if state.round else state.number}
+        ticket = next((t.id for t in state.tickets.values() if t.open and t.client == name), "")
+        bind_contextvars(**(ids | {"ticket": ticket} if ticket else ids))
+        return name
+
     async def _run(self, function: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+        # Log lines written in the thread belong to the call, too.
+        context = copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: context.run(function, *args))
 
     @answered
     async def Describe(self, request: fed.DescribeRequest, context: Context) -> fed.DescribeReply:
-        self._identify(context)
+        self._caller(context)
         return self._handlers.describe(request)
 
     @answered
+    async def LeaseShard(self, request: fed.LeaseShardRequest, context: Context) -> fed.LeaseShardReply:
+        return await self._run(self._handlers.lease_shard, self._caller(context), request)
+
+    @answered
     async def Join(self, request: fed.JoinRequest, context: Context) -> fed.JoinReply:
-        name = self._identify(context)
+        name = self._caller(context)
         reply = await self._run(self._handlers.join, name, request)
         log.info("client joined", client=name, membership=reply.membership, samples=request.samples)
         return reply
 
     @answered
     async def Heartbeat(self, request: fed.HeartbeatRequest, context: Context) -> fed.HeartbeatReply:
-        return await self._run(self._handlers.heartbeat, self._identify(context), request)
+        return await self._run(self._handlers.heartbeat, self._caller(context), request)
 
     @answered
     async def WaitForWork(self, request: fed.WaitForWorkRequest, context: Context) -> fed.WaitForWorkReply:
-        name = self._identify(context)
+        name = self._caller(context)
         loop = asyncio.get_running_loop()
         until = loop.time() + min(_LONGEST_WAIT, request.timeout_seconds)
         while True:
@@ -161,13 +187,13 @@ class FederationService(rpc.FederationServicer):
 
     @answered
     async def DeclineWork(self, request: fed.DeclineWorkRequest, context: Context) -> fed.DeclineWorkReply:
-        name = self._identify(context)
+        name = self._caller(context)
         log.warning("work declined", client=name, round=request.key.round, why=request.reason)
         return await self._run(self._handlers.decline, name, request)
 
     @answered
     async def Leave(self, request: fed.LeaveRequest, context: Context) -> fed.LeaveReply:
-        return await self._run(self._handlers.leave, self._identify(context), request)
+        return await self._run(self._handlers.leave, self._caller(context), request)
 
     @streamed
     async def FetchModel(self, request: fed.FetchModelRequest, context: Context) -> AsyncIterator[bytes]:
@@ -183,6 +209,32 @@ class FederationService(rpc.FederationServicer):
         name = self._identify(context)
         first = _message(await anext(aiter(request_iterator), b""))
         if first.WhichOneof("frame") != "header":
+    async def FetchModel(self, request: fed.FetchModelRequest, context: Context) -> AsyncIterator[fed.FetchModelReply]:
+        model = self._handlers.model_for(self._caller(context), request.version)
+        yield fed.FetchModelReply(header=self._handlers.model_header(model))
+        chunks = self._handlers.model_chunks(model)
+        try:
+            while (chunk := await self._run(next, chunks, None)) is not None:
+                yield fed.FetchModelReply(chunk=chunk)
+        finally:
+            await self._run(chunks.close)
+        await self._run(self._handlers.count_sent, model.nbytes)
+
+    @answered
+    async def SubmitUpdate(
+        self, request_iterator: AsyncIterator[fed.SubmitUpdateRequest], context: Context
+    ) -> fed.SubmitUpdateReply:
+        name = self._caller(context)
+        try:
+            return await self._take(name, request_iterator)
+        except PufError as error:
+            self._metrics.refused.labels(reason=error.reason()).inc()
+            log.warning("update refused", reason=error.reason(), why=error.message)
+            raise
+
+    async def _take(self, name: str, request_iterator: AsyncIterator[fed.SubmitUpdateRequest]) -> fed.SubmitUpdateReply:
+        first = await anext(aiter(request_iterator), None)
+        if first is None or first.WhichOneof("frame") != "header":
             raise InvalidUpdate("an update begins with its header")
         # Beyond the cap, uploads wait here under flow control; they are not refused.
         async with self._uploads:
@@ -203,24 +255,24 @@ class FederationService(rpc.FederationServicer):
     async def ReportEvaluation(
         self, request: fed.ReportEvaluationRequest, context: Context
     ) -> fed.ReportEvaluationReply:
-        return await self._run(self._handlers.report_evaluation, self._identify(context), request)
+        return await self._run(self._handlers.report_evaluation, self._caller(context), request)
 
     @answered
     async def FileUnlearning(self, request: fed.FileUnlearningRequest, context: Context) -> fed.FileUnlearningReply:
-        name = self._identify(context)
+        name = self._caller(context)
         reply = await self._run(self._handlers.file_unlearning, name, request)
         log.info("request to be forgotten", client=name, ticket=reply.ticket.id, duplicate=reply.duplicate)
         return reply
 
     @answered
     async def ListMyTickets(self, request: fed.ListMyTicketsRequest, context: Context) -> fed.ListMyTicketsReply:
-        return self._handlers.list_my_tickets(self._identify(context))
+        return self._handlers.list_my_tickets(self._caller(context))
 
     @streamed
     async def FollowTicket(
         self, request: fed.FollowTicketRequest, context: Context
     ) -> AsyncIterator[fed.FollowTicketReply]:
-        name = self._identify(context)
+        name = self._caller(context)
         seen: object = None
         while True:
             changed = self._changes.next()
@@ -239,21 +291,21 @@ class FederationService(rpc.FederationServicer):
     async def ReportMeasurement(
         self, request: fed.ReportMeasurementRequest, context: Context
     ) -> fed.ReportMeasurementReply:
-        return await self._run(self._handlers.report_measurement, self._identify(context), request)
+        return await self._run(self._handlers.report_measurement, self._caller(context), request)
 
     @answered
     async def WithdrawUnlearning(
         self, request: fed.WithdrawUnlearningRequest, context: Context
     ) -> fed.WithdrawUnlearningReply:
-        return await self._run(self._handlers.withdraw, self._identify(context), request)
+        return await self._run(self._handlers.withdraw, self._caller(context), request)
 
     @answered
     async def GetReceipt(self, request: fed.GetReceiptRequest, context: Context) -> fed.GetReceiptReply:
-        return await self._run(self._handlers.get_receipt, self._identify(context), request)
+        return await self._run(self._handlers.get_receipt, self._caller(context), request)
 
     @answered
     async def PresentReceipt(self, request: fed.PresentReceiptRequest, context: Context) -> fed.PresentReceiptReply:
-        name = self._identify(context)
+        name = self._caller(context)
         reply = await self._run(self._handlers.present_receipt, name, request)
         if reply.reopened:
             log.warning("a receipt opened its ticket again: this state is older", client=name, ticket=reply.ticket.id)

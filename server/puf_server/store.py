@@ -72,7 +72,10 @@ _SINGLES: dict[str, TypeAdapter[Any]] = {
     "survey": TypeAdapter(Survey | None),
     "episode": TypeAdapter(Episode | None),
     "recovery": TypeAdapter(Recovery | None),
+    "leases": TypeAdapter(dict[str, int]),
 }
+# What states from before these fields have instead.
+_LATER = {"leases": "{}"}
 _MANY: dict[str, TypeAdapter[Any]] = {
     "members": TypeAdapter(Member),
     "tickets": TypeAdapter(Ticket),
@@ -226,7 +229,7 @@ class Store:
     def load(self) -> State:
         meta = dict(self.db.execute("SELECT key, value FROM meta"))
         values: dict[str, Any] = {name: json.loads(meta[name]) for name in _SCALARS}
-        values |= {name: adapter.validate_json(meta[name]) for name, adapter in _SINGLES.items()}
+        values |= {name: adapter.validate_json((_LATER | meta)[name]) for name, adapter in _SINGLES.items()}
         for table, adapter in _MANY.items():
             rows = self.db.execute(f"SELECT id, body FROM {table} ORDER BY id")  # noqa: S608
             values[table] = {key: adapter.validate_json(body) for key, body in rows}

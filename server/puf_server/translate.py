@@ -306,4 +306,5 @@ def client_info(name: str, state: State, config: FederationConfig, now: float) -
         device=m.device,
         activity=state.activity.get(name, ""),
         silent_seconds=now - state.seen[name] if name in state.seen else -1.0,
+        shard=state.leases.get(name),
     )

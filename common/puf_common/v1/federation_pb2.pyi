@@ -148,6 +148,20 @@ class ForgettingPolicy(_message.Message):
     max_recovery_rounds: int
     def __init__(self, default_mode: _Optional[_Union[_tickets_pb2.Mode, str]] = ..., default_kappa: _Optional[float] = ..., min_kappa: _Optional[float] = ..., max_kappa: _Optional[float] = ..., max_eta_u: _Optional[float] = ..., default_epochs: _Optional[int] = ..., max_epochs: _Optional[int] = ..., special_allowed: _Optional[bool] = ..., default_flip: _Optional[_Union[_tickets_pb2.Flip, str]] = ..., deadline_days: _Optional[float] = ..., max_recovery_rounds: _Optional[int] = ...) -> None: ...
 
+class LeaseShardRequest(_message.Message):
+    __slots__ = ("wish",)
+    WISH_FIELD_NUMBER: _ClassVar[int]
+    wish: int
+    def __init__(self, wish: _Optional[int] = ...) -> None: ...
+
+class LeaseShardReply(_message.Message):
+    __slots__ = ("shard", "shards")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    shards: int
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ...) -> None: ...
+
 class JoinRequest(_message.Message):
     __slots__ = ("instance", "samples", "holdout_samples", "manifest_fingerprint", "recipe_fingerprint", "plugin_version", "client_version", "device", "rejoin", "only_if_no_worker")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]

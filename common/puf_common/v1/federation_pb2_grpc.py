@@ -39,6 +39,11 @@ class FederationStub:
                 request_serializer=puf__common_dot_v1_dot_federation__pb2.DescribeRequest.SerializeToString,
                 response_deserializer=puf__common_dot_v1_dot_federation__pb2.DescribeReply.FromString,
                 _registered_method=True)
+        self.LeaseShard = channel.unary_unary(
+                '/puf.v1.Federation/LeaseShard',
+                request_serializer=puf__common_dot_v1_dot_federation__pb2.LeaseShardRequest.SerializeToString,
+                response_deserializer=puf__common_dot_v1_dot_federation__pb2.LeaseShardReply.FromString,
+                _registered_method=True)
         self.Join = channel.unary_unary(
                 '/puf.v1.Federation/Join',
                 request_serializer=puf__common_dot_v1_dot_federation__pb2.JoinRequest.SerializeToString,
@@ -121,6 +126,14 @@ class FederationServicer:
 
     def Describe(self, request, context):
         """The federation's recipe and manifest. Changes nothing; needs no membership.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LeaseShard(self, request, context):
+        """The part of a split data set that is the caller's, for clients that are not told theirs. The same identity gets the same part
+        for good, also after it was forgotten; nobody else gets it until the operator releases it. RESOURCE_EXHAUSTED when all are taken.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -246,6 +259,11 @@ def add_FederationServicer_to_server(servicer, server):
                     request_deserializer=puf__common_dot_v1_dot_federation__pb2.DescribeRequest.FromString,
                     response_serializer=puf__common_dot_v1_dot_federation__pb2.DescribeReply.SerializeToString,
             ),
+            'LeaseShard': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeaseShard,
+                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.LeaseShardRequest.FromString,
+                    response_serializer=puf__common_dot_v1_dot_federation__pb2.LeaseShardReply.SerializeToString,
+            ),
             'Join': grpc.unary_unary_rpc_method_handler(
                     servicer.Join,
                     request_deserializer=puf__common_dot_v1_dot_federation__pb2.JoinRequest.FromString,
@@ -349,6 +367,33 @@ class Federation:
             '/puf.v1.Federation/Describe',
             puf__common_dot_v1_dot_federation__pb2.DescribeRequest.SerializeToString,
             puf__common_dot_v1_dot_federation__pb2.DescribeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeaseShard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/puf.v1.Federation/LeaseShard',
+            puf__common_dot_v1_dot_federation__pb2.LeaseShardRequest.SerializeToString,
+            puf__common_dot_v1_dot_federation__pb2.LeaseShardReply.FromString,
             options,
             channel_credentials,
             insecure,

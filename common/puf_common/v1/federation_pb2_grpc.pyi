@@ -37,6 +37,10 @@ class FederationStub:
     def __new__(cls, channel: _aio.Channel) -> FederationAsyncStub: ...
     Describe: _grpc.UnaryUnaryMultiCallable[_federation_pb2.DescribeRequest, _federation_pb2.DescribeReply]
     """The federation's recipe and manifest. Changes nothing; needs no membership."""
+    LeaseShard: _grpc.UnaryUnaryMultiCallable[_federation_pb2.LeaseShardRequest, _federation_pb2.LeaseShardReply]
+    """The part of a split data set that is the caller's, for clients that are not told theirs. The same identity gets the same part
+    for good, also after it was forgotten; nobody else gets it until the operator releases it. RESOURCE_EXHAUSTED when all are taken.
+    """
     Join: _grpc.UnaryUnaryMultiCallable[_federation_pb2.JoinRequest, _federation_pb2.JoinReply]
     """A worker enters the roster, or re-attaches to it under the same identity. FAILED_PRECONDITION names both fingerprints when
     manifest, recipe or plug-in differ; PERMISSION_DENIED (FORGOTTEN) for an identity that was forgotten and not readmitted.
@@ -86,6 +90,10 @@ class FederationAsyncStub(FederationStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Describe: _aio.UnaryUnaryMultiCallable[_federation_pb2.DescribeRequest, _federation_pb2.DescribeReply]  # type: ignore[assignment]
     """The federation's recipe and manifest. Changes nothing; needs no membership."""
+    LeaseShard: _aio.UnaryUnaryMultiCallable[_federation_pb2.LeaseShardRequest, _federation_pb2.LeaseShardReply]  # type: ignore[assignment]
+    """The part of a split data set that is the caller's, for clients that are not told theirs. The same identity gets the same part
+    for good, also after it was forgotten; nobody else gets it until the operator releases it. RESOURCE_EXHAUSTED when all are taken.
+    """
     Join: _aio.UnaryUnaryMultiCallable[_federation_pb2.JoinRequest, _federation_pb2.JoinReply]  # type: ignore[assignment]
     """A worker enters the roster, or re-attaches to it under the same identity. FAILED_PRECONDITION names both fingerprints when
     manifest, recipe or plug-in differ; PERMISSION_DENIED (FORGOTTEN) for an identity that was forgotten and not readmitted.
@@ -138,6 +146,16 @@ class FederationServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_federation_pb2.DescribeReply, _abc.Awaitable[_federation_pb2.DescribeReply]]:
         """The federation's recipe and manifest. Changes nothing; needs no membership."""
+
+    @_abc_1.abstractmethod
+    def LeaseShard(
+        self,
+        request: _federation_pb2.LeaseShardRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_federation_pb2.LeaseShardReply, _abc.Awaitable[_federation_pb2.LeaseShardReply]]:
+        """The part of a split data set that is the caller's, for clients that are not told theirs. The same identity gets the same part
+        for good, also after it was forgotten; nobody else gets it until the operator releases it. RESOURCE_EXHAUSTED when all are taken.
+        """
 
     @_abc_1.abstractmethod
     def Join(

@@ -50,7 +50,7 @@ class StatusReply(_message.Message):
     def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., position: _Optional[_Union[_federation_pb2.Position, _Mapping]] = ..., rounds_planned: _Optional[int] = ..., waiting_for: _Optional[str] = ..., clients_active: _Optional[int] = ..., clients_alive: _Optional[int] = ..., tickets_open: _Optional[int] = ..., round: _Optional[_Union[RoundInfo, _Mapping]] = ..., score: _Optional[_Union[_tickets_pb2.Score, _Mapping]] = ..., score_version: _Optional[int] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., uptime_seconds: _Optional[float] = ..., server_version: _Optional[str] = ..., rounds_trained: _Optional[int] = ...) -> None: ...
 
 class ClientInfo(_message.Message):
-    __slots__ = ("name", "membership", "status", "alive", "samples", "holdout_samples", "first_round", "last_round", "device", "activity", "silent_seconds")
+    __slots__ = ("name", "membership", "status", "alive", "samples", "holdout_samples", "first_round", "last_round", "device", "activity", "silent_seconds", "shard")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,7 @@ class ClientInfo(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     SILENT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
     name: str
     membership: int
     status: str
@@ -73,7 +74,8 @@ class ClientInfo(_message.Message):
     device: str
     activity: str
     silent_seconds: float
-    def __init__(self, name: _Optional[str] = ..., membership: _Optional[int] = ..., status: _Optional[str] = ..., alive: _Optional[bool] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., first_round: _Optional[int] = ..., last_round: _Optional[int] = ..., device: _Optional[str] = ..., activity: _Optional[str] = ..., silent_seconds: _Optional[float] = ...) -> None: ...
+    shard: int
+    def __init__(self, name: _Optional[str] = ..., membership: _Optional[int] = ..., status: _Optional[str] = ..., alive: _Optional[bool] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., first_round: _Optional[int] = ..., last_round: _Optional[int] = ..., device: _Optional[str] = ..., activity: _Optional[str] = ..., silent_seconds: _Optional[float] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class ListClientsRequest(_message.Message):
     __slots__ = ()
@@ -250,6 +252,18 @@ class ReadmitReply(_message.Message):
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     client: ClientInfo
     def __init__(self, client: _Optional[_Union[ClientInfo, _Mapping]] = ...) -> None: ...
+
+class ReleaseShardRequest(_message.Message):
+    __slots__ = ("client",)
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    client: str
+    def __init__(self, client: _Optional[str] = ...) -> None: ...
+
+class ReleaseShardReply(_message.Message):
+    __slots__ = ("shard",)
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    def __init__(self, shard: _Optional[int] = ...) -> None: ...
 
 class ForgetRequest(_message.Message):
     __slots__ = ("client", "reference", "received_at")

@@ -89,6 +89,11 @@ class OperatorStub:
                 request_serializer=puf__common_dot_v1_dot_operator__pb2.ReadmitRequest.SerializeToString,
                 response_deserializer=puf__common_dot_v1_dot_operator__pb2.ReadmitReply.FromString,
                 _registered_method=True)
+        self.ReleaseShard = channel.unary_unary(
+                '/puf.v1.Operator/ReleaseShard',
+                request_serializer=puf__common_dot_v1_dot_operator__pb2.ReleaseShardRequest.SerializeToString,
+                response_deserializer=puf__common_dot_v1_dot_operator__pb2.ReleaseShardReply.FromString,
+                _registered_method=True)
         self.Forget = channel.unary_unary(
                 '/puf.v1.Operator/Forget',
                 request_serializer=puf__common_dot_v1_dot_operator__pb2.ForgetRequest.SerializeToString,
@@ -181,6 +186,13 @@ class OperatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReleaseShard(self, request, context):
+        """Makes the shard that a name leases free for others. FAILED_PRECONDITION while the name is an active member.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Forget(self, request, context):
         """Files a request to forget a whole client on its behalf, for one that is gone; audited as the operator's. Like any other it
         needs the client for one round, unless nothing of it is in a model, and fails at its deadline. Asking twice is one ticket.
@@ -253,6 +265,11 @@ def add_OperatorServicer_to_server(servicer, server):
                     servicer.Readmit,
                     request_deserializer=puf__common_dot_v1_dot_operator__pb2.ReadmitRequest.FromString,
                     response_serializer=puf__common_dot_v1_dot_operator__pb2.ReadmitReply.SerializeToString,
+            ),
+            'ReleaseShard': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseShard,
+                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.ReleaseShardRequest.FromString,
+                    response_serializer=puf__common_dot_v1_dot_operator__pb2.ReleaseShardReply.SerializeToString,
             ),
             'Forget': grpc.unary_unary_rpc_method_handler(
                     servicer.Forget,
@@ -562,6 +579,33 @@ class Operator:
             '/puf.v1.Operator/Readmit',
             puf__common_dot_v1_dot_operator__pb2.ReadmitRequest.SerializeToString,
             puf__common_dot_v1_dot_operator__pb2.ReadmitReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseShard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/puf.v1.Operator/ReleaseShard',
+            puf__common_dot_v1_dot_operator__pb2.ReleaseShardRequest.SerializeToString,
+            puf__common_dot_v1_dot_operator__pb2.ReleaseShardReply.FromString,
             options,
             channel_credentials,
             insecure,

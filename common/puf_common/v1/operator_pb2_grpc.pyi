@@ -53,6 +53,8 @@ class OperatorStub:
     """Streams a model: one header, then chunks. Anything but a READY model needs allow_unready. Every export is logged with its digest."""
     Readmit: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ReadmitRequest, _operator_pb2.ReadmitReply]
     """Allows a forgotten name to join again, as a new membership."""
+    ReleaseShard: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ReleaseShardRequest, _operator_pb2.ReleaseShardReply]
+    """Makes the shard that a name leases free for others. FAILED_PRECONDITION while the name is an active member."""
     Forget: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ForgetRequest, _operator_pb2.ForgetReply]
     """Files a request to forget a whole client on its behalf, for one that is gone; audited as the operator's. Like any other it
     needs the client for one round, unless nothing of it is in a model, and fails at its deadline. Asking twice is one ticket.
@@ -85,6 +87,8 @@ class OperatorAsyncStub(OperatorStub):
     """Streams a model: one header, then chunks. Anything but a READY model needs allow_unready. Every export is logged with its digest."""
     Readmit: _aio.UnaryUnaryMultiCallable[_operator_pb2.ReadmitRequest, _operator_pb2.ReadmitReply]  # type: ignore[assignment]
     """Allows a forgotten name to join again, as a new membership."""
+    ReleaseShard: _aio.UnaryUnaryMultiCallable[_operator_pb2.ReleaseShardRequest, _operator_pb2.ReleaseShardReply]  # type: ignore[assignment]
+    """Makes the shard that a name leases free for others. FAILED_PRECONDITION while the name is an active member."""
     Forget: _aio.UnaryUnaryMultiCallable[_operator_pb2.ForgetRequest, _operator_pb2.ForgetReply]  # type: ignore[assignment]
     """Files a request to forget a whole client on its behalf, for one that is gone; audited as the operator's. Like any other it
     needs the client for one round, unless nothing of it is in a model, and fails at its deadline. Asking twice is one ticket.
@@ -180,6 +184,14 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.ReadmitReply, _abc.Awaitable[_operator_pb2.ReadmitReply]]:
         """Allows a forgotten name to join again, as a new membership."""
+
+    @_abc_1.abstractmethod
+    def ReleaseShard(
+        self,
+        request: _operator_pb2.ReleaseShardRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ReleaseShardReply, _abc.Awaitable[_operator_pb2.ReleaseShardReply]]:
+        """Makes the shard that a name leases free for others. FAILED_PRECONDITION while the name is an active member."""
 
     @_abc_1.abstractmethod
     def Forget(

@@ -57,6 +57,9 @@ class Plan(_Settings):
     survey_seconds: float = Field(600.0, gt=0, description="how long a measurement waits for clients that are alive")
     max_evaluators: int = Field(100, ge=1, description="at most this many clients measure a model")
     keep_models: int = Field(3, ge=0, description="newest model versions to keep on disk; 0: all")
+    shards: int = Field(
+        0, ge=0, le=1_000_000, description="parts of the data for clients that lease theirs (--shard lease); 0: none"
+    )
 
     @model_validator(mode="after")
     def _silence_is_longer_than_a_heartbeat(self) -> Self:

@@ -479,6 +479,8 @@ class State:
     records: Mapping[int, RoundRecord] = field(default_factory=dict)
     # What the federation's method has to remember, by key; empty for most methods.
     history: Mapping[str, Remembered] = field(default_factory=dict)
+    # Which part of a split data set a name was given; kept when it is forgotten.
+    leases: Mapping[str, int] = field(default_factory=dict)
     # Volatile.
     stopping: bool = False
     seen: Mapping[str, float] = field(default_factory=dict)
