@@ -74,7 +74,8 @@ class Server:
         self.engine = Engine(self._store, time.time, on_change)
         self.handlers = Handlers(self.engine)
         self._health = health_aio.HealthServicer()
-        doors = secure_doors(self._store.directory, self._tls) if self._tls else insecure_doors()
+        limits = self._store.config.limits
+        doors = secure_doors(self._store.directory, self._tls, limits) if self._tls else insecure_doors(limits)
         self._door, self._operator_door, access = doors
         self._federation = self._door.server()
         federation_pb2_grpc.add_FederationServicer_to_server(

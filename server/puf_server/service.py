@@ -148,8 +148,9 @@ class FederationService(rpc.FederationServicer):
     @answered
     async def DeclineWork(self, request: fed.DeclineWorkRequest, context: Context) -> fed.DeclineWorkReply:
         name = self._identify(context)
-        log.warning("work declined", client=name, round=request.key.round, why=request.reason)
-        return await self._run(self._handlers.decline, name, request)
+        reply = await self._run(self._handlers.decline, name, request)
+        log.warning("work declined", client=name, round=request.key.round, why=request.reason[:200])
+        return reply
 
     @answered
     async def Leave(self, request: fed.LeaveRequest, context: Context) -> fed.LeaveReply:
