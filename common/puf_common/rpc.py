@@ -29,6 +29,7 @@ __all__ = [
     "MAX_MESSAGE_BYTES",
     "RETRY_SECONDS",
     "TOKEN_KEY",
+    "Options",
     "abort",
     "abort_sync",
     "channel_options",
@@ -50,10 +51,11 @@ RETRY_SECONDS = 1.0
 
 _KEEPALIVE_MS = 30_000
 _KEEPALIVE_TIMEOUT_MS = 15_000
-# Statuses travel in HTTP/2 trailers, which peers cut at 8 KiB; the message is in there twice.
-_MESSAGE_CHARS = 1000
-_FACT_CHARS = 300
-_FACTS = 10
+# Statuses travel in HTTP/2 trailers, which peers cut at 8 KiB. The message is in there twice: as UTF-8 in base64 among
+# the details, and percent-encoded, which takes three bytes for every byte that is not plain ASCII.
+_MESSAGE_BYTES = 1200
+_FACT_BYTES = 200
+_FACTS = 8
 _CODES = {code.name: code for code in grpc.StatusCode}
 
 Options = list[tuple[str, int]]
@@ -109,7 +111,7 @@ def is_loopback(target: str) -> bool:
 
 def status_of(error: PufError) -> grpc.Status:
     """The rich status for an error: for `context.abort_with_status`, or field by field for `aio`."""
-    facts = {key: value[:_FACT_CHARS] for key, value in list(error.facts.items())[:_FACTS]}
+    facts = {_cut(key, 40): _cut(value, _FACT_BYTES) for key, value in list(error.facts.items())[:_FACTS]}
     details = [error_details_pb2.ErrorInfo(reason=error.reason(), domain=DOMAIN, metadata=facts)]
     packed = []
     for detail in [*details, *_retry_info(error)]:
@@ -117,7 +119,19 @@ def status_of(error: PufError) -> grpc.Status:
         packed[-1].Pack(detail)
     code = _CODES[status_code(error)]
     number: int = code.value[0]
-    return rpc_status.to_status(status_pb2.Status(code=number, message=error.message[:_MESSAGE_CHARS], details=packed))
+    return rpc_status.to_status(
+        status_pb2.Status(code=number, message=_cut(error.message, _MESSAGE_BYTES), details=packed)
+    )
+
+
+def _cut(text: str, most: int) -> str:
+    """The beginning of a text that takes at most `most` bytes in a trailer."""
+    taken = 0
+    for at, character in enumerate(text):
+        taken += 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode(errors="replace"))
+        if taken > most:
+            return f"{text[: max(0, at - 3)]}..."
+    return text.encode(errors="replace").decode()
 
 
 def _retry_info(error: PufError) -> list[error_details_pb2.RetryInfo]:

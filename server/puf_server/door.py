@@ -16,11 +16,12 @@ from grpc import aio
 
 from puf_common.errors import Corrupted, UsageError
 from puf_common.private import write_over
-from puf_common.rpc import server_options
+from puf_common.rpc import Options, server_options
 from puf_common.tls import ClientTls, ServerTls
 from puf_server.certs import ephemeral_operator
+from puf_server.core.config import Limits
 from puf_server.guard import Guard
-from puf_server.identity import Bearer, Certificate, Claimed, Identify, OperatorCertificate
+from puf_server.identity import Anybody, Bearer, Certificate, Claimed, Identify, OperatorCertificate
 from puf_server.lists import Revocations, Tokens
 
 __all__ = ["Door", "OperatorAccess", "bind", "insecure_doors", "secure_doors"]
@@ -30,18 +31,29 @@ _FILE = "operator.json"
 
 @dataclass(frozen=True)
 class Door:
-    """One listener: who calls, and over what. Without a guard only `identify` stands between callers and services."""
+    """One listener: who calls, over what, and how much at a time."""
 
     identify: Identify
-    guard: Guard | None = None
+    guard: Guard
+    limits: Limits
     credentials: grpc.ServerCredentials | None = None
 
     def server(self) -> aio.Server:
-        return aio.server(options=server_options(), interceptors=[self.guard] if self.guard else None)
+        options: Options = [
+            ("grpc.max_concurrent_streams", self.limits.streams),
+            ("grpc.max_allowed_incoming_connections", self.limits.connections),
+            ("grpc.server_handshake_timeout_ms", round(1000 * self.limits.handshake_seconds)),
+            ("grpc.max_connection_idle_ms", round(1000 * self.limits.idle_seconds)),
+        ]
+        return aio.server(
+            options=[*server_options(), *options],
+            interceptors=[self.guard],
+            # gRPC refuses what is beyond by itself, before it reads a request.
+            maximum_concurrent_rpcs=self.limits.calls,
+        )
 
     def look_again(self) -> None:
-        if self.guard is not None:
-            self.guard.look_again()
+        self.guard.look_again()
 
 
 @dataclass(frozen=True)
@@ -80,11 +92,20 @@ class OperatorAccess:
         return ClientTls.pinned(Path(self.server_certificate), self.certificate.encode(), self.key.encode())
 
 
-def insecure_doors() -> tuple[Door, Door, OperatorAccess]:
-    return Door(Claimed()), Door(Claimed()), OperatorAccess("")
+def insecure_doors(limits: Limits) -> tuple[Door, Door, OperatorAccess]:
+    identify, anybody = Claimed(), Anybody()
+
+    def never() -> object:
+        return None
+
+    return (
+        Door(identify, Guard(identify, never, limits, strict=False), limits),
+        Door(anybody, Guard(anybody, never, limits, strict=False), limits),
+        OperatorAccess(""),
+    )
 
 
-def secure_doors(directory: Path, tls: ServerTls) -> tuple[Door, Door, OperatorAccess]:
+def secure_doors(directory: Path, tls: ServerTls, limits: Limits) -> tuple[Door, Door, OperatorAccess]:
     """Doors for clients and for the operator: mTLS where clients have an authority, else TLS and a token each."""
     revocations, tokens = Revocations(directory), Tokens(directory)
     identify: Identify = Certificate(revocations) if tls.client_ca else Bearer(tokens, revocations)
@@ -95,8 +116,8 @@ def secure_doors(directory: Path, tls: ServerTls) -> tuple[Door, Door, OperatorA
         return revocations.seen(), tokens.seen()
 
     return (
-        Door(identify, Guard(identify, changes), tls.credentials()),
-        Door(operator, Guard(operator, changes), replace(tls, more_roots=root).credentials()),
+        Door(identify, Guard(identify, changes, limits), limits, tls.credentials()),
+        Door(operator, Guard(operator, changes, limits), limits, replace(tls, more_roots=root).credentials()),
         OperatorAccess("", str(tls.certificate.expanduser().resolve()), certificate.decode(), key.decode()),
     )
 

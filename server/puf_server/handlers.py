@@ -11,16 +11,15 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from puf_common.errors import Forgotten, InvalidUpdate, Mismatch, Unavailable, UsageError
-from puf_common.evidence import BINS
 from puf_common.manifest import MODEL
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
 from puf_common.wire import CHUNK_BYTES, Piece
 from puf_server import translate
-from puf_server.core import history, leases, roster, rounds, surveys, tickets, versions, work
+from puf_server.core import bounds, history, leases, roster, rounds, surveys, tickets, versions, work
 from puf_server.core.methods.layers import outputs
-from puf_server.core.state import Evidence, MemberStatus, ModelVersion, Received, State, Sums
+from puf_server.core.state import Evidence, MemberStatus, ModelVersion, Received, State
 from puf_server.engine import Engine
 from puf_server.failpoints import hit
 from puf_server.store import spool_name
@@ -168,8 +167,11 @@ class Handlers:
         return fed.DeclineWorkReply(position=self.position())
 
     def report_evaluation(self, name: str, request: fed.ReportEvaluationRequest) -> fed.ReportEvaluationReply:
-        answer = self._finite_sums(request.holdout)
-        training = self._finite_sums(request.training) if request.HasField("training") else None
+        member = roster.member_of(self.engine.state, name)
+        # Samples that a request has taken out of training since the client was asked are still counted.
+        mine = member.samples + sum(t.forget_samples for t in self.engine.state.tickets.values() if t.client == name)
+        answer = translate.sums(request.holdout, member.holdout)
+        training = translate.sums(request.training, mine) if request.HasField("training") else None
 
         def change(state: State, _: float) -> tuple[State, None]:
             return surveys.answer(state, name, request.survey, request.version, answer, training), None
@@ -239,9 +241,9 @@ class Handlers:
         return fed.WithdrawUnlearningReply(ticket=self.ticket(name, request.ticket_id))
 
     def report_measurement(self, name: str, request: fed.ReportMeasurementRequest) -> fed.ReportMeasurementReply:
-        measured = self._finite_sums(request.forget)
+        measured = translate.sums(request.forget)
         evidence = Evidence(
-            holdout=self._finite_sums(request.holdout) if request.HasField("holdout") else None,
+            holdout=translate.sums(request.holdout) if request.HasField("holdout") else None,
             yeom=translate.attack(request.yeom) if request.HasField("yeom") else None,
             song=translate.attack(request.song) if request.HasField("song") else None,
         )
@@ -285,16 +287,6 @@ class Handlers:
     def position(self) -> fed.Position:
         return translate.position(self.engine.state)
 
-    @staticmethod
-    def _finite_sums(message: tk.EvaluationSums) -> Sums:
-        if not (math.isfinite(message.loss_sum) and math.isfinite(message.score_sum)):
-            raise UsageError("a measurement must be finite")
-        if message.samples < 1 or not 0.0 <= message.score_sum <= message.samples:
-            raise UsageError("a measurement needs at least one sample and a score between 0 and the number of samples")
-        if len(message.confidences) not in (0, BINS) or sum(message.confidences) > message.samples:
-            raise UsageError(f"confidences are counts of the samples in {BINS} bins, or none")
-        return translate.sums(message)
-
 
 class PendingUpload:
     """One update between its header and its acknowledgement."""
@@ -323,6 +315,7 @@ class PendingUpload:
             samples=header.samples,
             applied_scale=header.applied_scale,
         )
+        bounds.processed(header.samples_processed, self._slot)
         layout = outputs(self._engine.manifest, self._slot.outputs)
         self._upload = Upload(self._engine.store, layout, header.byte_length, header.digest)
 
@@ -342,7 +335,7 @@ class PendingUpload:
                 digest=digest,
                 samples=header.samples,
                 nbytes=header.byte_length,
-                train_loss=header.train_loss if math.isfinite(header.train_loss) else None,
+                train_loss=bounds.train_loss(header.train_loss),
                 samples_processed=header.samples_processed,
                 at=now,
             )

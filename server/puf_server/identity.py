@@ -17,7 +17,7 @@ from puf_common.rpc import IDENTITY_KEY, TOKEN_KEY
 from puf_server.lists import Revocations, Tokens
 from puf_server.translate import client_name
 
-__all__ = ["Bearer", "Certificate", "Claimed", "Identify", "OperatorCertificate"]
+__all__ = ["Anybody", "Bearer", "Certificate", "Claimed", "Identify", "OperatorCertificate"]
 
 Context = aio.ServicerContext[Any, Any]
 
@@ -39,6 +39,13 @@ class Claimed:
         if len(values) != 1:
             raise NotAuthenticated(f"the call names no client: send the metadata key {IDENTITY_KEY} once")
         return client_name(values[0])
+
+
+class Anybody:
+    """The operator's listener without TLS: whoever reaches it steers the federation."""
+
+    def __call__(self, context: Context) -> str:
+        return "operator"
 
 
 class Certificate:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from puf_common.errors import UsageError
 from puf_common.manifest import Manifest
-from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
+from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
 
 __all__ = ["InitSettings", "init"]
 
@@ -30,6 +30,7 @@ class InitSettings(BaseModel):
     recipe: Recipe = Recipe()
     plan: Plan = Plan()
     forgetting: Forgetting = Forgetting()
+    limits: Limits = Limits()
 
 
 def init(settings: InitSettings) -> tuple[FederationConfig, Manifest]:
@@ -45,6 +46,7 @@ def init(settings: InitSettings) -> tuple[FederationConfig, Manifest]:
         recipe=settings.recipe,
         plan=settings.plan,
         forgetting=settings.forgetting,
+        limits=settings.limits,
     )
     manifest, payload = _initial(settings)
     store.create(settings.state, config, manifest, payload, time.time())

@@ -80,7 +80,8 @@ class Server:
         self.handlers = Handlers(self.engine)
         self.metrics = Metrics(self.handlers)
         self._health = health_aio.HealthServicer()
-        doors = secure_doors(self._store.directory, self._tls) if self._tls else insecure_doors()
+        limits = self._store.config.limits
+        doors = secure_doors(self._store.directory, self._tls, limits) if self._tls else insecure_doors(limits)
         self._door, self._operator_door, access = doors
         self._federation = self._door.server()
         service = FederationService(self.handlers, self._door.identify, changes, self._threads, self.metrics)

@@ -188,8 +188,9 @@ class FederationService(rpc.FederationServicer):
     @answered
     async def DeclineWork(self, request: fed.DeclineWorkRequest, context: Context) -> fed.DeclineWorkReply:
         name = self._caller(context)
-        log.warning("work declined", client=name, round=request.key.round, why=request.reason)
-        return await self._run(self._handlers.decline, name, request)
+        reply = await self._run(self._handlers.decline, name, request)
+        log.warning("work declined", client=name, round=request.key.round, why=request.reason[:200])
+        return reply
 
     @answered
     async def Leave(self, request: fed.LeaveRequest, context: Context) -> fed.LeaveReply:
@@ -197,7 +198,7 @@ class FederationService(rpc.FederationServicer):
 
     @streamed
     async def FetchModel(self, request: fed.FetchModelRequest, context: Context) -> AsyncIterator[bytes]:
-        model = self._handlers.model_for(self._identify(context), request.version)
+        model = self._handlers.model_for(self._caller(context), request.version)
         yield fed.FetchModelReply(header=self._handlers.model_header(model)).SerializeToString()
         async with aclosing(self._models.frames(model)) as frames:
             async for frame in frames:
@@ -206,24 +207,6 @@ class FederationService(rpc.FederationServicer):
 
     @answered
     async def SubmitUpdate(self, request_iterator: AsyncIterator[bytes], context: Context) -> fed.SubmitUpdateReply:
-        name = self._identify(context)
-        first = _message(await anext(aiter(request_iterator), b""))
-        if first.WhichOneof("frame") != "header":
-    async def FetchModel(self, request: fed.FetchModelRequest, context: Context) -> AsyncIterator[fed.FetchModelReply]:
-        model = self._handlers.model_for(self._caller(context), request.version)
-        yield fed.FetchModelReply(header=self._handlers.model_header(model))
-        chunks = self._handlers.model_chunks(model)
-        try:
-            while (chunk := await self._run(next, chunks, None)) is not None:
-                yield fed.FetchModelReply(chunk=chunk)
-        finally:
-            await self._run(chunks.close)
-        await self._run(self._handlers.count_sent, model.nbytes)
-
-    @answered
-    async def SubmitUpdate(
-        self, request_iterator: AsyncIterator[fed.SubmitUpdateRequest], context: Context
-    ) -> fed.SubmitUpdateReply:
         name = self._caller(context)
         try:
             return await self._take(name, request_iterator)
@@ -232,9 +215,9 @@ class FederationService(rpc.FederationServicer):
             log.warning("update refused", reason=error.reason(), why=error.message)
             raise
 
-    async def _take(self, name: str, request_iterator: AsyncIterator[fed.SubmitUpdateRequest]) -> fed.SubmitUpdateReply:
-        first = await anext(aiter(request_iterator), None)
-        if first is None or first.WhichOneof("frame") != "header":
+    async def _take(self, name: str, request_iterator: AsyncIterator[bytes]) -> fed.SubmitUpdateReply:
+        first = _message(await anext(aiter(request_iterator), b""))
+        if first.WhichOneof("frame") != "header":
             raise InvalidUpdate("an update begins with its header")
         # Beyond the cap, uploads wait here under flow control; they are not refused.
         async with self._uploads:

@@ -11,7 +11,7 @@ from puf_common.manifest import Manifest
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import tickets_pb2 as tk
-from puf_server.core import recovery, roster, schedule
+from puf_server.core import bounds, recovery, roster, schedule
 from puf_server.core import work as core_work
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import Evidence, ModelVersion, Part, Round, RoundRecord, State, Sums, Ticket
@@ -137,13 +137,8 @@ def _choice(enum: type, value: int, prefix: str) -> str | None:
         raise UsageError(f"{value} is no {prefix.strip('_').lower()} that this server knows") from None
 
 
-def sums(message: tk.EvaluationSums) -> Sums:
-    return Sums(
-        samples=message.samples,
-        loss_sum=message.loss_sum,
-        score_sum=message.score_sum,
-        confidences=tuple(message.confidences),
-    )
+def sums(message: tk.EvaluationSums, announced: int | None = None) -> Sums:
+    return bounds.sums(message.samples, message.loss_sum, message.score_sum, message.confidences, announced)
 
 
 def sums_pb(total: Sums | None) -> tk.EvaluationSums | None:
@@ -155,13 +150,14 @@ def sums_pb(total: Sums | None) -> tk.EvaluationSums | None:
 
 
 def attack(message: tk.MembershipAttack) -> Attack:
-    return Attack(
+    found = Attack(
         threshold=message.threshold,
         forget_members=message.forget_members,
         forget_samples=message.forget_samples,
         holdout_members=message.holdout_members,
         holdout_samples=message.holdout_samples,
     )
+    return bounds.attack(found)
 
 
 def _attack_pb(found: Attack | None) -> tk.MembershipAttack | None:

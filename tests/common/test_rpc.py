@@ -11,6 +11,8 @@ from typing import Any
 import grpc
 import pytest
 from grpc import aio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from puf_common import errors, rpc
 
@@ -160,3 +162,15 @@ def test_another_service_is_named_as_such() -> None:
 def test_loopback(target: str, expected: bool) -> None:
     assert rpc.is_loopback(target) is expected
     assert (("grpc.enable_http_proxy", 0) in rpc.channel_options(target)) is expected
+
+
+@given(st.text(max_size=5000), st.dictionaries(st.text(max_size=200), st.text(max_size=3000), max_size=20))
+def test_whatever_a_status_says_fits_into_a_trailer(message: str, facts: dict[str, str]) -> None:
+    for key in ("self", "message", "retry_seconds"):
+        facts.pop(key, None)
+    status = rpc.status_of(errors.NotFound(message, **facts))
+    details = status.details or ""
+    size = sum(1 if " " <= c <= "~" and c != "%" else 3 * len(c.encode()) for c in details)
+    size += sum(len(key) + len(value) * 4 // 3 for key, value in status.trailing_metadata or ())
+    assert size < 8000
+    assert len(message) < 100 or len(details) > 50

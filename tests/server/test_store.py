@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sqlite3
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
-from puf_common.errors import Corrupted, Mismatch, UsageError
+from puf_common.errors import Corrupted, Mismatch, PufError, UsageError
 from puf_common.modelfile import read_payload
 from puf_common.signing import SigningKey
 from puf_server.core.state import State
@@ -166,3 +167,38 @@ def test_a_lost_or_exchanged_key_is_noticed(tmp_path: Path) -> None:
     (directory / KEY_FILE).unlink()
     with pytest.raises(Corrupted, match="bring it back"):
         Store.open(directory)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_is_never_written(store: Store, value: float) -> None:
+    state = replace(a_busy_state(), notes=())
+    store.save(store.load(), state)
+    ticket = next(iter(state.tickets.values()))
+    with pytest.raises(PufError, match=f"tickets/{ticket.id}.*not saved"):
+        store.save(state, state.with_ticket(replace(ticket, received_at=value)))
+    assert state.recovery is not None
+    with pytest.raises(PufError, match="recovery"):
+        store.save(state, replace(state, recovery=replace(state.recovery, started_at=value)))
+    with pytest.raises(ValueError, match="JSON compliant"):
+        store.save(state, state.note("event", 1.0, value=value))
+    assert persistent(store.load()) == persistent(state)
+    store.close()
+
+
+def test_a_name_that_only_looks_like_no_number_is_written(store: Store) -> None:
+    f = Federation(config())
+    f.join("NaN", "Infinity")
+    state = replace(f.state, notes=())
+    store.save(store.load(), state)
+    assert set(store.load().members) == {"NaN", "Infinity"}
+    store.close()
+
+
+def test_a_record_that_cannot_be_read_is_named(store: Store) -> None:
+    state = replace(a_busy_state(), notes=())
+    store.save(store.load(), state)
+    ticket = next(iter(state.tickets))
+    store.db.execute("UPDATE tickets SET body = json_set(body, '$.received_at', NULL) WHERE id = ?", (ticket,))
+    with pytest.raises(Corrupted, match=rf"tickets/{ticket} cannot be read.*received_at"):
+        store.load()
+    store.close()

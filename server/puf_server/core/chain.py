@@ -44,7 +44,7 @@ def link(previous: bytes, number: int, at: float, event: str, facts: str) -> byt
 
 def append(head: Head, at: float, event: str, facts: Mapping[str, Any]) -> Line:
     """The next line."""
-    text = json.dumps(dict(facts), sort_keys=True, separators=(",", ":"))
+    text = json.dumps(dict(facts), sort_keys=True, separators=(",", ":"), allow_nan=False)
     number = head.number + 1
     return Line(number, float(at), event, text, link(head.hash, number, at, event, text))
 

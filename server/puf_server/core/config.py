@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["FederationConfig", "Forgetting", "Plan", "Recipe"]
+__all__ = ["FederationConfig", "Forgetting", "Limits", "Plan", "Recipe"]
 
 
 class _Settings(BaseModel):
@@ -90,12 +90,23 @@ class Forgetting(_Settings):
     max_epochs: int = Field(5, ge=1, description="most local epochs a request may ask for")
     retained_rate: float = Field(1.0, gt=0, description="scale of retained updates in PUF-Regular (eta_r)")
     special_allowed: bool = Field(True, description="accept PUF-Special, which discloses a lone target's update")
+    special_min_targets: int = Field(
+        1,
+        ge=1,
+        description="PUF-Special waits for this many targets: the models disclose the sum of their updates only",
+    )
     deadline_days: float = Field(30.0, gt=0, description="days from receipt until a request that was not applied fails")
     recovery_ratio: float = Field(
         0.98, gt=0, le=1, description="recovered when the score is this share of the one before"
     )
     max_recovery_rounds: int = Field(20, ge=0, description="recovery ends after this many rounds at the latest")
     blind_recovery_rounds: int = Field(5, ge=0, description="recovery rounds where nobody can measure")
+    collapse_ratio: float = Field(
+        0.5,
+        ge=0,
+        lt=1,
+        description="a model that recovers to less than this share of the score before is held for the operator",
+    )
     recovery_days: float = Field(7.0, gt=0, description="recovery without enough clients ends, unrecovered, after this")
     min_retained: int = Field(
         1, ge=0, description="retained updates a PUF-Regular round needs, so that it does not disclose a lone target's"
@@ -114,6 +125,8 @@ class Forgetting(_Settings):
             raise ValueError("max_total_kappa must be at least max_kappa")
         if self.epochs > self.max_epochs:
             raise ValueError("epochs must not exceed max_epochs")
+        if self.collapse_ratio > self.recovery_ratio:
+            raise ValueError("collapse_ratio must not exceed recovery_ratio")
         if self.mode == "special" and not self.special_allowed:
             raise ValueError("mode special needs special_allowed")
         return self
@@ -128,6 +141,51 @@ class Forgetting(_Settings):
         return self
 
 
+class Limits(_Settings):
+    """What clients may use up. Beyond it a call ends with RESOURCE_EXHAUSTED and the others are served on."""
+
+    max_clients: int = Field(10_000, ge=1, description="names on the roster, forgotten ones included")
+    max_samples: int = Field(1_000_000_000, ge=1, le=2**40, description="samples that one client may announce")
+    max_share: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="share of all announced samples at which a client trains only after `puf-server clients allow`; "
+        "counts from three clients on",
+    )
+    norm_factor: float = Field(
+        10.0,
+        ge=0,
+        description="an update's norm, before scaling, may be this many times that of recent rounds; 0: no such bound",
+    )
+    norm_rounds: int = Field(50, ge=1, description="committed rounds that count as recent")
+    max_norm: float = Field(1e6, gt=0, description="largest norm of any update before scaling, also in the first round")
+    uploads: int = Field(8, ge=1, description="updates that are received at a time; more wait for their turn")
+    uploads_per_client: int = Field(2, ge=1, description="updates that one client may be sending at a time")
+    queued_uploads: int = Field(10_000, ge=0, description="updates that may wait for their turn")
+    stall_seconds: float = Field(30.0, gt=0, description="an upload that sends nothing for this long is ended")
+    upload_rate: float = Field(
+        1000.0, ge=0, description="bytes per second that an upload must reach, after the stall time; 0: any"
+    )
+    client_bytes: int = Field(0, ge=0, description="bytes of updates that one client may have on disk; 0: four updates")
+    request_bytes: int = Field(65_536, ge=4096, description="size of a request that is neither update nor receipt")
+    calls: int = Field(4096, ge=1, description="calls that are open at a time, waiting clients included")
+    calls_per_client: int = Field(32, ge=4, description="calls that one client may have open at a time")
+    streams: int = Field(128, ge=4, description="calls that one connection may have open at a time")
+    connections: int = Field(4096, ge=1, description="connections that are open at a time")
+    handshake_seconds: float = Field(10.0, gt=0, description="time for a connection to become one")
+    idle_seconds: float = Field(300.0, gt=0, description="a connection without calls is closed after this long")
+    writes_per_minute: float = Field(
+        120.0, gt=0, description="joins, departures, refusals of work, requests and receipts of one client"
+    )
+    tickets_per_hour: int = Field(20, ge=1, description="requests to be forgotten that one client may file")
+    forget_share: float = Field(
+        0.5, gt=0, le=1, description="share of all samples that may be forgotten without `puf-server tickets allow`"
+    )
+    forget_days: float = Field(7.0, gt=0, description="days over which forget_share is counted")
+    refusals_per_minute: float = Field(60.0, gt=0, description="log lines about refused calls; the rest is counted")
+
+
 class FederationConfig(_Settings):
     """Everything that makes a federation, but for its tensors."""
 
@@ -140,6 +198,7 @@ class FederationConfig(_Settings):
     recipe: Recipe = Recipe()
     plan: Plan = Plan()
     forgetting: Forgetting = Forgetting()
+    limits: Limits = Limits()
 
     def recipe_fingerprint(self) -> bytes:
         """Changes with anything that changes what clients compute."""

@@ -7,8 +7,9 @@ from dataclasses import replace
 from math import ceil
 from random import Random
 
-from puf_common.errors import Forgotten, NotFound, NotNow, Superseded, UnknownSession, WorkerAlive
+from puf_common.errors import Forgotten, NotFound, NotNow, Superseded, TooMuch, UnknownSession, WorkerAlive
 from puf_common.seeds import derive
+from puf_server.core.bounds import SESSION_CHARS
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import Member, MemberStatus, State
 
@@ -48,6 +49,14 @@ def join(
     (the state was restored from a backup) and has to join again.
     """
     member = state.members.get(name)
+    limits = config.limits
+    if max(samples, holdout) > limits.max_samples:
+        raise TooMuch(
+            f"{name} announces {max(samples, holdout)} samples; this federation takes {limits.max_samples} of one client",
+            limit=limits.max_samples,
+        )
+    if member is None and len(state.members) >= limits.max_clients:
+        raise TooMuch(f"this federation has its {limits.max_clients} clients", limit=limits.max_clients)
     if member is None or (member.status is MemberStatus.READMITTED and rejoin):
         member = Member(
             name=name,
@@ -120,7 +129,7 @@ def session_member(state: State, name: str, session: str) -> Member:
     if member.status is not MemberStatus.ACTIVE:
         raise Forgotten(f"{name} was forgotten by this federation", client=name)
     if not session or member.session != session:
-        generation = session.partition(".")[0]
+        generation = session[:SESSION_CHARS].partition(".")[0]
         if generation.isdecimal() and int(generation) < member.generation:
             raise Superseded(f"a newer process works as {name}; this one must stop", client=name)
         raise UnknownSession(f"this session of {name} is unknown: join again", client=name)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from puf_common.errors import NotFound, NotNow, UsageError
-from puf_server.core import methods, rounds
+from puf_server.core import bounds, methods, rounds
 from puf_server.core.config import FederationConfig, Forgetting
 from puf_server.core.methods.base import Asked
 from puf_server.core.roster import worker_alive
@@ -201,8 +201,6 @@ def _checked(
     flip = request.flip or policy.flip
     epochs = request.epochs or policy.epochs
     kappa = policy.kappa if request.kappa is None and request.eta_u is None else request.kappa
-    if not request.key:
-        raise UsageError("a request needs a key of its own, so that asking twice is one ticket")
     if request.scope not in ("client", "samples"):
         raise UsageError(f"scope must be client or samples, not {request.scope!r}")
     if mode not in ("regular", "special"):
@@ -227,15 +225,13 @@ def _checked(
                 f"{request.forget_samples} to forget and {request.retain_samples} to retain do not add up to the "
                 f"{samples} samples this client announced"
             )
-    received_at = now if request.received_at is None else request.received_at
-    if received_at > now:
-        raise UsageError("the day of receipt lies in the future")
+    received_at = now if request.received_at is None else bounds.day(request.received_at, now)
     deadline_at = received_at + policy.deadline_days * 86400
     return Ticket(
         id=ticket_id,
         client=name,
         membership=membership,
-        request_key=request.key,
+        request_key=bounds.key(request.key),
         scope=request.scope,
         mode=mode,
         flip=flip,
