@@ -7,6 +7,7 @@ deleted), so a restart continues where the last process stopped.
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -21,7 +22,8 @@ from puf_common.receipts import Receipt
 from puf_common.signing import fingerprint
 from puf_server.aggregate import Contribution, NotFinite, fold
 from puf_server.core import receipt, reopen, rounds, schedule, tickets
-from puf_server.core.state import Kind, Round, RoundPhase, State, TicketState
+from puf_server.core.state import Kind, Note, Round, RoundPhase, State, TicketState
+from puf_server.database import scrub
 from puf_server.failpoints import hit
 from puf_server.store import Store, audit_head, audit_lines, spool_name
 from puf_server.version import VERSION
@@ -30,6 +32,12 @@ __all__ = ["Engine", "Folded", "read_own"]
 
 T = TypeVar("T")
 log = get_logger(__name__)
+
+_ALARMS = {
+    "ticket.failed": "A REQUEST TO BE FORGOTTEN HAS FAILED: nothing was forgotten",
+    "ticket.reopened": "a client that was forgotten is known again; its request is open again",
+    "federation.halted": "the federation has halted; look into it, then run `puf-server resume`",
+}
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,9 @@ class Engine:
         self.manifest = store.manifest
         self.clock = clock
         self.on_change = on_change
+        # What is tried again and again without success, for the operator's eyes; empty when all is well.
+        self.trouble = ""
+        self._unscrubbed = True
         self._lock = threading.Lock()
         try:
             self._recover()
@@ -77,6 +88,7 @@ class Engine:
         self.mend()
         self.call(lambda state, now: (schedule.restarted(state, self.config, now), None))
         self.store.sweep(self.state, everything=True)
+        self._scrub()
 
     def call(self, change: Callable[[State, float], tuple[State, T]]) -> T:
         """Applies a change, lets the federation advance, and keeps the result before anybody sees it."""
@@ -91,12 +103,15 @@ class Engine:
             self.state = replace(after, notes=()) if after.notes else after
             if after is not before:
                 self.on_change()
+            _tell(after.notes)
             if completed:
                 hit("completion.after")
+                self._unscrubbed = True
             if after.round is not before.round and self.fold_wanted() is not None:
                 hit("round.closed")
             if after.round is not before.round or after.models is not before.models:
                 self._sweep()
+            self._scrub()
         return result
 
     def tick(self) -> None:
@@ -115,6 +130,15 @@ class Engine:
         except OSError as error:
             # The change that made them superfluous stands; the next sweep takes them.
             log.error("files not deleted yet", error=str(error))
+
+    def _scrub(self) -> None:
+        """After a completed request: older versions of its client's records must not outlive it in the database's log."""
+        if self._unscrubbed:
+            try:
+                self._unscrubbed = not scrub(self.store.db)
+            except sqlite3.Error as error:
+                # A full disk, mostly; the next change tries again.
+                log.error("old records not wiped yet", error=str(error))
 
     def mend(self) -> None:
         """Asks again for updates that are booked and not on disk as they were sent."""
@@ -235,6 +259,13 @@ class Engine:
 
     def close(self) -> None:
         self.store.close()
+
+
+def _tell(notes: tuple[Note, ...]) -> None:
+    """What somebody has to look into, loudly: a duty was not fulfilled, or might not be."""
+    for note in notes:
+        if note.event in _ALARMS:
+            log.error(_ALARMS[note.event], **note.facts)
 
 
 def _completed(state: State) -> set[str]:

@@ -104,7 +104,7 @@ def test_a_model_file_of_other_tensors_is_refused(tmp_path: Path) -> None:
     (path,) = (directory / "models").iterdir()
     renamed = Manifest(tuple(TensorSpec(f"x.{t.name}", t.dtype, t.shape, t.role) for t in TINY.tensors))
     save(path, renamed, tiny_payload(), {})
-    with pytest.raises(Corrupted, match="model 0 is damaged.*another model"):
+    with pytest.raises(Corrupted, match=r"model 0 is damaged.*another model"):
         Engine(Store.open(directory), lambda: 0.0)
 
 

@@ -18,8 +18,6 @@ from puf_server.core.state import (
     Episode,
     Kind,
     Member,
-    MemberStatus,
-    ModelStatus,
     Recovery,
     Round,
     RoundPhase,
@@ -147,7 +145,7 @@ def applied(state: State, config: FederationConfig, current: Round, now: float) 
         member = state.members[ticket.client]
         since = min(since, member.first_round or since)
         if ticket.scope == "client":
-            state = state.with_member(replace(member, status=MemberStatus.FORGOTTEN, session="", instance=""))
+            state = state.with_member(roster.forgotten(member))
             state = replace(state, seen={n: at for n, at in state.seen.items() if n != member.name})
         state = tickets.move(
             state,
@@ -235,8 +233,7 @@ def _complete(state: State, config: FederationConfig, recovered: bool | None, no
     recovery = state.recovery
     assert recovery is not None
     state, gone = versions.delete_withdrawn(state)
-    current = state.models[state.version]
-    state = state.with_model(replace(current, status=ModelStatus.READY))
+    state = versions.ready(state)
     word = {True: "recovered", False: "not recovered within the allowed rounds", None: "recovery could not be measured"}
     for ticket in [t for t in state.tickets.values() if t.recovering]:
         state = tickets.move(
@@ -258,7 +255,7 @@ def _complete_empty(state: State, ticket: Ticket, now: float) -> State:
     """Nothing of this client ever entered a model: it leaves at once and no model changes."""
     member = state.members[ticket.client]
     if ticket.scope == "client":
-        state = state.with_member(replace(member, status=MemberStatus.FORGOTTEN, session="", instance=""))
+        state = state.with_member(roster.forgotten(member))
         state = replace(state, seen={n: at for n, at in state.seen.items() if n != member.name})
     why = "no update of this client was ever folded: nothing to forget"
     state = tickets.move(

@@ -306,6 +306,8 @@ class Ticket:
     deleted_versions: tuple[int, ...] = ()
     # "client" or "operator".
     filed_by: str = "client"
+    # Was completed once, in a later state than this one: until it is applied again, every newer model knows its client.
+    reopened: bool = False
 
     @property
     def open(self) -> bool:
