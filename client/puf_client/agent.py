@@ -18,13 +18,15 @@ from puf_client.connection import Transport
 from puf_client.dial import dial
 from puf_client.display import Display
 from puf_client.leasing import leased
+from puf_client.ledger import Ledger
+from puf_client.lookback import look_back
 from puf_client.measure import summed
 from puf_client.options import RunOptions
 from puf_client.session import Session, connect
 from puf_client.statedir import StateDir
 from puf_client.tickets import settle
 from puf_client.work import EvaluateTask, TrainTask, Work
-from puf_common.errors import Forgotten, PufError, Superseded
+from puf_common.errors import Forgotten, NotFound, NotYours, PufError, Superseded
 from puf_common.exits import Exit
 from puf_common.logging import get_logger
 from puf_common.v1 import federation_pb2 as pb
@@ -49,7 +51,13 @@ def run_agent(options: RunOptions, transport: Transport | None = None) -> Exit:
         description = transport.describe()
         state = StateDir.of(description.federation_id, transport.name, options.state)
         state.check_server_key(description.server_key)
+        reopened = _looked_back(transport, state)
         known = state.forgotten
+        if known is not None and reopened:
+            raise Forgotten(
+                f"{transport.name} was forgotten by {description.title}, whose server was restored from an older backup "
+                "and knows it again: run `puf-client --unlearn` with this client's data to have it forgotten again"
+            )
         if known is not None and not options.rejoin:
             raise Forgotten(
                 f"{transport.name} was forgotten by {description.title} on {_day(known['at'])}; to return, the operator "
@@ -65,6 +73,15 @@ def run_agent(options: RunOptions, transport: Transport | None = None) -> Exit:
     finally:
         if owned:
             transport.close()
+
+
+def _looked_back(transport: Transport, state: StateDir) -> list[str]:
+    """Whoever may not ask any more has nothing to show either."""
+    try:
+        return look_back(transport, state)
+    except (NotYours, NotFound) as error:
+        log.debug("not looked back", reason=error.message)
+        return []
 
 
 def _work(
@@ -98,7 +115,12 @@ def _work(
             holdout=learner.data.holdout_samples,
         )
         display.say("waiting for work")
+        joined = session.joins
         for work in session:
+            if session.joins != joined:
+                # Another process serves, maybe of an older state.
+                _looked_back(transport, state)
+                joined = session.joins
             worker.do(work, session)
             display.say("waiting for work")
         return _farewell(session, state)
@@ -123,6 +145,7 @@ class Worker:
         self._state = state
         self._transport = transport
         self._display = display
+        self._ledger = Ledger(state)
         self._failures = 0
 
     def count(self) -> int:
@@ -169,6 +192,7 @@ class Worker:
 
         started = time.monotonic()
         result = self._learner.run(work, indices, progress)
+        self._ledger.note(self._learner.data.ids, indices, number=work.round, unlearning=work.scale < 0)
         self._display.say(f"sending the update of {doing}")
         taken = work.submit(
             self._learner.model,

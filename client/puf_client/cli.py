@@ -32,6 +32,7 @@ _COMMANDS = {
     "receipt": "fetch the signed receipt of a completed request",
     "verify": "check a receipt, without any network",
     "present": "show a receipt to a server that was restored from a backup",
+    "data": "tell when a sample was trained on, or name forgotten ones again after a lost state directory",
     "enroll": "make a key and a request for this client's certificate; the key stays here",
     "init": "write a configuration and a task of your own to start from",
     "check": "try data, model and device before joining",
@@ -82,7 +83,10 @@ def _add_flags(command: argparse.ArgumentParser, name: str) -> None:
         command.add_argument("ticket", metavar="TICKET", help="which request")
     if name in ("verify", "present"):
         command.add_argument("receipt", metavar="RECEIPT", help="the receipt's JSON file")
-    if name == "status":
+    if name == "data":
+        command.add_argument("action", choices=["used", "exclude"])
+        command.add_argument("what", nargs="+", metavar="ID|TICKET", help="used: sample ids; exclude: the ticket")
+    if name in ("status", "data"):
         command.add_argument("--json", action="store_true", help="for programs")
     if name == "fleet":
         command.add_argument(
@@ -96,6 +100,7 @@ def _add_flags(command: argparse.ArgumentParser, name: str) -> None:
         "receipt": options.ReceiptOptions,
         "verify": options.VerifyOptions,
         "present": options.PresentOptions,
+        "data": options.DataOptions,
         "enroll": options.EnrollOptions,
         "init": options.InitOptions,
         "check": options.CheckOptions,
@@ -184,6 +189,20 @@ def _withdraw(arguments: argparse.Namespace) -> int:
     from puf_client.tickets import withdraw
 
     return withdraw(options, arguments.ticket)
+
+
+def _data(arguments: argparse.Namespace) -> int:
+    from puf_client.options import DataOptions
+
+    options = _named(_resolve(DataOptions, arguments))
+    _logs(options)
+    from puf_client.data_commands import exclude, used
+
+    if arguments.action == "used":
+        return used(options, arguments.what, as_json=arguments.json)
+    if len(arguments.what) != 1:
+        raise UsageError("exclude takes one ticket at a time")
+    return exclude(options, arguments.what[0])
 
 
 def _enroll(arguments: argparse.Namespace) -> int:
@@ -301,6 +320,7 @@ _RUN: dict[str, Any] = {
     "receipt": _receipt,
     "verify": _verify,
     "present": _present,
+    "data": _data,
     "enroll": _enroll,
     "init": _init,
     "check": _check,

@@ -19,6 +19,7 @@ from puf_client.connection import ENDED, Transport
 from puf_client.dial import dial
 from puf_client.display import Display, console
 from puf_client.leasing import leased
+from puf_client.lookback import look_back
 from puf_client.measure import Measured, Seen, measured
 from puf_client.options import UnlearnOptions
 from puf_client.outcome import show_outcome, show_request
@@ -35,6 +36,7 @@ from puf_common.errors import (
     NotYours,
     PufError,
     Superseded,
+    TooMuch,
     UsageError,
     WorkerAlive,
 )
@@ -67,6 +69,7 @@ def run_unlearn(options: UnlearnOptions) -> Exit:
         state.pin_server_key(description.server_key)
         if state.unsettled():
             settle(state, transport)
+        look_back(transport, state)
         wanted = plan(options, description.forgetting, state, learner, list(transport.list_my_tickets().tickets))
         show_request(options.name, description, wanted.request, wanted.ticket)
         if options.dry_run:
@@ -115,12 +118,11 @@ def _learner(options: UnlearnOptions, description: pb.DescribeReply, transport: 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be asked for; `ticket` where the same was asked before, `failed` what is asked again."""
+    """What will be asked for; `ticket` where the same was asked before and stands."""
 
     request: tk.UnlearningRequest
     ids: tuple[str, ...] = ()
     ticket: tk.Ticket | None = None
-    failed: tk.Ticket | None = None
 
 
 def plan(
@@ -165,9 +167,12 @@ def _samples(
     standing = next((t for t in asked if t.state not in ENDED or t.state == tk.TICKET_STATE_COMPLETED), None)
     if standing is not None:
         return Plan(standing.request, chosen, standing)
-    failed = next((t for t in asked if t.state == tk.TICKET_STATE_FAILED), None)
+    # One that failed, or that the server withdrew by itself when another request took it over: not forgotten yet.
+    again_of = next(
+        (t for t in asked if (kept := state.exclusion(t.request.request_key)) is not None and kept.effective), None
+    )
     gone = state.excluded(ids)
-    if failed is not None:
+    if again_of is not None:
         gone[indices] = False
     again = [ids[i] for i in indices if gone[i]]
     if again:
@@ -180,20 +185,19 @@ def _samples(
     request.scope = tk.SCOPE_SAMPLES
     request.request_key = f"{key}-{len(asked)}" if asked else key
     request.forget_samples, request.retain_samples = len(indices), remaining
-    return Plan(request, chosen, failed=failed)
+    request.replaces = again_of.id if again_of is not None else ""
+    return Plan(request, chosen)
 
 
 def file(wanted: Plan, state: StateDir, transport: Transport) -> tk.Ticket:
     """Writes down which samples are meant, files, and notes the ticket: a kill in between loses nothing."""
     key = wanted.request.request_key
-    if wanted.failed is not None:
-        transport.withdraw_unlearning(pb.WithdrawUnlearningRequest(ticket_id=wanted.failed.id))
-        settle(state, transport)
     if wanted.ids:
         state.prepare(key, wanted.ids)
     try:
         reply = transport.file_unlearning(pb.FileUnlearningRequest(request=wanted.request))
-    except PufError as error:
+    except (UsageError, NotNow, NotFound, NotYours, TooMuch) as error:
+        # A refusal: nothing was filed. After anything else it may stand, and the next run asks the server.
         if wanted.ids:
             state.discard(key)
         # Nothing is wrong with the command line: the federation's policy says no.

@@ -16,6 +16,7 @@ __all__ = [
     "EVERYTHING",
     "CheckOptions",
     "Connection",
+    "DataOptions",
     "EnrollOptions",
     "FleetOptions",
     "InitOptions",
@@ -169,6 +170,14 @@ class WithdrawOptions(Connection):
     """Take a request back before its round has begun."""
 
     yes: bool = Field(False, description="do not ask for confirmation")
+
+
+class DataOptions(LocalOptions, Connection):
+    """Look up a sample, or name forgotten ones again."""
+
+    forget: Path | None = Field(
+        None, description="exclude: file with the ticket's sample ids or group:NAME, one per line"
+    )
 
 
 class ReceiptOptions(Connection):

@@ -29,6 +29,7 @@ def collect(transport: Transport, state: StateDir, ticket_id: str, directory: Pa
     state.check_server_key(receipt.key)
     if (receipt.ticket, receipt.client) != (ticket_id, transport.name):
         raise Corrupted(f"asked for the receipt of {ticket_id}, got that of {receipt.ticket} of {receipt.client}")
+    state.keep_receipt(ticket_id, file)
     return write(file, directory)
 
 

@@ -140,6 +140,8 @@ class Session:
         # Seconds that heartbeats, if anybody sends them, may lie apart.
         self.heartbeat_seconds = 5.0
         self.membership = 0
+        # How often it joined: grows when the server did not know the session any more.
+        self.joins = 0
         # Signs receipts; worth pinning.
         self.server_key = b""
         self._request = request
@@ -403,6 +405,7 @@ class Session:
         if self.membership and reply.membership != self.membership:
             self._trained.clear()
         self._id = reply.session
+        self.joins += 1
         self.membership = reply.membership
         self.position = reply.position
         self.heartbeat_seconds = reply.heartbeat_seconds or self.heartbeat_seconds

@@ -5,7 +5,9 @@ it. There is no lock: every request has a file of its own, written by rename, so
 Ids are kept as salted hashes; a file left behind does not tell whose samples were forgotten.
 
     salt                        32 random bytes, made once
-    requests/<request key>.json {"request_key", "hashes", "ticket_id", "withdrawn"}
+    requests/<request key>.json {"request_key", "hashes", "ticket_id", "withdrawn", "withdrawing"}
+    used/                       which samples were trained on, and when (see ledger)
+    receipts/<ticket>.json      what was signed: shown again to a server that does not know of it any more
     forgotten.json              {"membership", "ticket_id", "at"}
     server-key.json             {"key", "at"}: the public key that signs receipts, as it was when this client first joined
 """
@@ -17,8 +19,8 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puf_client.names import check_name
+from puf_common.disk import DISK, Writes, make_directories
 from puf_common.errors import Corrupted, Mismatch, UsageError
+from puf_common.private import create_once, write_over
 from puf_common.signing import fingerprint
 
 __all__ = ["Exclusion", "StateDir", "default_root"]
@@ -44,6 +48,8 @@ class Exclusion:
     hashes: frozenset[str]
     ticket_id: str = ""
     withdrawn: bool = False
+    # Its owner has asked to take it back; only then does the server's word that it is withdrawn put samples back.
+    withdrawing: bool = False
 
     @property
     def effective(self) -> bool:
@@ -62,14 +68,21 @@ def default_root() -> Path:
 class StateDir:
     """One client's directory. Everything in it is written atomically and readable by its owner alone."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Writes = DISK) -> None:
         self.path = path
+        self._files = files
         self._hashed: tuple[Sequence[str], list[str]] | None = None
 
     @classmethod
     def of(cls, federation_id: str, name: str, root: Path | None = None) -> StateDir:
         """The directory of a client in a federation, under `root` or the platform's own place."""
         return cls((root or default_root()) / _safe(federation_id) / check_name(name))
+
+    @classmethod
+    def all_of(cls, name: str, root: Path | None = None) -> list[tuple[str, StateDir]]:
+        """The client's directories in every federation, each with the federation's name here."""
+        found = sorted((root or default_root()).glob(f"*/{check_name(name)}"))
+        return [(path.parent.name, cls(path)) for path in found if path.is_dir()]
 
     def exclusions(self) -> list[Exclusion]:
         """Every request, withdrawn ones too, by key."""
@@ -85,15 +98,23 @@ class StateDir:
     def prepare(self, request_key: str, ids: Iterable[str]) -> Exclusion:
         """Writes a request down before it is filed. It counts from the moment its ticket is known."""
         known = self.exclusion(request_key)
-        return known or self._write(Exclusion(request_key, frozenset(self._hash(i) for i in ids)))
+        return known or self._write(Exclusion(request_key, frozenset(self.salted(i) for i in ids)))
 
     def filed(self, request_key: str, ticket_id: str) -> Exclusion:
         """Notes the ticket of a request: from here on its samples are out of training."""
         return self._write(replace(self._known(request_key), ticket_id=ticket_id))
 
+    def withdrawing(self, request_key: str, wanted: bool) -> None:
+        """Notes that the owner is about to take a request back, or that the server refused it."""
+        self._write(replace(self._known(request_key), withdrawing=wanted))
+
     def withdraw(self, request_key: str) -> Exclusion:
-        """Puts the samples of a request back into training."""
-        return self._write(replace(self._known(request_key), withdrawn=True))
+        """Puts the samples of a request back into training, also where the same ones were asked for before."""
+        taken = self._known(request_key)
+        for known in self.exclusions():
+            if known.hashes == taken.hashes and known.request_key != request_key:
+                self._write(replace(known, withdrawn=True))
+        return self._write(replace(taken, withdrawn=True, withdrawing=True))
 
     def discard(self, request_key: str) -> None:
         """Drops a request that was prepared and then refused."""
@@ -102,16 +123,20 @@ class StateDir:
     def settle(self, tickets: Iterable[tuple[str, str, bool]]) -> None:
         """Brings the directory in line with the server: (request key, ticket id, withdrawn) of the client's tickets.
 
-        Closes the gap of a command that was killed between the server's answer and its own note of it.
+        Closes the gap of a command that was killed between the server's answer and its own note of it. A request that
+        the server alone withdrew, because another one took it over, keeps its samples out: nobody asked for them back.
         """
         for request_key, ticket_id, withdrawn in tickets:
             known = self.exclusion(request_key)
-            if known is not None and (known.ticket_id, known.withdrawn) != (ticket_id, withdrawn):
-                self._write(replace(known, ticket_id=ticket_id, withdrawn=withdrawn))
+            if known is None:
+                continue
+            back = withdrawn and (known.withdrawing or known.withdrawn)
+            if (known.ticket_id, known.withdrawn) != (ticket_id, back):
+                self._write(replace(known, ticket_id=ticket_id, withdrawn=back))
 
     def unsettled(self) -> bool:
-        """Whether a request stands here of which nobody knows if it was filed."""
-        return any(not e.ticket_id for e in self.exclusions())
+        """Whether a request stands here of which nobody knows if it was filed, or if it was taken back."""
+        return any(not e.ticket_id or (e.withdrawing and not e.withdrawn) for e in self.exclusions())
 
     def excluded(self, ids: Sequence[str]) -> NDArray[np.bool_]:
         """For every sample whether it must stay out of training."""
@@ -131,7 +156,7 @@ class StateDir:
     def mark_forgotten(self, *, membership: int, ticket_id: str = "") -> None:
         if self.forgotten is None:
             content = {"membership": membership, "ticket_id": ticket_id, "at": time.time()}
-            _write_atomically(self.path / "forgotten.json", json.dumps(content).encode())
+            self.write(self.path / "forgotten.json", json.dumps(content).encode())
 
     def clear_forgotten(self) -> None:
         """For a client that was readmitted and joined anew. Samples that were forgotten stay out all the same."""
@@ -165,12 +190,31 @@ class StateDir:
         self.check_server_key(key)
         if key and not self.server_key:
             content = {"key": key.hex(), "at": time.time()}
-            _write_atomically(self.path / "server-key.json", json.dumps(content).encode())
+            self.write(self.path / "server-key.json", json.dumps(content).encode())
 
     def request_key(self, ids: Iterable[str]) -> str:
         """A key that names these samples without telling them: asking twice for the same ones is one request."""
-        text = "\n".join(sorted(self._hash(i) for i in ids))
+        text = "\n".join(sorted(self.salted(i) for i in ids))
         return f"samples-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+    def keep_receipt(self, ticket_id: str, file: bytes) -> None:
+        """A receipt stays here, too: whoever restores an old backup is shown it without anybody's help."""
+        self.write(self.path / "receipts" / f"{_safe(ticket_id)}.json", file)
+
+    def receipts(self) -> list[bytes]:
+        return [path.read_bytes() for path in sorted((self.path / "receipts").glob("*.json"))]
+
+    def salted(self, sample_id: str) -> str:
+        """A sample's id as it is kept here."""
+        return hashlib.sha256(self._salt + sample_id.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Replaces a file in this directory, durably; readers see the old one or the new one."""
+        try:
+            make_directories(path.parent, self._files)
+        except OSError as error:
+            raise UsageError(f"cannot write to {path.parent}: {error.strerror}; choose another --state") from None
+        write_over(path, content, files=self._files)
 
     @property
     def _requests(self) -> Path:
@@ -193,14 +237,19 @@ class StateDir:
         content = _load(path)
         try:
             return Exclusion(
-                content["request_key"], frozenset(content["hashes"]), content["ticket_id"], content["withdrawn"]
+                content["request_key"],
+                frozenset(content["hashes"]),
+                content["ticket_id"],
+                content["withdrawn"],
+                # Before there was this key, a withdrawn request was one that its owner took back.
+                content.get("withdrawing", content["withdrawn"]),
             )
         except (KeyError, TypeError):
             raise Corrupted(f"{path} is damaged; restore it from a backup", file=path) from None
 
     def _write(self, exclusion: Exclusion) -> Exclusion:
         content = {**asdict(exclusion), "hashes": sorted(exclusion.hashes)}
-        _write_atomically(self._file(exclusion.request_key), json.dumps(content).encode())
+        self.write(self._file(exclusion.request_key), json.dumps(content).encode())
         return exclusion
 
     def _members(self, ids: Sequence[str], hashes: frozenset[str]) -> NDArray[np.bool_]:
@@ -208,62 +257,33 @@ class StateDir:
             return np.zeros(len(ids), dtype=np.bool_)
         # A worker asks before every piece of work, always for the same ids.
         if self._hashed is None or self._hashed[0] is not ids:
-            self._hashed = (ids, [self._hash(i) for i in ids])
+            self._hashed = (ids, [self.salted(i) for i in ids])
         return np.fromiter((h in hashes for h in self._hashed[1]), dtype=np.bool_, count=len(ids))
-
-    def _hash(self, sample_id: str) -> str:
-        return hashlib.sha256(self._salt + sample_id.encode("utf-8", "surrogatepass")).hexdigest()
 
     @cached_property
     def _salt(self) -> bytes:
-        return _create_once(self.path / "salt")
-
-
-def _create_once(path: Path) -> bytes:
-    """The salt, made by whoever comes first; two processes at once agree on one."""
-    if not path.exists():
-        with _draft(path, secrets.token_bytes(_SALT_BYTES)) as draft, suppress(FileExistsError):
-            os.link(draft, path)
-        _sync_directory(path.parent)
-    salt = path.read_bytes()
-    if len(salt) != _SALT_BYTES:
-        raise Corrupted(f"{path} is damaged; without it forgotten samples cannot be told apart", file=path)
-    return salt
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    with _draft(path, content) as draft:
-        os.replace(draft, path)
-    _sync_directory(path.parent)
-
-
-@contextmanager
-def _draft(path: Path, content: bytes) -> Iterator[Path]:
-    """A complete file beside `path`, on disk, that is gone afterwards unless it was renamed."""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError as error:
-        raise UsageError(f"cannot write to {path.parent}: {error.strerror}; choose another --state") from None
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(descriptor)
-        yield draft
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _sync_directory(directory: Path) -> None:
-    if os.name == "nt":
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        """Made by whoever comes first; two processes at once agree on one. Made anew it would match nothing."""
+        path = self.path / "salt"
+        if not path.exists():
+            known = next((p for folder in ("requests", "used") for p in (self.path / folder).glob("*")), None)
+            if known is not None:
+                raise Corrupted(
+                    f"{path} is missing: without it forgotten samples cannot be told apart and would be trained on "
+                    f"again. Bring it back from a backup; if it is lost for good, delete {self.path} and name the "
+                    "samples anew with `puf-client data exclude`",
+                    file=path,
+                )
+            try:
+                make_directories(path.parent, self._files)
+            except OSError as error:
+                raise UsageError(f"cannot write to {path.parent}: {error.strerror}; choose another --state") from None
+            if not path.exists():
+                with suppress(FileExistsError):
+                    create_once(path, secrets.token_bytes(_SALT_BYTES), self._files)
+        salt = path.read_bytes()
+        if len(salt) != _SALT_BYTES:
+            raise Corrupted(f"{path} is damaged; without it forgotten samples cannot be told apart", file=path)
+        return salt
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -12,14 +12,25 @@ from rich.table import Table
 from puf_client.connection import Transport
 from puf_client.dial import dial
 from puf_client.display import console
+from puf_client.lookback import look_back
 from puf_client.options import Connection, WithdrawOptions
 from puf_client.statedir import StateDir
-from puf_common.errors import NotFound, UsageError
+from puf_common.errors import NotFound, NotNow, UsageError
 from puf_common.exits import Exit
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
-__all__ = ["asked_for", "clock", "confirm", "last_note", "settle", "show_status", "state_name", "strength", "withdraw"]
+__all__ = [
+    "asked_for",
+    "clock",
+    "confirm",
+    "last_note",
+    "settle",
+    "show_status",
+    "state_name",
+    "strength",
+    "withdraw",
+]
 
 _CAN_BE_WITHDRAWN = (tk.TICKET_STATE_PENDING, tk.TICKET_STATE_FAILED)
 
@@ -35,8 +46,14 @@ def show_status(options: Connection, *, as_json: bool = False) -> Exit:
     """Where the federation stands and what this client has asked of it."""
     with dial(options, server=options.server, name=options.name, patience=options.patience) as transport:
         description = transport.describe()
+        state = StateDir.of(description.federation_id, options.name, options.state)
+        reopened = look_back(transport, state)
         tickets = transport.list_my_tickets().tickets
     out = console()
+    for ticket_id in reopened:
+        out.print(
+            f"{ticket_id} is open again: the server had lost it. Run `puf-client --unlearn` with the client's data."
+        )
     if as_json:
         plain = [
             MessageToDict(t, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
@@ -67,10 +84,20 @@ def withdraw(options: WithdrawOptions, ticket_id: str) -> Exit:
         ticket = _chosen(list(tickets), ticket_id)
         if not options.yes:
             confirm(f"Take back {ticket.id} ({asked_for(ticket)})?", options.name)
-        ticket = transport.withdraw_unlearning(pb.WithdrawUnlearningRequest(ticket_id=ticket.id)).ticket
+        key = ticket.request.request_key
         state = StateDir.of(transport.describe().federation_id, options.name, options.state)
-        if state.exclusion(ticket.request.request_key) is not None:
-            state.withdraw(ticket.request.request_key)
+        ours = state.exclusion(key) is not None
+        if ours:
+            # First the wish, then the deed: killed in between, the next run finishes it.
+            state.withdrawing(key, True)
+        try:
+            ticket = transport.withdraw_unlearning(pb.WithdrawUnlearningRequest(ticket_id=ticket.id)).ticket
+        except (NotNow, NotFound):
+            if ours:
+                state.withdrawing(key, False)
+            raise
+        if ours:
+            state.withdraw(key)
     console().print(f"{ticket.id} is withdrawn; {options.name} goes on as before")
     return Exit.OK
 

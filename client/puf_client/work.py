@@ -263,7 +263,7 @@ def _require_known(manifest: Manifest, names: Sequence[str]) -> None:
         raise InvalidUpdate(f"the server asks for tensor {unknown[0]}, which the model lacks", tensor=unknown[0])
 
 
-def cut(manifest: Manifest, payload: bytearray, layout: Manifest) -> bytearray:
+def cut(manifest: Manifest, payload: Payload, layout: Manifest) -> Payload:
     """The part of an update that comes back."""
     if layout is manifest:
         return payload

@@ -1,4 +1,4 @@
-"""Files that nobody but their owner may read: keys, tokens, lists of who is refused."""
+"""Files that nobody but their owner may read: keys, tokens, lists of who is refused, what a client remembers."""
 
 from __future__ import annotations
 
@@ -7,42 +7,49 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
+from puf_common.disk import DISK, Writes, make_directories
 from puf_common.errors import UsageError
 
-__all__ = ["exposed", "private_directory", "write_new", "write_over"]
+__all__ = ["create_once", "exposed", "private_directory", "write_new", "write_over"]
 
 
-def private_directory(directory: Path) -> Path:
+def private_directory(directory: Path, files: Writes = DISK) -> Path:
     """Makes the directory, for its owner alone. One that exists keeps its mode."""
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directories(directory, files)
     except OSError as error:
         raise UsageError(f"cannot make {directory}: {error.strerror}") from None
     return directory
 
 
-def write_new(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+def write_new(path: Path, content: bytes, *, mode: int = 0o600, files: Writes = DISK) -> None:
     """Writes a file that must not exist yet; whole or not at all, on disk when this returns."""
-    draft = _draft(path, content, mode)
     try:
-        # Unlike a rename, a link never replaces what is there.
-        os.link(draft, path)
+        create_once(path, content, files, mode=mode)
     except FileExistsError:
         raise UsageError(f"{path} exists already and is not overwritten") from None
-    finally:
-        draft.unlink(missing_ok=True)
-    _sync(path.parent)
 
 
-def write_over(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """The same, replacing what is there: readers see the old file or the new one."""
-    draft = _draft(path, content, mode)
+def create_once(path: Path, content: bytes, files: Writes = DISK, *, mode: int = 0o600) -> None:
+    """The same for two who do it at once: the second gets a FileExistsError, and finds the first one's on disk."""
+    draft = _draft(path, content, mode, files)
     try:
-        os.replace(draft, path)
+        # Unlike a rename, a link never replaces what is there.
+        files.link(draft, path)
+    finally:
+        files.unlink(draft)
+        files.fsync_dir(path.parent)
+
+
+def write_over(path: Path, content: bytes, *, mode: int = 0o600, files: Writes = DISK) -> None:
+    """The same, replacing what is there: readers see the old file or the new one."""
+    draft = _draft(path, content, mode, files)
+    try:
+        files.rename(draft, path)
     except BaseException:
-        draft.unlink(missing_ok=True)
+        files.unlink(draft)
         raise
-    _sync(path.parent)
+    files.fsync_dir(path.parent)
 
 
 def exposed(path: Path) -> bool:
@@ -52,33 +59,23 @@ def exposed(path: Path) -> bool:
     return False
 
 
-def _draft(path: Path, content: bytes, mode: int) -> Path:
+def _draft(path: Path, content: bytes, mode: int, files: Writes) -> Path:
     draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        handle = files.create(draft, mode)
     except OSError as error:
         raise UsageError(f"cannot write to {path.parent}: {error.strerror}") from None
     try:
-        with open(descriptor, "wb") as file:
-            if os.name != "nt" and os.geteuid() == 0:
-                # Root looking after a service's directory: the service must be able to read what is written there.
-                owner = path.parent.stat()
-                with suppress(OSError):
-                    os.fchown(descriptor, owner.st_uid, owner.st_gid)
-            file.write(content)
-            file.flush()
-            os.fsync(descriptor)
+        if os.name != "nt" and os.geteuid() == 0:
+            # Root looking after a service's directory: the service must be able to read what is written there.
+            owner = path.parent.stat()
+            with suppress(OSError):
+                os.fchown(handle, owner.st_uid, owner.st_gid)
+        files.write(handle, content)
+        files.fsync(handle)
     except BaseException:
-        draft.unlink(missing_ok=True)
+        files.close(handle)
+        files.unlink(draft)
         raise
+    files.close(handle)
     return draft
-
-
-def _sync(directory: Path) -> None:
-    if os.name == "nt":
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -7,6 +7,7 @@ deleted), so a restart continues where the last process stopped.
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -23,7 +24,8 @@ from puf_server.aggregate import Contribution, NotFinite, Source, fold
 from puf_server.combine import Incoming, combine
 from puf_server.core import history, methods, receipt, reopen, rounds, schedule, tickets
 from puf_server.core.methods.layers import outputs
-from puf_server.core.state import Kind, Remembered, Round, RoundPhase, Slot, State, TicketState
+from puf_server.core.state import Kind, Note, Remembered, Round, RoundPhase, Slot, State, TicketState
+from puf_server.database import scrub
 from puf_server.failpoints import hit
 from puf_server.files import FileSource
 from puf_server.remember import kept_source, remember
@@ -35,6 +37,12 @@ __all__ = ["Engine", "Folded", "read_own"]
 T = TypeVar("T")
 Writer = Callable[[memoryview], object]
 log = get_logger(__name__)
+
+_ALARMS = {
+    "ticket.failed": "A REQUEST TO BE FORGOTTEN HAS FAILED: nothing was forgotten",
+    "ticket.reopened": "a client that was forgotten is known again; its request is open again",
+    "federation.halted": "the federation has halted; look into it, then run `puf-server resume`",
+}
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,9 @@ class Engine:
         self.manifest = store.manifest
         self.clock = clock
         self.on_change = on_change
+        # What is tried again and again without success, for the operator's eyes; empty when all is well.
+        self.trouble = ""
+        self._unscrubbed = True
         self._lock = threading.Lock()
         try:
             self._recover()
@@ -83,6 +94,7 @@ class Engine:
         self.mend()
         self.call(lambda state, now: (schedule.restarted(state, self.config, now), None))
         self.store.sweep(self.state, everything=True)
+        self._scrub()
 
     def call(self, change: Callable[[State, float], tuple[State, T]]) -> T:
         """Applies a change, lets the federation advance, and keeps the result before anybody sees it."""
@@ -100,8 +112,10 @@ class Engine:
                 log.info(note.event, **{"round": after.number, **note.facts})
             if after is not before:
                 self.on_change()
+            _tell(after.notes)
             if completed:
                 hit("completion.after")
+                self._unscrubbed = True
             if after.round is not before.round and self.fold_wanted() is not None:
                 hit("round.closed")
             if (
@@ -110,6 +124,7 @@ class Engine:
                 or not _only_more_arrived(before.round, after.round)
             ):
                 self._sweep()
+            self._scrub()
         return result
 
     def tick(self) -> None:
@@ -128,6 +143,15 @@ class Engine:
         except OSError as error:
             # The change that made them superfluous stands; the next sweep takes them.
             log.error("files not deleted yet", error=str(error))
+
+    def _scrub(self) -> None:
+        """After a completed request: older versions of its client's records must not outlive it in the database's log."""
+        if self._unscrubbed:
+            try:
+                self._unscrubbed = not scrub(self.store.db)
+            except sqlite3.Error as error:
+                # A full disk, mostly; the next change tries again.
+                log.error("old records not wiped yet", error=str(error))
 
     def mend(self) -> None:
         """Asks again for updates that are booked and not on disk as they were sent."""
@@ -314,6 +338,13 @@ def _only_more_arrived(before: Round | None, after: Round | None) -> bool:
     return before.received.items() <= after.received.items() and replace(
         before, received={}, phase=after.phase
     ) == replace(after, received={})
+
+
+def _tell(notes: tuple[Note, ...]) -> None:
+    """What somebody has to look into, loudly: a duty was not fulfilled, or might not be."""
+    for note in notes:
+        if note.event in _ALARMS:
+            log.error(_ALARMS[note.event], **note.facts)
 
 
 def _completed(state: State) -> set[str]:

@@ -1,6 +1,6 @@
 """Named places where a test may stop, break or slow the server. Without PUF_FAILPOINTS every one of them is a no-op.
 
-    PUF_FAILPOINTS='spool.after_rename=1*off->kill;audit.write=2*enospc'
+    PUF_TEST_FAILPOINTS=yes PUF_FAILPOINTS='spool.after_rename=1*off->kill;audit.write=2*enospc'
 
 A failpoint is followed by actions, each for a number of hits (`3*enospc`) or for all that follow; behind the last one
 nothing happens any more. Actions:
@@ -25,9 +25,11 @@ from dataclasses import dataclass
 from puf_common.errors import Unavailable, UsageError
 from puf_common.logging import get_logger
 
-__all__ = ["POINTS", "VARIABLE", "arm", "arm_from_environment", "disarm", "hit", "hits"]
+__all__ = ["POINTS", "SWITCH", "VARIABLE", "arm", "arm_from_environment", "disarm", "hit", "hits"]
 
 VARIABLE = "PUF_FAILPOINTS"
+# Must be set to "yes" beside it: a variable that leaked into production must not make a server fail on purpose.
+SWITCH = "PUF_TEST_FAILPOINTS"
 
 # Every failpoint and what has just happened, or is about to, when it is hit.
 POINTS: dict[str, str] = {
@@ -109,9 +111,11 @@ def arm(text: str) -> None:
 
 
 def arm_from_environment() -> None:
-    """For a server that starts. Says so loudly: nobody should run like this by accident."""
+    """For a server that starts. Refuses unless it is asked for twice: nobody should run like this by accident."""
     text = os.environ.get(VARIABLE, "")
     if text.strip():
+        if os.environ.get(SWITCH) != "yes":
+            raise UsageError(f"{VARIABLE} makes a server fail and is for tests: unset it, or set {SWITCH}=yes, too")
         arm(text)
         log.warning("RUNNING WITH FAILPOINTS: this server is made to fail, use it for tests only", failpoints=text)
 

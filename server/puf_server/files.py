@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, Protocol
 
+from puf_common.disk import Bytes, Writes
+from puf_common.disk import Disk as PlainDisk
 from puf_common.errors import Unavailable
 from puf_common.exits import Exit
 from puf_common.logging import get_logger
@@ -23,6 +25,7 @@ from puf_server.failpoints import hit
 
 __all__ = [
     "DISK",
+    "Bytes",
     "Disk",
     "FileSource",
     "Files",
@@ -34,68 +37,19 @@ __all__ = [
     "unwritten",
 ]
 
-Bytes = bytes | bytearray | memoryview
 log = get_logger(__name__)
 
 
-class Files(Protocol):
+class Files(Writes, Protocol):
     """What the server does with files. Nothing is durable before its `fsync`, no name before its `fsync_dir`."""
-
-    def create(self, path: Path) -> int:
-        """Opens a file that must not exist, for writing, readable by its owner alone."""
-        ...
-
-    def write(self, handle: int, data: Bytes) -> None: ...
-
-    def fsync(self, handle: int) -> None: ...
-
-    def close(self, handle: int) -> None: ...
-
-    def rename(self, source: Path, target: Path) -> None: ...
-
-    def unlink(self, path: Path) -> None: ...
-
-    def mkdir(self, path: Path) -> None: ...
-
-    def fsync_dir(self, directory: Path) -> None: ...
 
     def listdir(self, directory: Path) -> list[str]: ...
 
     def read(self, path: Path, offset: int = 0) -> FileSource: ...
 
 
-class Disk:
+class Disk(PlainDisk):
     """The real thing."""
-
-    def create(self, path: Path) -> int:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-
-    def write(self, handle: int, data: Bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(handle, view) :]
-
-    def fsync(self, handle: int) -> None:
-        os.fsync(handle)
-
-    def close(self, handle: int) -> None:
-        os.close(handle)
-
-    def rename(self, source: Path, target: Path) -> None:
-        source.replace(target)
-
-    def unlink(self, path: Path) -> None:
-        path.unlink()
-
-    def mkdir(self, path: Path) -> None:
-        path.mkdir(mode=0o700)
-
-    def fsync_dir(self, directory: Path) -> None:
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
     def listdir(self, directory: Path) -> list[str]:
         return sorted(os.listdir(directory))

@@ -160,6 +160,15 @@ class Tokens:
                 raise NotFound(f"{name} has no token")
             self._file.write(TokenList(tokens={n: t for n, t in known.tokens.items() if n != name}))
 
+    def drop(self, names: list[str]) -> list[str]:
+        """Forgets the tokens of these names, as far as they have any; returns whose they were."""
+        if not any(name in self._file.now().tokens for name in names):
+            return []
+        with self._file.locked() as known:
+            gone = [name for name in names if name in known.tokens]
+            self._file.write(TokenList(tokens={n: t for n, t in known.tokens.items() if n not in gone}))
+        return gone
+
     def holder(self, token: str) -> str:
         """Whose token it is. Looking for a hash by equality tells nothing about the tokens that exist."""
         wanted = _hash(token)

@@ -15,7 +15,7 @@ from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import operator_pb2_grpc as rpc
 from puf_server import translate
 from puf_server.core import leases, roster, schedule, versions
-from puf_server.core.state import MemberStatus, ModelStatus, ModelVersion, State
+from puf_server.core.state import MemberStatus, ModelStatus, ModelVersion, State, TicketState
 from puf_server.handlers import Handlers
 from puf_server.service import answered, streamed
 from puf_server.version import VERSION
@@ -53,6 +53,9 @@ class OperatorService(rpc.OperatorServicer):
             clients_active=sum(m.status is MemberStatus.ACTIVE for m in state.members.values()),
             clients_alive=sum(roster.worker_alive(state, name, self._config, now) for name in state.members),
             tickets_open=sum(t.open for t in state.tickets.values()),
+            tickets_failed=sum(t.state is TicketState.FAILED for t in state.tickets.values()),
+            tickets_overdue=sum(t.waiting and now >= t.deadline_at for t in state.tickets.values()),
+            trouble=self._engine.trouble,
             round=translate.round_info(state.round, state) if state.round else None,
             score=translate.score(newest.score, newest.score_clients) if newest else None,
             score_version=newest.version if newest else 0,

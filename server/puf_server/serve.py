@@ -21,9 +21,11 @@ from puf_common.logging import get_logger
 from puf_common.tls import ServerTls
 from puf_common.v1 import federation_pb2, operator_pb2, operator_pb2_grpc
 from puf_server import failpoints
+from puf_server.core import roster
 from puf_server.door import OperatorAccess, bind, insecure_doors, secure_doors
 from puf_server.engine import Engine
 from puf_server.handlers import Handlers
+from puf_server.lists import Tokens
 from puf_server.metrics import Listener, Metrics
 from puf_server.operator import OperatorService
 from puf_server.service import FederationService
@@ -36,6 +38,8 @@ _TICK_SECONDS = 0.5
 _FAREWELL_SECONDS = 3.0
 # How long a call of somebody who was revoked may last.
 _LOOK_SECONDS = 0.25
+# How much longer than its grace a forgotten client's token may last.
+_GRACE_LOOK_SECONDS = 3600.0
 log = get_logger(__name__)
 
 
@@ -51,13 +55,20 @@ class Listeners:
 class Server:
     """One federation being served. Use as `async with Server(...)`. Without `tls` callers are who they say they are."""
 
-    def __init__(self, store: Store, listeners: Listeners, tls: ServerTls | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        listeners: Listeners,
+        tls: ServerTls | None = None,
+        stopped: asyncio.Event | None = None,
+    ) -> None:
         self._store = store
         self._listeners = listeners
         self._tls = tls
         self._threads = ThreadPoolExecutor(16, thread_name_prefix="puf")
         self._fold_wanted = asyncio.Event()
-        self.stopped = asyncio.Event()
+        self._ending = False
+        self.stopped = stopped or asyncio.Event()
 
     async def __aenter__(self) -> Server:
         try:
@@ -84,8 +95,8 @@ class Server:
         doors = secure_doors(self._store.directory, self._tls, limits) if self._tls else insecure_doors(limits)
         self._door, self._operator_door, access = doors
         self._federation = self._door.server()
-        service = FederationService(self.handlers, self._door.identify, changes, self._threads, self.metrics)
-        service.add_to(self._federation)
+        federation = FederationService(self.handlers, self._door.identify, changes, self._threads, self.metrics)
+        federation.add_to(self._federation)
         self._operator = self._operator_door.server()
         operator_pb2_grpc.add_OperatorServicer_to_server(
             OperatorService(self.handlers, self._threads, self.stopped.set), self._operator
@@ -105,7 +116,8 @@ class Server:
         await self._federation.start()
         await self._operator.start()
         self._fold_wanted.set()
-        self._tasks = [asyncio.create_task(job()) for job in (self._tick, self._fold, self._watch_doors)]
+        self._folder = asyncio.create_task(self._fold())
+        self._tasks = [asyncio.create_task(job()) for job in (self._tick, self._watch_doors, self._drop_tokens)]
         where = _reachable(self._listeners.operator, self.operator_port)
         replace(access, address=where).write(self._store.directory)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
@@ -115,9 +127,14 @@ class Server:
         await self._farewell()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # A sum that is being computed is committed: it is nearly done, and whoever restarts would do it again. Meanwhile
+        # nobody else gets in; calls under way have a moment to end.
+        self._ending = True
+        self._fold_wanted.set()
         OperatorAccess.remove(self._store.directory)
-        await asyncio.gather(self._federation.stop(1.0), self._operator.stop(1.0))
+        await asyncio.gather(
+            self._folder, self._federation.stop(1.0), self._operator.stop(1.0), *self._tasks, return_exceptions=True
+        )
         if self._listener is not None:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._listener.close)
         self._threads.shutdown(wait=True)
@@ -145,6 +162,10 @@ class Server:
                 await loop.run_in_executor(self._threads, self.engine.tick)
             except Exception as error:
                 log.error("state not written", error=str(error))
+                self.engine.trouble = f"the state cannot be written: {error}"
+            else:
+                if self.engine.fold_wanted() is None:
+                    self.engine.trouble = ""
 
     async def _watch_doors(self) -> None:
         """Ends calls of those who were revoked, or whose certificate expired, while they last."""
@@ -159,13 +180,24 @@ class Server:
     def _took(self, kind: str, phase: str, seconds: float) -> None:
         self.metrics.phase_seconds.labels(kind=kind, phase=phase).observe(seconds)
 
-    async def _fold(self) -> None:
-        """Folds rounds as they close, one at a time, away from the event loop."""
-        loop = asyncio.get_running_loop()
+    async def _drop_tokens(self) -> None:
+        """Whoever was forgotten loses its token when its grace is over."""
         while True:
+            gone = roster.past_grace(self.engine.state, self.engine.config, time.time())
+            try:
+                for name in Tokens(self._store.directory).drop(gone):
+                    log.info("the token of a forgotten client is deleted", client=name)
+            except Exception as error:
+                log.error("tokens of forgotten clients not deleted", error=str(error))
+            await asyncio.sleep(_GRACE_LOOK_SECONDS)
+
+    async def _fold(self) -> None:
+        """Folds rounds as they close, one at a time, away from the event loop. Ends between two of them, never in one."""
+        loop = asyncio.get_running_loop()
+        while not self._ending:
             await self._fold_wanted.wait()
             self._fold_wanted.clear()
-            while (current := self.engine.fold_wanted()) is not None:
+            while not self._ending and (current := self.engine.fold_wanted()) is not None:
                 took = partial(self._took, current.kind)
                 try:
                     closed = time.monotonic()
@@ -175,12 +207,14 @@ class Server:
                     took("collecting", max(0.0, self.engine.clock() - current.opened_at - (time.monotonic() - closed)))
                     took("folding", folded - closed)
                     took("committing", time.monotonic() - folded)
+                    self.engine.trouble = ""
                     log.info(
                         "round committed", round=current.number, kind=current.kind, version=self.engine.state.version
                     )
                 except Exception as error:
                     # A full disk, mostly. Whatever it is, rounds must not stop being folded when it is over.
                     log.error("round not folded; trying again", round=current.number, error=str(error))
+                    self.engine.trouble = f"round {current.number} cannot be summed up, trying again: {error}"
                     await asyncio.sleep(_TICK_SECONDS)
                     if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
                         with contextlib.suppress(PufError):
@@ -196,14 +230,16 @@ def _reachable(address: str, port: int) -> str:
 def serve(directory: Path, listeners: Listeners, announce: Path | None = None, *, tls: ServerTls | None = None) -> None:
     """Serves until the operator stops it or a signal comes. `announce` gets the ports as soon as they are open."""
     failpoints.arm_from_environment()
-    asyncio.run(_serve(Store.open(directory), listeners, announce, tls))
+    asyncio.run(_serve(directory, listeners, announce, tls))
 
 
-async def _serve(store: Store, listeners: Listeners, announce: Path | None, tls: ServerTls | None) -> None:
-    async with Server(store, listeners, tls) as server:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, server.stopped.set)
+async def _serve(directory: Path, listeners: Listeners, announce: Path | None, tls: ServerTls | None) -> None:
+    told = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Before anything is opened: whoever is told to end while it recovers ends in order, too.
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    store = Store.open(directory)
+    async with Server(store, listeners, tls, stopped=told) as server:
         log.info(
             "serving",
             federation=store.config.title,

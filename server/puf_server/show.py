@@ -29,6 +29,12 @@ def status(reply: op.StatusReply) -> None:
     table.add_row("model", f"version {reply.position.model_version}{_scored(reply)}")
     table.add_row("clients", f"{reply.clients_alive} alive of {reply.clients_active} on the roster")
     table.add_row("open tickets", str(reply.tickets_open))
+    if reply.tickets_overdue:
+        table.add_row("OVERDUE", f"{_requests(reply.tickets_overdue)} past the deadline and not applied")
+    if reply.tickets_failed:
+        table.add_row("FAILED", f"{_requests(reply.tickets_failed)} failed: nothing was forgotten; see tickets")
+    if reply.trouble:
+        table.add_row("TROUBLE", reply.trouble)
     table.add_row("tensor bytes", f"{_bytes(reply.bytes_sent)} sent, {_bytes(reply.bytes_received)} received")
     table.add_row("server", f"{reply.server_version}, up {_seconds(reply.uptime_seconds)}")
     Console().print(table)
@@ -123,6 +129,10 @@ def _scored(reply: op.StatusReply) -> str:
     if not reply.HasField("score"):
         return ""
     return f"; version {reply.score_version} scores {reply.score.accuracy:.1%} on {reply.score.clients} hold-outs"
+
+
+def _requests(count: int) -> str:
+    return f"{count} request{'s' * (count != 1)} to be forgotten"
 
 
 def _bytes(count: float) -> str:

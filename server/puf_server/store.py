@@ -18,19 +18,18 @@ import hashlib
 import json
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from puf_common.errors import Corrupted, Mismatch, PufError, Unavailable, UsageError
-from puf_common.manifest import Manifest, TensorSpec
+from puf_common.errors import Corrupted, Mismatch, PufError, UsageError
+from puf_common.manifest import Manifest
 from puf_common.modelfile import read_manifest, read_payload, write_header
 from puf_common.private import write_new
 from puf_common.signing import SigningKey, fingerprint
-from puf_server.core import chain
+from puf_server import description
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import (
     Episode,
@@ -47,12 +46,14 @@ from puf_server.core.state import (
     Ticket,
 )
 from puf_server.core.versions import made_by
+from puf_server.database import append_audit, audit_head, audit_lines, connect, unsaved
 from puf_server.failpoints import hit
-from puf_server.files import DISK, Files, FileSource, NewFile, end_process, new_file, remove, sync_directory, unwritten
+from puf_server.files import DISK, Files, FileSource, NewFile, new_file, remove, sync_directory, unwritten
 
 __all__ = ["KEY_FILE", "Store", "append_audit", "audit_head", "audit_lines", "create", "key_fingerprint"]
 
-SCHEMA = 1
+# 2: the database knows which federation it is of.
+SCHEMA = 2
 KEY_FILE = "signing-key.pem"
 
 _TABLES = """
@@ -95,8 +96,6 @@ _SINGLES: dict[str, TypeAdapter[Any]] = {
     "recovery": _adapter(Recovery),
     "leases": TypeAdapter(dict[str, int]),
 }
-# What states from before these fields have instead.
-_LATER = {"leases": "{}"}
 _MANY: dict[str, TypeAdapter[Any]] = {
     "members": _adapter(Member),
     "tickets": _adapter(Ticket),
@@ -142,12 +141,13 @@ def create(
     key = SigningKey.generate()
     with new_file(directory / KEY_FILE, files) as file:
         file.write(key.to_pem())
-    db = _connect(directory / "state.db")
+    db = connect(directory / "state.db")
     with db:
         db.executescript(_TABLES)
         db.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
     store = Store(directory, config, manifest, db, files=files)
     store._put("signing_key", key.public.hex())
+    store._put("identity", json.dumps(description.identity(config, manifest)))
     state = State(planned=config.plan.rounds, models={0: model})
     state = state.note(
         "federation.created",
@@ -159,12 +159,8 @@ def create(
     )
     store.save(None, state)
     db.close()
-    described = {
-        "config": config.model_dump(mode="json"),
-        "manifest": [[t.name, t.dtype, list(t.shape), t.role] for t in manifest.tensors],
-    }
-    with new_file(directory / "federation.json", files) as file:
-        file.write(json.dumps(described, indent=1).encode())
+    with new_file(directory / description.FILE, files) as file:
+        file.write(description.described(config, manifest))
 
 
 @dataclass
@@ -180,15 +176,7 @@ class Store:
     @classmethod
     def open(cls, directory: Path, files: Files = DISK) -> Store:
         """Opens a federation for serving; only one process at a time may."""
-        described = directory / "federation.json"
-        if not described.exists():
-            raise UsageError(f"{directory} holds no federation; make one with `puf-server init --state {directory}`")
-        try:
-            raw = json.loads(described.read_text())
-            config = FederationConfig.model_validate(raw["config"])
-            manifest = Manifest(tuple(TensorSpec(n, d, tuple(s), r) for n, d, s, r in raw["manifest"]))
-        except (ValueError, KeyError, TypeError, ValidationError) as error:
-            raise Corrupted(f"{described} cannot be read: {str(error).splitlines()[0]}") from None
+        config, manifest = description.read(directory)
         lock = (directory / "lock").open("w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -196,18 +184,17 @@ class Store:
             lock.close()
             raise UsageError(f"another server serves {directory}; stop it first") from None
         try:
-            db = _connect(directory / "state.db")
+            db = connect(directory / "state.db")
         except BaseException:
             lock.close()
             raise
         store = cls(directory, config, manifest, db, lock, files)
-        schema = store.schema()
-        if schema != str(SCHEMA):
-            store.close()
-            raise Mismatch(f"{directory} has state of version {schema}, this server reads {SCHEMA}")
         # Directories from before there were methods that remember.
         db.execute("CREATE TABLE IF NOT EXISTS history (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID")
         try:
+            store._migrate()
+            kept = json.loads(store._meta("identity") or "{}")
+            description.require_same(kept, description.identity(config, manifest), directory)
             store.key = store._signing_key()
         except BaseException:
             store.close()
@@ -217,30 +204,52 @@ class Store:
     def _signing_key(self) -> SigningKey:
         """The key that this federation has always had; made here for a directory from before there were receipts."""
         path = self.directory / KEY_FILE
-        row = self.db.execute("SELECT value FROM meta WHERE key = 'signing_key'").fetchone()
-        if row is None and not path.exists():
+        known = self._meta("signing_key")
+        if known is None and not path.exists():
             write_new(path, SigningKey.generate().to_pem())
         try:
             key = SigningKey.from_pem(path.read_bytes())
         except FileNotFoundError:
             raise Corrupted(f"{path} is missing: receipts cannot be signed; bring it back from a backup") from None
-        if row is None:
+        if known is None:
             with self.db:
                 self.db.execute("BEGIN IMMEDIATE")
                 self._put("signing_key", key.public.hex())
                 append_audit(self.db, time.time(), "federation.key_made", {"key": fingerprint(key.public)})
-        elif row[0] != key.public.hex():
-            ours = fingerprint(bytes.fromhex(row[0]))
+        elif known != key.public.hex():
+            ours = fingerprint(bytes.fromhex(known))
             raise Mismatch(f"{path} holds another key ({fingerprint(key.public)}) than this federation's ({ours})")
         return key
 
-    def schema(self) -> str:
+    def _migrate(self) -> None:
+        """Brings the state of an older version up to this one, each step whole or not at all; refuses what it cannot."""
+        found = self._meta("schema") or "none"
+        if found == "1":
+            # Nobody wrote down what the federation was made with: what it says of itself now is taken at its word, once.
+            with self.db:
+                self.db.execute("BEGIN IMMEDIATE")
+                facts = description.identity(self.config, self.manifest)
+                self._put("identity", json.dumps(facts))
+                self._put("schema", str(SCHEMA))
+                told = {"from": 1, "to": SCHEMA, "fingerprint": description.fingerprint(facts)}
+                append_audit(self.db, time.time(), "federation.migrated", told)
+        elif found.isdecimal() and int(found) > SCHEMA:
+            raise Mismatch(
+                f"{self.directory} has state of version {found}, this server reads {SCHEMA}: it was written by a newer "
+                "PUF; serve it with that one, or restore a backup from before the upgrade"
+            )
+        elif found != str(SCHEMA):
+            raise Mismatch(
+                f"{self.directory} has state of version {found}, this server reads 1 to {SCHEMA}: "
+                "serve it with the PUF that made it, or restore a backup"
+            )
+
+    def _meta(self, key: str) -> str | None:
         try:
-            row = self.db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+            row = self.db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         except sqlite3.DatabaseError as error:
-            self.close()
             raise Corrupted(f"{self.directory / 'state.db'} cannot be read: {error}") from None
-        return str(row[0]) if row else "none"
+        return None if row is None else str(row[0])
 
     def close(self) -> None:
         self.db.close()
@@ -249,8 +258,9 @@ class Store:
 
     def load(self) -> State:
         meta = dict(self.db.execute("SELECT key, value FROM meta"))
-        values: dict[str, Any] = {name: json.loads(meta[name]) for name in _SCALARS}
-        values |= {name: self._read(adapter, name, (_LATER | meta)[name]) for name, adapter in _SINGLES.items()}
+        # One that an older version did not have has its default.
+        values: dict[str, Any] = {name: json.loads(meta[name]) for name in _SCALARS if name in meta}
+        values |= {name: self._read(adapter, name, meta[name]) for name, adapter in _SINGLES.items() if name in meta}
         for table, adapter in _MANY.items():
             rows = self.db.execute(f"SELECT id, body FROM {table} ORDER BY id")  # noqa: S608
             values[table] = {key: self._read(adapter, f"{table}/{key}", body) for key, body in rows}
@@ -288,7 +298,7 @@ class Store:
                 hit("audit.write")
                 self._audit(after.notes)
         except sqlite3.OperationalError as error:
-            raise _unsaved(error) from error
+            raise unsaved(error) from error
         except OSError as error:
             raise unwritten(error, "the change") from error
 
@@ -352,7 +362,8 @@ class Store:
             if not path.exists():
                 raise Corrupted(f"the file of model {model.version} is missing: {path}; bring it back from a backup")
             try:
-                _, _, begins_at = read_manifest(path)
+                stored, _, begins_at = read_manifest(path)
+                self.manifest.require(stored.fingerprint, path.name)
                 if model.version in used:
                     with self.files.read(path, begins_at) as source:
                         if source.digest() != model.digest:
@@ -423,46 +434,5 @@ def key_fingerprint(directory: Path) -> str:
     return fingerprint(SigningKey.from_pem((directory / KEY_FILE).read_bytes()).public)
 
 
-def audit_head(db: sqlite3.Connection) -> chain.Head:
-    row = db.execute("SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
-    return chain.Head(*row) if row else chain.EMPTY
-
-
-def append_audit(db: sqlite3.Connection, at: float, event: str, facts: Mapping[str, Any]) -> None:
-    """One more line, chained to the last. Inside a transaction that began IMMEDIATE: other processes may append, too."""
-    line = chain.append(audit_head(db), at, event, facts)
-    db.execute("INSERT INTO audit VALUES (?, ?, ?, ?, ?)", (line.number, line.at, line.event, line.facts, line.hash))
-
-
-def audit_lines(db: sqlite3.Connection, *events: str) -> Iterator[chain.Line]:
-    """The log in its order, or only lines of these events."""
-    wanted = f"WHERE event IN ({','.join('?' * len(events))})" if events else ""
-    for row in db.execute(f"SELECT seq, at, event, facts, hash FROM audit {wanted} ORDER BY seq", events):  # noqa: S608
-        yield chain.Line(*row)
-
-
-def _unsaved(error: sqlite3.OperationalError) -> Unavailable:
-    """What the caller hears when a transaction was rolled back."""
-    if error.sqlite_errorcode in (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC):
-        end_process("state.db", error)
-    if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-        return Unavailable("the server's disk is full: nothing was changed; try again when there is room")
-    return Unavailable(f"the state cannot be written: {error}")
-
-
 def _model_name(model: ModelVersion) -> str:
     return f"v{model.version:06d}-{model.digest[:16]}.safetensors"
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    try:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        db.execute("PRAGMA secure_delete = ON")
-        # Where a plain fsync leaves data in the drive's own cache.
-        db.execute("PRAGMA fullfsync = ON")
-    except sqlite3.DatabaseError as error:
-        db.close()
-        raise Corrupted(f"{path} cannot be opened: {error}") from None
-    return db

@@ -123,6 +123,7 @@ def request(message: tk.UnlearningRequest) -> Request:
         forget_samples=message.forget_samples,
         retain_samples=message.retain_samples,
         reference=message.reference,
+        replaces=message.replaces,
         received_at=message.received_at or None,
     )
 

@@ -48,8 +48,8 @@ class Recorder(Disk):
     _sizes: dict[int, int] = field(default_factory=dict)
     _last: dict[str, str] = field(default_factory=dict)
 
-    def create(self, path: Path) -> int:
-        handle = super().create(path)
+    def create(self, path: Path, mode: int = 0o600) -> int:
+        handle = super().create(path, mode)
         inode = len(self._sizes) + 1
         self._inodes[handle], self._sizes[inode] = (inode, self._name(path)), 0
         self._log(Op("create", self._name(path), inode=inode))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import resource
 import shutil
 import sqlite3
 import subprocess
@@ -16,11 +17,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-import puf_server.store
+import puf_server.database
 from puf_common.errors import Corrupted, Unavailable, UsageError
 from puf_common.exits import Exit
 from puf_lab.processes import wait_until
 from puf_server import failpoints
+from puf_server.control import Control
 from puf_server.core.state import ModelStatus
 from puf_server.files import Disk
 from puf_server.store import spool_name
@@ -215,7 +217,7 @@ def test_a_failed_sync_ends_the_process_with_a_last_word(tmp_path: Path, digests
 
 def test_a_failed_sync_of_the_database_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
-    monkeypatch.setattr(puf_server.store, "end_process", lambda what, error: ended.append(what))
+    monkeypatch.setattr(puf_server.database, "end_process", lambda what, error: ended.append(what))
     for code, expected in (
         (sqlite3.SQLITE_IOERR_FSYNC, 1),
         (sqlite3.SQLITE_IOERR_DIR_FSYNC, 2),
@@ -223,7 +225,7 @@ def test_a_failed_sync_of_the_database_ends_the_process(monkeypatch: pytest.Monk
     ):
         error = sqlite3.OperationalError("disk I/O error")
         error.sqlite_errorcode = code
-        assert isinstance(puf_server.store._unsaved(error), Unavailable)
+        assert isinstance(puf_server.database.unsaved(error), Unavailable)
         assert len(ended) == expected
 
 
@@ -244,6 +246,57 @@ def test_a_failed_sync_of_a_directory_ends_the_process_too(tmp_path: Path, monke
     monkeypatch.setattr("puf_server.files.end_process", end)
     with pytest.raises(Ended):
         make(tmp_path, Broken())
+
+
+def test_the_operator_sees_what_is_tried_again_and_again(tmp_path: Path) -> None:
+    with running(make_state(tmp_path / "state")) as server, Raw(server.port, "a") as a, Raw(server.port, "b") as b:
+        a.join()
+        b.join()
+        failpoints.arm("fold.end=enospc")
+        for client in (a, b):
+            client.submit(client.wait().train)
+        with Control(f"127.0.0.1:{server.operator_port}") as control:
+            wait_until(lambda: "No space left" in control.status().trouble, 20)
+            assert "round 1 cannot be summed up" in control.status().trouble
+            failpoints.disarm()
+            wait_until(lambda: control.status().position.model_version == 1, 20)
+            wait_until(lambda: control.status().trouble == "", 20)
+
+
+@contextlib.contextmanager
+def nothing_can_grow() -> Iterator[None]:
+    """The kernel itself refuses every byte beyond what files have, in this process and for any user."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_disk_that_takes_nothing_any_more(tmp_path: Path, digests: list[str]) -> None:
+    """While joining, spooling, folding and committing; each time it says so, changes nothing and goes on afterwards."""
+    small = Small(make(tmp_path))
+    with pytest.raises(Unavailable), nothing_can_grow():
+        small._turn("a")
+    assert not small.state.members
+    for name in NAMES:
+        small._turn(name)
+    with pytest.raises(Unavailable, match="written"), nothing_can_grow():
+        small._turn("a")
+    for name in NAMES:
+        small._turn(name)
+    current = small.engine.fold_wanted()
+    assert current is not None
+    with pytest.raises(OSError, match="File too large"), nothing_can_grow():
+        small.engine.fold(current)
+    result = small.engine.fold(current)
+    with pytest.raises(Unavailable), nothing_can_grow():
+        small.engine.folded(result)
+    assert small.state.version == 0
+    small.engine.folded(result)
+    assert small.state.version == 1
+    assert finished(small) == digests
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def test_a_server_with_an_unknown_failpoint_does_not_start(tmp_path: Path) -> No
     words = [str(Path(sys.executable).with_name("puf-server")), "serve", "--state", str(state), "--insecure"]
     done = subprocess.run(
         words,
-        env=os.environ | {"PUF_FAILPOINTS": "no.such=kill"},
+        env=os.environ | {"PUF_FAILPOINTS": "no.such=kill", "PUF_TEST_FAILPOINTS": "yes"},
         capture_output=True,
         text=True,
         timeout=120,
@@ -76,10 +76,21 @@ def test_a_server_that_is_made_to_fail_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PUF_FAILPOINTS", "fold.end=1*off")
+    monkeypatch.setenv("PUF_TEST_FAILPOINTS", "yes")
     failpoints.arm_from_environment()
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert "RUNNING WITH FAILPOINTS" in record.getMessage()
+
+
+def test_failpoints_that_were_not_asked_for_twice_keep_a_server_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PUF_FAILPOINTS", "fold.end=kill")
+    monkeypatch.delenv("PUF_TEST_FAILPOINTS", raising=False)
+    with pytest.raises(UsageError, match="PUF_TEST_FAILPOINTS=yes"):
+        failpoints.arm_from_environment()
+    failpoints.hit("fold.end")
+    monkeypatch.setenv("PUF_FAILPOINTS", " ")
+    failpoints.arm_from_environment()
 
 
 def test_the_registry_is_what_the_code_has() -> None:

@@ -24,7 +24,7 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_lab.processes import Process, ServerProcess, data_flags, fleet, init_server, program, unlearn_command
 from puf_lab.setting import Setting, client_name
 from puf_server.core.config import Forgetting, Recipe
-from puf_server.failpoints import POINTS, VARIABLE
+from puf_server.failpoints import POINTS, SWITCH, VARIABLE
 
 __all__ = ["AGAIN", "KAPPA", "ONCE", "SETTING", "Failed", "Federation", "Kills", "scenarios", "setting"]
 
@@ -195,7 +195,7 @@ class Federation:
                     log,
                     listen=self._listen,
                     operator=self._operator,
-                    env={VARIABLE: self.kills.text},
+                    env={VARIABLE: self.kills.text, SWITCH: "yes"},
                 )
             except PufError as error:
                 code = re.search(r"ended with code (-?\d+)", error.message)

@@ -14,7 +14,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("federation_id", "title", "position", "rounds_planned", "waiting_for", "clients_active", "clients_alive", "tickets_open", "round", "score", "score_version", "bytes_received", "bytes_sent", "uptime_seconds", "server_version", "rounds_trained")
+    __slots__ = ("federation_id", "title", "position", "rounds_planned", "waiting_for", "clients_active", "clients_alive", "tickets_open", "round", "score", "score_version", "bytes_received", "bytes_sent", "uptime_seconds", "server_version", "rounds_trained", "tickets_failed", "tickets_overdue", "trouble")
     FEDERATION_ID_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,9 @@ class StatusReply(_message.Message):
     UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_TRAINED_FIELD_NUMBER: _ClassVar[int]
+    TICKETS_FAILED_FIELD_NUMBER: _ClassVar[int]
+    TICKETS_OVERDUE_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     federation_id: str
     title: str
     position: _federation_pb2.Position
@@ -47,7 +50,10 @@ class StatusReply(_message.Message):
     uptime_seconds: float
     server_version: str
     rounds_trained: int
-    def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., position: _Optional[_Union[_federation_pb2.Position, _Mapping]] = ..., rounds_planned: _Optional[int] = ..., waiting_for: _Optional[str] = ..., clients_active: _Optional[int] = ..., clients_alive: _Optional[int] = ..., tickets_open: _Optional[int] = ..., round: _Optional[_Union[RoundInfo, _Mapping]] = ..., score: _Optional[_Union[_tickets_pb2.Score, _Mapping]] = ..., score_version: _Optional[int] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., uptime_seconds: _Optional[float] = ..., server_version: _Optional[str] = ..., rounds_trained: _Optional[int] = ...) -> None: ...
+    tickets_failed: int
+    tickets_overdue: int
+    trouble: str
+    def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., position: _Optional[_Union[_federation_pb2.Position, _Mapping]] = ..., rounds_planned: _Optional[int] = ..., waiting_for: _Optional[str] = ..., clients_active: _Optional[int] = ..., clients_alive: _Optional[int] = ..., tickets_open: _Optional[int] = ..., round: _Optional[_Union[RoundInfo, _Mapping]] = ..., score: _Optional[_Union[_tickets_pb2.Score, _Mapping]] = ..., score_version: _Optional[int] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., uptime_seconds: _Optional[float] = ..., server_version: _Optional[str] = ..., rounds_trained: _Optional[int] = ..., tickets_failed: _Optional[int] = ..., tickets_overdue: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class ClientInfo(_message.Message):
     __slots__ = ("name", "membership", "status", "alive", "samples", "holdout_samples", "first_round", "last_round", "device", "activity", "silent_seconds", "shard")

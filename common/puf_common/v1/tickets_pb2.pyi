@@ -64,7 +64,7 @@ class Strength(_message.Message):
     def __init__(self, kappa: _Optional[float] = ..., eta_u: _Optional[float] = ..., epochs: _Optional[int] = ...) -> None: ...
 
 class UnlearningRequest(_message.Message):
-    __slots__ = ("request_key", "scope", "mode", "flip", "strength", "forget_samples", "retain_samples", "reference", "received_at")
+    __slots__ = ("request_key", "scope", "mode", "flip", "strength", "forget_samples", "retain_samples", "reference", "received_at", "replaces")
     REQUEST_KEY_FIELD_NUMBER: _ClassVar[int]
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +74,7 @@ class UnlearningRequest(_message.Message):
     RETAIN_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_AT_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_FIELD_NUMBER: _ClassVar[int]
     request_key: str
     scope: Scope
     mode: Mode
@@ -83,7 +84,8 @@ class UnlearningRequest(_message.Message):
     retain_samples: int
     reference: str
     received_at: float
-    def __init__(self, request_key: _Optional[str] = ..., scope: _Optional[_Union[Scope, str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., flip: _Optional[_Union[Flip, str]] = ..., strength: _Optional[_Union[Strength, _Mapping]] = ..., forget_samples: _Optional[int] = ..., retain_samples: _Optional[int] = ..., reference: _Optional[str] = ..., received_at: _Optional[float] = ...) -> None: ...
+    replaces: str
+    def __init__(self, request_key: _Optional[str] = ..., scope: _Optional[_Union[Scope, str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., flip: _Optional[_Union[Flip, str]] = ..., strength: _Optional[_Union[Strength, _Mapping]] = ..., forget_samples: _Optional[int] = ..., retain_samples: _Optional[int] = ..., reference: _Optional[str] = ..., received_at: _Optional[float] = ..., replaces: _Optional[str] = ...) -> None: ...
 
 class TicketStep(_message.Message):
     __slots__ = ("state", "at", "note")

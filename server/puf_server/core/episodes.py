@@ -16,7 +16,6 @@ from puf_server.core.methods.base import Method, Step, View
 from puf_server.core.state import (
     Episode,
     Kind,
-    MemberStatus,
     Recovery,
     Round,
     RoundPhase,
@@ -189,7 +188,7 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
         member = state.members[ticket.client]
         since = min(since, member.first_round or since)
         if ticket.scope == "client":
-            state = state.with_member(replace(member, status=MemberStatus.FORGOTTEN, session="", instance=""))
+            state = state.with_member(roster.forgotten(member))
             state = replace(state, seen={n: at for n, at in state.seen.items() if n != member.name})
         label = "reset" if current.kind is Kind.RESET else _label(method, ticket)
         state = tickets.move(
@@ -231,7 +230,7 @@ def _complete_empty(state: State, ticket: Ticket, now: float) -> State:
     """Nothing of this client ever entered a model: it leaves at once and no model changes."""
     member = state.members[ticket.client]
     if ticket.scope == "client":
-        state = state.with_member(replace(member, status=MemberStatus.FORGOTTEN, session="", instance=""))
+        state = state.with_member(roster.forgotten(member))
         state = replace(state, seen={n: at for n, at in state.seen.items() if n != member.name})
     why = "no update of this client was ever folded: nothing to forget"
     state = tickets.move(

@@ -7,7 +7,7 @@ from math import ceil
 
 from puf_server.core import roster, rounds, surveys, tickets, versions
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Kind, ModelStatus, Recovery, State, Ticket, TicketState
+from puf_server.core.state import Kind, Recovery, State, Ticket, TicketState
 
 __all__ = ["drive", "still_measured"]
 
@@ -78,8 +78,7 @@ def _complete(state: State, config: FederationConfig, recovered: bool | None, no
     recovery = state.recovery
     assert recovery is not None
     state, gone = versions.delete_withdrawn(state)
-    current = state.models[state.version]
-    state = state.with_model(replace(current, status=ModelStatus.READY))
+    state = versions.ready(state)
     word = {True: "recovered", False: "not recovered within the allowed rounds", None: "recovery could not be measured"}
     for ticket in [t for t in state.tickets.values() if t.recovering]:
         state = tickets.move(

@@ -81,6 +81,7 @@ def _again(told: Mapping[str, Any], receipt: Mapping[str, Any], config: Federati
             received_at=from_utc(told["received_at"]),
             deadline_at=now + config.forgetting.deadline_days * 86400,
             history=(Step(state=TicketState.PENDING, at=now, note=note),),
+            reopened=True,
         )
     except (KeyError, TypeError, ValueError):
         raise Corrupted("the receipt lacks what it takes to open its ticket again") from None

@@ -18,9 +18,11 @@ __all__ = [
     "beat",
     "cohort",
     "evaluators",
+    "forgotten",
     "join",
     "leave",
     "member_of",
+    "past_grace",
     "readmit",
     "required",
     "retained",
@@ -112,6 +114,18 @@ def readmit(state: State, name: str, now: float) -> State:
         raise NotNow(f"{name} was not forgotten; there is nothing to readmit", client=name)
     member = replace(member, status=MemberStatus.READMITTED)
     return state.with_member(member).note("client.readmitted", now, client=name)
+
+
+def forgotten(member: Member) -> Member:
+    """What stays of a client that was forgotten: its name, so that it does not come back by itself, and when it took part."""
+    return replace(member, status=MemberStatus.FORGOTTEN, session="", instance="", device="", samples=0, holdout=0)
+
+
+def past_grace(state: State, config: FederationConfig, now: float) -> list[str]:
+    """Forgotten names whose last right, to follow their tickets and fetch receipts, is over: nobody needs to know them."""
+    grace = config.forgetting.grace_days * 86400.0
+    busy = {t.client for t in state.tickets.values() if t.open or now <= t.completed_at + grace}
+    return sorted(name for name, m in state.members.items() if m.status is MemberStatus.FORGOTTEN and name not in busy)
 
 
 def member_of(state: State, name: str) -> Member:

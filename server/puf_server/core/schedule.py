@@ -83,7 +83,7 @@ def committed(
         for ticket in state.tickets.values():
             if ticket.recovering:
                 state = state.with_ticket(replace(ticket, recovery_rounds=ticket.recovery_rounds + 1))
-    return versions.collect(state, config, now)
+    return versions.collect(versions.inherited(state, current.base), config, now)
 
 
 def fold_failed(state: State, why: str, now: float) -> State:

@@ -351,6 +351,8 @@ class Ticket:
     # Records about the client that were kept for the method and deleted when it was forgotten, and their bytes.
     deleted_records: int = 0
     deleted_bytes: int = 0
+    # Was completed once, in a later state than this one: until it is applied again, every newer model knows its client.
+    reopened: bool = False
 
     @property
     def open(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from puf_common.errors import NotFound, NotNow, UsageError
-from puf_server.core import bounds, methods, rounds
+from puf_server.core import bounds, methods, rounds, versions
 from puf_server.core.config import FederationConfig, Forgetting
 from puf_server.core.methods.base import Asked
 from puf_server.core.roster import worker_alive
@@ -42,6 +42,8 @@ class Request:
     retain_samples: int = 0
     reference: str = ""
     received_at: float | None = None
+    # A failed ticket for the very same samples, asked for again by this one.
+    replaces: str = ""
     # "client", or "operator" on behalf of one that is gone.
     by: str = "client"
 
@@ -62,6 +64,14 @@ def file(
         return state, whole, True
     policy = config.forgetting
     _require_servable(state, config, name, request)
+    again = _replaced(mine, request)
+    if again is not None:
+        # In one step with the new one: at no moment do the samples belong to nobody's request.
+        if again.state is TicketState.FAILED:
+            state = move(state, again.id, TicketState.WITHDRAWN, now, f"asked again as {ticket_id}")
+        if request.forget_samples + request.retain_samples == member.samples + again.forget_samples:
+            state = _add_samples(state, name, again.forget_samples)
+            member = state.members[name]
     ticket = _checked(
         request, policy, member.samples, now, ticket_id=ticket_id, name=name, membership=member.membership
     )
@@ -81,7 +91,8 @@ def file(
                 state, standing.id, TicketState.WITHDRAWN, now, f"taken over by {ticket_id} for the whole client"
             )
     for failed in mine:
-        if failed.state is TicketState.FAILED:
+        # Samples of another failed request are still to be forgotten: only a request for everything covers them.
+        if failed.state is TicketState.FAILED and request.scope == "client":
             state = move(state, failed.id, TicketState.WITHDRAWN, now, f"asked again as {ticket_id}")
     state = state.with_ticket(ticket)
     facts: dict[str, Any] = {"ticket": ticket.id, "client": name, "scope": ticket.scope, "mode": ticket.mode}
@@ -103,6 +114,8 @@ def withdraw(state: State, name: str, ticket_id: str, now: float) -> tuple[State
     state = move(state, ticket_id, TicketState.WITHDRAWN, now, "withdrawn by the client")
     if ticket.scope == "samples":
         state = _add_samples(state, name, ticket.forget_samples)
+    if ticket.reopened:
+        state = versions.release(state)
     return state, state.tickets[ticket_id]
 
 
@@ -253,6 +266,22 @@ def _checked(
         ),
         filed_by=request.by,
     )
+
+
+def _replaced(mine: list[Ticket], request: Request) -> Ticket | None:
+    """The request that this one names and asks for again; its samples are counted once."""
+    if not request.replaces or request.scope != "samples":
+        return None
+    named = next((t for t in mine if t.id == request.replaces), None)
+    over = (TicketState.FAILED, TicketState.WITHDRAWN)
+    if named is None or named.scope != "samples" or named.state not in over:
+        raise NotNow(f"ticket {request.replaces} is no request for samples that could be asked for again")
+    if named.forget_samples != request.forget_samples:
+        raise UsageError(
+            f"ticket {named.id} was about {named.forget_samples} samples, not {request.forget_samples}: it cannot be "
+            "replaced by this request"
+        )
+    return named
 
 
 def _add_samples(state: State, name: str, change: int) -> State:

@@ -8,9 +8,21 @@ from dataclasses import replace
 from puf_common.errors import Forgotten, NotFound, NotNow
 from puf_server.core import methods
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Episode, Member, MemberStatus, ModelStatus, ModelVersion, State
+from puf_server.core.state import Episode, Member, MemberStatus, ModelStatus, ModelVersion, State, TicketState
 
-__all__ = ["collect", "delete", "delete_withdrawn", "made_by", "may_fetch", "newest_ready", "readable", "withdraw"]
+__all__ = [
+    "collect",
+    "delete",
+    "delete_withdrawn",
+    "inherited",
+    "made_by",
+    "may_fetch",
+    "newest_ready",
+    "readable",
+    "ready",
+    "release",
+    "withdraw",
+]
 
 _DAY = 86400.0
 
@@ -71,8 +83,48 @@ def withdraw(state: State, since_round: int) -> State:
     return replace(state, models=models)
 
 
+def inherited(state: State, base: int) -> State:
+    """The newest model, made from `base`: one made from a withdrawn model knows whom that one knew.
+
+    Only while a reopened request waits: the round that serves it makes a model that may be used again.
+    """
+    if not _unserved(state) or state.models[base].status is not ModelStatus.WITHDRAWN:
+        return state
+    return state.with_model(replace(state.models[state.version], status=ModelStatus.WITHDRAWN))
+
+
+def ready(state: State) -> State:
+    """Recovery is over: the newest model is the one to use, unless it knows somebody whose reopened request waits."""
+    current = state.models[state.version]
+    if current.status is ModelStatus.WITHDRAWN and _unserved(state):
+        return state
+    return state.with_model(replace(current, status=ModelStatus.READY))
+
+
+def release(state: State) -> State:
+    """The owner of the last reopened request took it back: what was withdrawn for it alone may be used again."""
+    if _unserved(state):
+        return state
+    others = any(t.recovering for t in state.tickets.values())
+    models = {
+        v: replace(m, status=ModelStatus.UNLEARNED if others else ModelStatus.READY)
+        if m.status is ModelStatus.WITHDRAWN and (v == state.version or not others)
+        else m
+        for v, m in state.models.items()
+    }
+    return replace(state, models=models)
+
+
+def _unserved(state: State) -> bool:
+    """Whether somebody who was forgotten once, and is known again since a restore, still waits to be forgotten again."""
+    return any(t.reopened and (t.waiting or t.state is TicketState.FAILED) for t in state.tickets.values())
+
+
 def delete_withdrawn(state: State) -> tuple[State, tuple[int, ...]]:
-    """What knew somebody who is forgotten, and an unlearned model that has the very same weights (Natural's)."""
+    """What knew somebody who is forgotten, and an unlearned model that has the very same weights (Natural's).
+
+    Never the newest one, whatever its status: there would be nothing to go on from.
+    """
     withdrawn = {m.digest for m in state.models.values() if m.status is ModelStatus.WITHDRAWN}
     gone = tuple(
         v

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -190,3 +191,64 @@ def test_a_restored_state_asks_for_the_round_again() -> None:
     f.apply(state)
     assert f.round.attempt == 2
     assert not f.round.received
+
+
+class TestNothingReadyComesOfAWithdrawnModel:
+    """While somebody who was forgotten once waits to be forgotten again, every newer model still knows it."""
+
+    def waiting(self) -> tuple[Federation, str]:
+        """b was forgotten, a backup from before is back, and b stays away."""
+        f, receipt = older()
+        f.state = roster.leave(f.state, "b", f.state.members["b"].session, f.now)
+        f.apply(replace(show_pending(f, receipt), planned=4))
+        return f, receipt["ticket"]["id"]
+
+    def statuses(self, f: Federation) -> dict[int, ModelStatus]:
+        return {v: m.status for v, m in f.state.models.items()}
+
+    def test_rounds_go_on_but_their_models_are_withdrawn_too(self) -> None:
+        f, ticket = self.waiting()
+        f.train()
+        assert f.state.trained == 4
+        assert f.ticket(ticket).state is TicketState.PENDING
+        assert {self.statuses(f)[v] for v in (1, 2, 3, 4)} == {ModelStatus.WITHDRAWN}
+
+    def test_the_round_that_serves_it_makes_models_that_may_be_used_again(self) -> None:
+        f, ticket = self.waiting()
+        f.train()
+        f.join("b")
+        f.answer_survey(0.8)
+        f.run_round(Kind.UNLEARN)
+        assert self.statuses(f)[5] is ModelStatus.UNLEARNED
+        f.answer_survey(0.8)
+        assert f.ticket(ticket).state is TicketState.COMPLETED
+        assert f.ticket(ticket).deleted_versions == (1, 2, 3, 4)
+        assert self.statuses(f)[5] is ModelStatus.READY
+
+    def test_a_request_taken_back_releases_them(self) -> None:
+        f, ticket = self.waiting()
+        f.run_round(Kind.TRAIN)
+        f.apply(tickets.withdraw(f.state, "b", ticket, f.now)[0])
+        assert set(self.statuses(f).values()) == {ModelStatus.READY}
+        f.run_round(Kind.TRAIN)
+        assert self.statuses(f)[4] is ModelStatus.READY
+
+    def test_one_that_failed_does_not(self) -> None:
+        f, ticket = self.waiting()
+        f.run_round(Kind.TRAIN)
+        f.wait(31 * 86400.0, "a", "c", "d")
+        assert f.ticket(ticket).state is TicketState.FAILED
+        f.run_round(Kind.TRAIN)
+        assert self.statuses(f)[4] is ModelStatus.WITHDRAWN
+
+    def test_somebody_elses_completion_does_not_make_them_ready(self) -> None:
+        f, _ = self.waiting()
+        f.train()
+        other = f.file("c")
+        f.answer_survey(0.8)
+        f.run_round(Kind.UNLEARN)
+        f.answer_survey(0.8)
+        assert f.ticket(other.id).state is TicketState.COMPLETED
+        # c is forgotten, b is still in it; and without a newest model nothing could go on.
+        assert self.statuses(f)[f.state.version] is ModelStatus.WITHDRAWN
+        assert {self.statuses(f)[v] for v in (1, 2, 3, 4)} == {ModelStatus.DELETED}

@@ -1,0 +1,98 @@
+"""Requests for samples that failed or were taken over: still to be forgotten, until their owner takes them back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from puf_common.errors import NotNow, UsageError
+from puf_server.core import tickets
+from puf_server.core.state import Kind, TicketState
+from tests.server.core.builders import Federation, config
+
+FIRST: dict[str, Any] = {"scope": "samples", "forget_samples": 3, "retain_samples": 7, "key": "first"}
+DAYS = 31 * 86400.0
+
+
+def failed() -> Federation:
+    """b asked for three of its ten samples and stayed away until the deadline."""
+    f = Federation(config())
+    f.join("a", "b", "c", "d")
+    f.train()
+    f.now += 1000.0
+    f.beat("a", "c", "d")
+    ticket = f.file("b", **FIRST)
+    f.wait(DAYS, "a", "c", "d")
+    assert f.ticket(ticket.id).state is TicketState.FAILED
+    return f
+
+
+def state_of(f: Federation, ticket_id: str) -> TicketState:
+    return f.ticket(ticket_id).state
+
+
+def test_a_request_for_other_samples_leaves_it_as_it_is() -> None:
+    f = failed()
+    other = f.file("b", scope="samples", forget_samples=2, retain_samples=5, key="second")
+    assert (state_of(f, "t-0"), other.id) == (TicketState.FAILED, "t-1")
+    assert f.state.members["b"].samples == 5
+
+
+def test_a_request_for_everything_covers_it() -> None:
+    f = failed()
+    f.file("b", key="everything")
+    assert state_of(f, "t-0") is TicketState.WITHDRAWN
+
+
+def test_asking_for_the_same_again_is_one_step() -> None:
+    f = failed()
+    assert f.state.members["b"].samples == 7
+    again = f.file("b", **{**FIRST, "key": "first-1", "replaces": "t-0"})
+    assert (state_of(f, "t-0"), again.state) == (TicketState.WITHDRAWN, TicketState.PENDING)
+    assert "asked again as t-1" in f.ticket("t-0").history[-1].note
+    # Counted once.
+    assert f.state.members["b"].samples == 7
+
+
+def test_it_is_then_served() -> None:
+    f = failed()
+    again = f.file("b", **{**FIRST, "key": "first-1", "replaces": "t-0"})
+    f.join("b", samples=7)
+    f.answer_survey(0.8)
+    f.run_round(Kind.UNLEARN)
+    assert f.ticket(again.id).state is TicketState.APPLIED
+
+
+def test_one_that_a_withdrawn_request_for_everything_took_over_can_be_asked_again() -> None:
+    f = Federation(config())
+    f.join("a", "b", "c", "d")
+    f.train()
+    f.now += 1000.0
+    f.beat("a", "c", "d")
+    f.file("b", **FIRST)
+    whole = f.file("b", key="everything")
+    assert state_of(f, "t-0") is TicketState.WITHDRAWN
+    f.apply(tickets.withdraw(f.state, "b", whole.id, f.now)[0])
+    # The client keeps its samples out all the while, and announces what is left.
+    assert f.state.members["b"].samples == 7
+    again = f.file("b", **{**FIRST, "key": "first-1", "replaces": "t-0"})
+    assert again.state is TicketState.PENDING
+    assert f.state.members["b"].samples == 7
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "told"),
+    [
+        ({"replaces": "t-9"}, NotNow, "no request for samples"),
+        ({"replaces": "t-0", "forget_samples": 2, "retain_samples": 8}, UsageError, "was about 3 samples"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_nothing_changes(
+    request_: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    f = failed()
+    before = f.state
+    with pytest.raises(error, match=told):
+        f.file("b", **{**FIRST, "key": "first-1", **request_})
+    assert f.state is before
