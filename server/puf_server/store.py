@@ -29,7 +29,7 @@ from puf_common.manifest import Manifest
 from puf_common.modelfile import read_manifest, read_payload, write_header
 from puf_common.private import write_new
 from puf_common.signing import SigningKey, fingerprint
-from puf_server import description
+from puf_server import description, own_methods
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import (
     Episode,
@@ -52,6 +52,7 @@ from puf_server.files import DISK, Files, FileSource, NewFile, new_file, remove,
 
 __all__ = ["KEY_FILE", "Store", "append_audit", "audit_head", "audit_lines", "create", "key_fingerprint"]
 
+own_methods.allow()
 # 2: the database knows which federation it is of.
 SCHEMA = 2
 KEY_FILE = "signing-key.pem"

@@ -190,6 +190,7 @@ def _require_servable(state: State, config: FederationConfig, name: str, request
         kappa=request.kappa,
         eta_u=request.eta_u,
         epochs=request.epochs,
+        flip=request.flip,
         by=request.by,
     )
     why = methods.method_of(config.forgetting).refuse(asked, state, config)

@@ -111,6 +111,7 @@ class Asked:
     kappa: float | None = None
     eta_u: float | None = None
     epochs: int | None = None
+    flip: str | None = None
     by: str = "client"
 
 
@@ -265,8 +266,8 @@ class Method:
             )
         if not self.requires.task_agnostic and config.task != "classification":
             return f"{self.name} is defined for classification only, this federation's task is {config.task}"
-        if asked.mode is not None or asked.kappa is not None or asked.eta_u is not None or asked.epochs is not None:
-            return f"this federation forgets by {self.name}: mode, strength and epochs are PUF's; leave them away"
+        if any(wish is not None for wish in (asked.mode, asked.flip, asked.kappa, asked.eta_u, asked.epochs)):
+            return f"this federation forgets by {self.name}: mode, side, strength and epochs are PUF's; leave them away"
         return None
 
     def label(self, ticket: Ticket) -> str:
@@ -287,9 +288,9 @@ class Method:
         """The next step of the episode; None while there are too few clients for it."""
         raise NotImplementedError
 
-    def needs_retained(self, episode: Episode) -> bool:
-        """Whether the steps make no sense when everybody has asked to be forgotten."""
-        return self.requires.retained_take_part
+    def possible(self, view: View) -> bool:
+        """Whether the episode still makes sense; not where everybody whom it needs has asked to be forgotten meanwhile."""
+        return bool(view.retained) or not self.requires.retained_take_part
 
     def enough_came(self, view: View, retained: int) -> bool:
         """Whether a step with targets may close with so many retained contributions."""
