@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ PROXY = "10.99.0.1:3128"
 INSIDE = "10.99.1.1"
 
 
-def test_a_federation_over_a_bad_line_and_a_proxy(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
+def test_a_federation_over_a_bad_line_and_a_proxy(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     c = Companies(tmp_path)
     plan = ["--plan-rounds", "3", "--plan-start-clients", "3", "--plan-shards", "3", "--plan-heartbeat-seconds", "1"]
     c.done("puf-server", "init", "--state", "state", *plan, "--forgetting-max-recovery-rounds", "1")
