@@ -134,7 +134,10 @@ def experiment(compose: Compose, reports: Path) -> None:
     wait_for("round 3", lambda: compose.metrics().get("puf_round", 0) >= 3)
     compose("kill", "-s", "SIGKILL", "server")
     check("the server was killed while it trained", not compose.metrics())
+    started = time.monotonic()
     compose("start", "server")
+    wait_for("the server", lambda: bool(compose.metrics()))
+    print(f"      server answers {time.monotonic() - started:.1f} s after `start`", flush=True)
     idle = 'puf_phase{phase="idle"}'
     wait_for("the rest of the training", lambda: compose.metrics().get(idle) == 1)
     trained = compose.metrics()
@@ -170,14 +173,14 @@ def experiment(compose: Compose, reports: Path) -> None:
     check("and the model recovered", "The model recovered" in told, told)
 
     (name,) = [w.rpartition("/")[2] for w in told.split() if w.endswith(".json") and "receipt-" in w]
-    verified = compose.inside(1, "puf-client", "verify", f"clients/{name}")
+    verified = compose.inside(1, "puf-client", "verify", f"clients/receipts/{name}")
     check("another replica verifies the receipt", f"client-{leaver}" in verified, verified)
     source = compose("ps", "-q", "server").split()[0]
     compose.server("export", "--out", "state/model.safetensors")
     docker("cp", f"{source}:/var/lib/puf/state/model.safetensors", str(reports))
     client = next(c for c in compose("ps", "-q", "client").split())
     for file in (name, name.replace(".json", ".html")):
-        docker("cp", f"{client}:/var/lib/puf/clients/{file}", str(reports))
+        docker("cp", f"{client}:/var/lib/puf/clients/receipts/{file}", str(reports))
     receipt = json.loads((reports / name).read_text())
     check("receipt and model are on the host", "signature" in json.dumps(receipt), receipt)
 
