@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,12 @@ def test_the_dashboard_is_whole() -> None:
         assert not cells & taken, panel["title"]
         assert place["x"] + place["w"] <= 24
         taken |= cells
+
+
+def test_trying_compose_skips_with_a_word_where_there_is_no_engine(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(DEPLOY / "try_compose.py")],
+        env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("skipped: no Docker engine answers here")
