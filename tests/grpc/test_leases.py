@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import grpc
 import pytest
@@ -14,16 +16,18 @@ from tests.running import make_state, running, tiny_config
 from puf_client.connection import GrpcTransport
 from puf_client.leasing import leased
 from puf_client.options import LocalOptions
-from puf_common.errors import NotNow, TooMuch, UsageError
+from puf_client.statedir import StateDir
+from puf_common.errors import Mismatch, NotNow, TooMuch, UsageError
 from puf_common.v1 import federation_pb2 as fed
 from puf_server.control import Control
 from puf_server.serve import Server
 from puf_server.store import Store
 
 
-def shard_of(server: Server, name: str, shard: str = "lease") -> str:
-    with GrpcTransport(f"127.0.0.1:{server.port}", name) as transport:
-        return leased(LocalOptions(shard=shard), transport).shard
+def shard_of(server: Server, name: str, shard: str = "lease", home: Path | None = None, **flags: bool) -> str:
+    """What the client of this name trains on; without a home of its own it remembers nothing."""
+    with GrpcTransport(f"127.0.0.1:{server.port}", name) as transport, TemporaryDirectory() as fresh:
+        return leased(LocalOptions(shard=shard), transport, StateDir((home or Path(fresh)) / name), **flags).shard
 
 
 def test_a_lease_outlives_the_server(tmp_path: Path) -> None:
@@ -45,6 +49,23 @@ def test_a_lease_outlives_the_server(tmp_path: Path) -> None:
                 control.release("anna")
             assert control.release("bert") == 0
         assert shard_of(server, "dora") == "0/3"
+
+
+def test_a_server_that_has_forgotten_the_lease(tmp_path: Path) -> None:
+    state, home = make_state(tmp_path / "state", tiny_config(plan={"shards": 3})), tmp_path / "home"
+    old = shutil.copytree(state, tmp_path / "old")
+    with running(state) as server:
+        assert shard_of(server, "bert", home=home) == "0/3"
+        assert shard_of(server, "anna", home=home) == "1/3"
+    # Restored from before the lease: anna gets back what she had, whoever comes first.
+    with running(old) as server:
+        assert shard_of(server, "anna", home=home) == "1/3"
+        assert shard_of(server, "cleo", home=home) == "0/3"
+        with pytest.raises(Mismatch, match="bert has worked on shard 0/3, the server leases it 2/3"):
+            shard_of(server, "bert", home=home)
+        # A new membership begins with what it is given.
+        assert shard_of(server, "bert", home=home, anew=True) == "2/3"
+        assert shard_of(server, "bert", home=home) == "2/3"
 
 
 def test_a_federation_that_leases_none_says_so(tmp_path: Path) -> None:
