@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PROTOS := $(wildcard protos/puf/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check protos bench quality lock clean torture
+.PHONY: help demo test check protos bench quality lock clean torture compose
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -40,6 +40,9 @@ quality: $(VENV)/.ready  ## Measure forgetting on the demo's setting over severa
 
 bench: $(VENV)/.ready  ## Measure the server against raw TCP on this machine
 	$(BIN)/puf-lab bench
+
+compose:  ## Try docker-compose.yml for real: train, kill the server twice, forget a replica; needs a Docker engine
+	$(PYTHON) deploy/try_compose.py
 
 protos: $(VENV)/.ready  ## Regenerate the committed stubs from protos/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Ipuf_common/v1=protos/puf/v1 \

@@ -63,7 +63,7 @@ def run_agent(options: RunOptions, transport: Transport | None = None) -> Exit:
                 f"{transport.name} was forgotten by {description.title} on {_day(known['at'])}; to return, the operator "
                 f"runs `puf-server clients readmit {transport.name}` and this client `puf-client run --rejoin`"
             )
-        options = leased(options, transport)
+        options = leased(options, transport, state, anew=options.rejoin)
         from puf_client.learner import prepare
 
         learner = prepare(options, description)

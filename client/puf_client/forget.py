@@ -64,8 +64,8 @@ def run_unlearn(options: UnlearnOptions) -> Exit:
     writable(options.receipt_dir)
     with dial(options, server=options.server, name=options.name, patience=options.patience) as transport:
         description = transport.describe()
-        learner = _learner(options, description, transport)
         state = StateDir.of(description.federation_id, options.name, options.state)
+        learner = _learner(options, description, transport, state)
         state.pin_server_key(description.server_key)
         if state.unsettled():
             settle(state, transport)
@@ -108,10 +108,12 @@ def _receipt(transport: Transport, state: StateDir, ticket_id: str, directory: P
         console().print(f"Receipt: {path}", soft_wrap=True)
 
 
-def _learner(options: UnlearnOptions, description: pb.DescribeReply, transport: Transport) -> Learner | None:
+def _learner(
+    options: UnlearnOptions, description: pb.DescribeReply, transport: Transport, state: StateDir
+) -> Learner | None:
     if not options.data:
         return None
-    options = leased(options, transport)
+    options = leased(options, transport, state)
     from puf_client.learner import prepare
 
     return prepare(options, description)

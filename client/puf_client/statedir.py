@@ -9,6 +9,7 @@ Ids are kept as salted hashes; a file left behind does not tell whose samples we
     used/                       which samples were trained on, and when (see ledger)
     receipts/<ticket>.json      what was signed: shown again to a server that does not know of it any more
     forgotten.json              {"membership", "ticket_id", "at"}
+    shard.json                  {"shard", "shards"}: the part of the data that the server leased to this client
     server-key.json             {"key", "at"}: the public key that signs receipts, as it was when this client first joined
 """
 
@@ -191,6 +192,22 @@ class StateDir:
         if key and not self.server_key:
             content = {"key": key.hex(), "at": time.time()}
             self.write(self.path / "server-key.json", json.dumps(content).encode())
+
+    @property
+    def shard(self) -> tuple[int, int] | None:
+        """The lease that this client has worked on: shard and number of shards."""
+        path = self.path / "shard.json"
+        if not path.exists():
+            return None
+        try:
+            content = _load(path)
+            return int(content["shard"]), int(content["shards"])
+        except (KeyError, TypeError, ValueError):
+            raise Corrupted(f"{path} is damaged; restore it from a backup", file=path) from None
+
+    def remember_shard(self, shard: int, shards: int) -> None:
+        if self.shard != (shard, shards):
+            _write_atomically(self.path / "shard.json", json.dumps({"shard": shard, "shards": shards}).encode())
 
     def request_key(self, ids: Iterable[str]) -> str:
         """A key that names these samples without telling them: asking twice for the same ones is one request."""

@@ -46,7 +46,7 @@ COPY --from=build /opt/puf /opt/puf
 COPY --from=build /opt/own /opt/own
 COPY deploy/docker/replica.py /opt/own/replica.py
 ENV PATH=/opt/own/bin:/opt/puf/bin:$PATH PYTHONPATH=/opt/own PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
-    PUF_CONFIG=/run/puf/client.toml PUF_STATE=/var/lib/puf/clients PUF_RECEIPT_DIR=/var/lib/puf/clients
+    PUF_CONFIG=/run/puf/client.toml PUF_STATE=/var/lib/puf/clients PUF_RECEIPT_DIR=/var/lib/puf/clients/receipts
 RUN touch /run/puf/client.toml && chown puf:puf /run/puf/client.toml
 USER puf
 WORKDIR /var/lib/puf

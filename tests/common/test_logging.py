@@ -139,3 +139,14 @@ def test_without_configuration_nothing_reaches_stdout() -> None:
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout == ""
     assert "quiet" not in run.stderr
+
+
+def test_ids_of_the_process_are_on_every_line() -> None:
+    stream = io.StringIO()
+    configure(log_format="json", stream=stream, client="clinic-7")
+    get_logger("puf_client.test").info("hello", round=3)
+    get_logger("puf_client.test").info("about another", client="clinic-8")
+    logging.getLogger("somebody").warning("else")
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["client"] for line in lines] == ["clinic-7", "clinic-8", "clinic-7"]
+    assert lines[0]["round"] == 3

@@ -24,6 +24,15 @@ class Host:
     def ip(self, *words: str) -> None:
         subprocess.run([*self.enter, "ip", *words], check=True, capture_output=True)
 
+    def worsen(self, link: str, *, delay_ms: int, loss: float) -> list[str]:
+        """Makes the line slow and lossy as far as this kernel can: what was done."""
+        netem = ["tc", "qdisc", "add", "dev", link, "root", "netem", "delay", f"{delay_ms}ms", "loss", f"{100 * loss}%"]
+        drop = ["iptables", "-A", "INPUT", "-i", link, "-m", "statistic", "--mode", "random", "-j", "DROP"]
+        for done, words in (("delay", netem), ("loss", [*drop, "--probability", str(loss)])):
+            if shutil.which(words[0]) and subprocess.run([*self.enter, *words], capture_output=True).returncode == 0:
+                return ["delay", "loss"] if done == "delay" else ["loss"]
+        return []
+
 
 def available() -> bool:
     if not all(map(shutil.which, ("unshare", "nsenter", "ip"))):

@@ -1,0 +1,121 @@
+"""What is handed to other programs is what they take: Kubernetes, compose, systemd, Prometheus, Grafana."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from puf_common.exits import Exit
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+
+kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+
+
+def documents() -> list[Any]:
+    return [
+        pytest.param(document, id=f"{path.stem}-{document['kind']}")
+        for path in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+        for document in yaml.safe_load_all(path.read_text())
+    ]
+
+
+@pytest.mark.parametrize("document", documents())
+def test_kubernetes_takes_the_manifests(document: dict[str, Any]) -> None:
+    kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_validator_would_notice() -> None:
+    wrong = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}, "spec": {"ports": [{"port": "many"}]}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, kubernetes_validate.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize("overlay", ["", "gpu", "monitoring", "own-certificates"])
+def test_compose_files_fit_together(overlay: str) -> None:
+    if not shutil.which("docker-compose"):
+        pytest.skip("docker-compose is not installed")
+    files = ["-f", "docker-compose.yml", *(["-f", f"deploy/{overlay}.yml"] if overlay else [])]
+    env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PUF_CERTIFICATES": "/certificates", "GRAFANA_PASSWORD": "x"}
+    done = subprocess.run(
+        ["docker-compose", *files, "config"], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    merged = yaml.safe_load(done.stdout)
+    assert merged["services"]["client"]["restart"] == "on-failure"
+    if overlay == "own-certificates":
+        assert "--client-ca" in merged["services"]["server"]["command"]
+
+
+def test_every_file_that_an_overlay_mounts_exists() -> None:
+    for path in DEPLOY.glob("*.yml"):
+        for service in yaml.safe_load(path.read_text())["services"].values():
+            for volume in service.get("volumes", []):
+                if volume.startswith("./"):
+                    assert (ROOT / volume.split(":")[0]).exists(), f"{path.name}: {volume}"
+
+
+def test_nobody_restarts_a_forgotten_client() -> None:
+    unit = (DEPLOY / "systemd/puf-client@.service").read_text()
+    settings = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line and not line.startswith("#"))
+    for code in (Exit.FORGOTTEN, Exit.SUPERSEDED):
+        assert str(code.value) in settings["RestartPreventExitStatus"].split()
+        assert str(code.value) in settings["SuccessExitStatus"].split()
+
+
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd-analyze is not installed")
+    for unit in (DEPLOY / "systemd").glob("*.service"):
+        # The program is not installed here, and that is the one thing that may be missing.
+        text = (
+            unit.read_text()
+            .replace("/opt/puf/bin/puf-server", "/bin/true")
+            .replace("/opt/puf/bin/puf-client", "/bin/true")
+        )
+        (tmp_path / unit.name.replace("@", "@x")).write_text(text)
+        done = subprocess.run(
+            ["systemd-analyze", "verify", str(tmp_path / unit.name.replace("@", "@x"))],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert unit.stem.split("@")[0] not in done.stderr, done.stderr
+
+
+def test_prometheus_takes_the_rules() -> None:
+    if not shutil.which("promtool"):
+        pytest.skip("promtool is not installed")
+    for words in (["check", "config", "prometheus.yml"], ["test", "rules", "alerts.test.yml"]):
+        done = subprocess.run(
+            ["promtool", *words], cwd=DEPLOY / "monitoring", capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_dashboard_is_whole() -> None:
+    board = json.loads((DEPLOY / "monitoring/grafana/dashboards/puf.json").read_text())
+    assert len({p["id"] for p in board["panels"]}) == len(board["panels"]) >= 10
+    taken: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        cells = {(place["x"] + i, place["y"] + j) for i in range(place["w"]) for j in range(place["h"])}
+        assert not cells & taken, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+
+
+def test_trying_compose_skips_with_a_word_where_there_is_no_engine(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(DEPLOY / "try_compose.py")],
+        env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("skipped: no Docker engine answers here")

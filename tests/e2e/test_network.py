@@ -1,0 +1,76 @@
+"""A federation between hosts with a bad line between them, one client behind an HTTP CONNECT proxy."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.e2e import hosts
+from tests.e2e.test_mtls import DATA, SECONDS, Companies, serving
+
+from puf_common.exits import Exit
+from puf_lab.processes import Process, program, wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not hosts.available(), reason="no network namespaces here")]
+
+PROXY = "10.99.0.1:3128"
+# The server's second address: only the proxy's host has a way to it.
+INSIDE = "10.99.1.1"
+
+
+def test_a_federation_over_a_bad_line_and_a_proxy(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    c = Companies(tmp_path)
+    plan = ["--plan-rounds", "3", "--plan-start-clients", "3", "--plan-shards", "3", "--plan-heartbeat-seconds", "1"]
+    c.done("puf-server", "init", "--state", "state", *plan, "--forgetting-max-recovery-rounds", "1")
+    c.done("puf-server", "certs", "init")
+    c.done("puf-server", "certs", "server", "--name", "10.99.0.1", "--name", INSIDE)
+    names = ["anna", "bert", "cleo"]
+    for name in names:
+        c.done("puf-client", "enroll", "--name", name, "--dir", "site")
+        c.done("puf-server", "certs", "sign", f"site/{name}.csr", "--name", name)
+    tls = ["--tls-cert", "certs/server.crt", "--tls-key", "certs/server.key", "--client-ca", "certs/ca.crt"]
+
+    def flags(name: str) -> list[str]:
+        own = ["--tls-cert", f"certs/clients/{name}.crt", "--tls-key", f"site/{name}.key", "--tls-ca", "certs/ca.crt"]
+        return [*own, "--shard", "lease", "--state", "clients", *DATA]
+
+    with hosts.cabled(["10.99.0.1"], ["10.99.0.2"]) as (here, there):
+        here.ip("address", "add", f"{INSIDE}/32", "dev", "lo")
+        done = here.worsen("cable", delay_ms=20, loss=0.02) and there.worsen("end", delay_ms=20, loss=0.02)
+        record_property("line", done)
+        proxied = {"grpc_proxy": f"http://{PROXY}", "no_proxy": ""}
+
+        def client(name: str, server: str, env: dict[str, str] | None = None) -> Process:
+            words = [*there.enter, program("puf-client"), "run", "--server", server, *flags(name)]
+            return Process([str(shutil.which(words[0])), *words[1:]], tmp_path / f"{name}.log", cwd=tmp_path, env=env)
+
+        proxy = [*here.enter, sys.executable, str(Path(__file__).with_name("connect_proxy.py")), PROXY, "0.02"]
+        with (
+            serving(c, here, *tls),
+            Process([str(shutil.which(proxy[0])), *proxy[1:]], tmp_path / "proxy.log") as line,
+            client("anna", "10.99.0.1:7300") as anna,
+            client("bert", "10.99.0.1:7300") as bert,
+        ):
+            wait_until(lambda: "listening" in line.log.read_text(), SECONDS, line)
+            with client("cleo", f"{INSIDE}:7300", proxied) as cleo:
+
+                def idle() -> bool:
+                    done = c.do(*here.enter, program("puf-server"), "status", "--json", "--state", "state")
+                    return '"PHASE_IDLE"' in done.out
+
+                wait_until(idle, SECONDS, anna, bert, cleo)
+                assert f"CONNECT {INSIDE}:7300" in line.log.read_text()
+                words = [*there.enter, "env", *(f"{k}={v}" for k, v in proxied.items()), program("puf-client")]
+                told = c.do(*words, "--unlearn", "--yes", "--server", f"{INSIDE}:7300", *flags("cleo"))
+                assert told.code == Exit.OK, told
+                assert "cleo was forgotten" in told.out
+                assert cleo.wait(SECONDS) == Exit.FORGOTTEN
+                # Without the proxy nothing leads there.
+                direct = c.do(*there.enter, program("puf-client"), "status", "--server", f"{INSIDE}:7300",
+                              "--patience", "1", *flags("cleo")[:6])  # fmt: skip
+                assert direct.code == Exit.UNREACHABLE, direct
