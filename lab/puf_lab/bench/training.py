@@ -73,7 +73,7 @@ def _images(count: int, seed: int) -> Samples:
     patterns = np.random.default_rng(0).uniform(60, 196, (10, 8, 8, 3)).repeat(4, 1).repeat(4, 2)
     chance = np.random.default_rng(seed)
     labels = chance.integers(0, 10, count)
-    pixels = patterns[labels] + chance.normal(0, 60, (count, 32, 32, 3))
+    pixels = patterns[labels] + chance.normal(0, 160, (count, 32, 32, 3))
     return pixels.clip(0, 255).astype(np.uint8), labels.astype(np.int64)
 
 
