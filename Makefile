@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PROTOS := $(wildcard protos/puf/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check protos bench quality lock clean torture compose
+.PHONY: help demo test check protos bench bench-all quality lock clean torture compose
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -38,11 +38,14 @@ torture: $(VENV)/.ready  ## Kill server and clients at every failpoint and 200 r
 quality: $(VENV)/.ready  ## Measure forgetting on the demo's setting over several targets
 	$(BIN)/puf-lab quality
 
-bench: $(VENV)/.ready  ## Measure the server against raw TCP on this machine
+bench: $(VENV)/.ready  ## Measure speed, memory and growth against this machine's limits and against Flower
 	$(BIN)/puf-lab bench
 
 compose:  ## Try docker-compose.yml for real: train, kill the server twice, forget a replica; needs a Docker engine
 	$(PYTHON) deploy/try_compose.py
+
+bench-all: $(VENV)/.ready  ## The same with NVIDIA FLARE, which takes long to install
+	$(BIN)/puf-lab bench --all
 
 protos: $(VENV)/.ready  ## Regenerate the committed stubs from protos/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Ipuf_common/v1=protos/puf/v1 \

@@ -157,6 +157,9 @@ def settings_of(recipe: pb.Recipe, lr: float, epochs: float) -> TrainSettings:
         batch_size=recipe.batch_size,
         epochs=epochs,
         threads=max(1, recipe.threads),
+        channels_last=recipe.channels_last,
+        amp=recipe.amp,
+        compile=recipe.compile,
     )
 
 

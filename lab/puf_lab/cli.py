@@ -43,11 +43,11 @@ def _parser() -> Parser:
     )
     quality.set_defaults(run=_quality)
 
-    bench = commands.add_parser("bench", help="a round without training against raw TCP moving the same bytes")
+    bench = commands.add_parser("bench", help="speed, memory and growth against the machine's limits and against peers")
     bench.add_argument("--out", type=Path, default=Path("runs/bench"), metavar="DIR", help="where results go")
-    bench.add_argument("--clients", type=int, default=10, metavar="N")
-    bench.add_argument("--parameters", type=int, default=11_220_132, metavar="P", help="size of the model")
-    bench.add_argument("--repeats", type=int, default=3, metavar="N")
+    bench.add_argument("--only", default="", metavar="PART,PART", help="measure these parts; others keep their figures")
+    bench.add_argument("--all", action="store_true", help="also what takes long to install: NVIDIA FLARE")
+    bench.add_argument("--repeats", type=int, default=5, metavar="N", help="turns of each measurement (default 5)")
     bench.set_defaults(run=_bench)
     return parser
 
@@ -83,8 +83,7 @@ def _quality(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from puf_lab.bench import run_bench
+    from puf_lab.bench import ALL, USUAL, run_bench
 
-    return run_bench(
-        arguments.out, clients=arguments.clients, parameters=arguments.parameters, repeats=arguments.repeats
-    )
+    parts = arguments.only.split(",") if arguments.only else ALL if arguments.all else USUAL
+    return run_bench(arguments.out, parts=parts, repeats=max(1, arguments.repeats))

@@ -105,11 +105,12 @@ class ServerProcess(Process):
         *,
         listen: str = "127.0.0.1:0",
         operator: str = "127.0.0.1:0",
+        security: Sequence[str] = ("--insecure",),
         env: Mapping[str, str] | None = None,
     ) -> None:
         announce = state.parent / f"{state.name}.ports"
         announce.unlink(missing_ok=True)
-        flags = ["--state", str(state), "--insecure", "--listen", listen, "--operator", operator]
+        flags = ["--state", str(state), *security, "--listen", listen, "--operator", operator]
         flags += ["--announce", str(announce), "--log-format", "json"]
         super().__init__([program("puf-server"), "serve", *flags], log, env=env)
         wait_until(lambda: announce.exists() and announce.read_text().endswith("\n"), _START_SECONDS, self)

@@ -22,6 +22,7 @@ from puf_server.core.methods.layers import outputs
 from puf_server.core.state import Evidence, MemberStatus, ModelVersion, Received, State
 from puf_server.engine import Engine
 from puf_server.failpoints import hit
+from puf_server.rates import Rates
 from puf_server.store import spool_name
 from puf_server.uploads import Upload
 from puf_server.version import VERSION
@@ -35,6 +36,7 @@ class Handlers:
         self.config = engine.config
         self.bytes_received = 0
         self.bytes_sent = 0
+        self.rates = Rates()
 
     # -- membership ----------------------------------------------------------------------------------------------------
 

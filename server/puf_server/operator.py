@@ -63,13 +63,15 @@ class OperatorService(rpc.OperatorServicer):
             bytes_sent=self._handlers.bytes_sent,
             uptime_seconds=now - self._started_at,
             server_version=VERSION,
+            download_rate=self._handlers.rates.typical().down,
+            upload_rate=self._handlers.rates.typical().up,
         )
 
     @answered
     async def ListClients(self, request: op.ListClientsRequest, context: Context) -> op.ListClientsReply:
         state, now = self._engine.state, self._engine.clock()
         names = sorted(state.members)
-        return op.ListClientsReply(clients=[translate.client_info(n, state, self._config, now) for n in names])
+        return op.ListClientsReply(clients=[self._client(n, state, now) for n in names])
 
     @answered
     async def ListRounds(self, request: op.ListRoundsRequest, context: Context) -> op.ListRoundsReply:
@@ -153,6 +155,14 @@ class OperatorService(rpc.OperatorServicer):
                 yield op.ExportModelReply(chunk=chunk)
         finally:
             await self._run(chunks.close)
+
+    def _client(self, name: str, state: State, now: float) -> op.ClientInfo:
+        info = translate.client_info(name, state, self._config, now)
+        if state.members[name].status is not MemberStatus.ACTIVE:
+            self._handlers.rates.forget(name)
+        line = self._handlers.rates.of(name)
+        info.download_rate, info.upload_rate = line.down, line.up
+        return info
 
     def _exportable(self, request: op.ExportModelRequest) -> ModelVersion:
         state = self._engine.state

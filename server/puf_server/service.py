@@ -7,6 +7,7 @@ identity or leak a traceback.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -198,11 +199,14 @@ class FederationService(rpc.FederationServicer):
 
     @streamed
     async def FetchModel(self, request: fed.FetchModelRequest, context: Context) -> AsyncIterator[bytes]:
-        model = self._handlers.model_for(self._caller(context), request.version)
+        name = self._caller(context)
+        model = self._handlers.model_for(name, request.version)
         yield fed.FetchModelReply(header=self._handlers.model_header(model)).SerializeToString()
+        begun = time.monotonic()
         async with aclosing(self._models.frames(model)) as frames:
             async for frame in frames:
                 yield frame
+        self._handlers.rates.went_down(name, model.nbytes, time.monotonic() - begun)
         await self._run(self._handlers.count_sent, model.nbytes)
 
     @answered
@@ -223,11 +227,14 @@ class FederationService(rpc.FederationServicer):
         async with self._uploads:
             upload = await self._run(self._handlers.begin_upload, name, first.header)
             try:
+                begun = time.monotonic()
                 async for frame in request_iterator:
                     await self._run(upload.write, _chunk(frame))
+                seconds = time.monotonic() - begun
                 reply = await self._run(upload.finish)
             finally:
                 await self._run(upload.discard)
+        self._handlers.rates.came_up(name, first.header.byte_length, seconds)
         key = first.header.key
         log.info(
             "update received", client=name, round=key.round, part=fed.Part.Name(key.part), duplicate=reply.duplicate

@@ -36,6 +36,9 @@ def status(reply: op.StatusReply) -> None:
     if reply.trouble:
         table.add_row("TROUBLE", reply.trouble)
     table.add_row("tensor bytes", f"{_bytes(reply.bytes_sent)} sent, {_bytes(reply.bytes_received)} received")
+    if reply.download_rate or reply.upload_rate:
+        lines = f"{_rate(reply.download_rate)} down, {_rate(reply.upload_rate)} up"
+        table.add_row("typical line", f"{lines}; each client's: puf-server clients")
     table.add_row("server", f"{reply.server_version}, up {_seconds(reply.uptime_seconds)}")
     Console().print(table)
 
@@ -49,12 +52,15 @@ def clients(found: Sequence[op.ClientInfo]) -> None:
             f"{c.samples:,}",
             f"{c.holdout_samples:,}",
             f"{c.first_round}–{c.last_round}" if c.last_round else "–",
+            _rate(c.download_rate),
+            _rate(c.upload_rate),
             c.device,
             c.activity,
         )
         for c in found
     ]
-    _print(("client", "status", "alive", "samples", "hold-out", "rounds", "device", "doing"), rows, "no clients yet")
+    head = ("client", "status", "alive", "samples", "hold-out", "rounds", "down", "up", "device", "doing")
+    _print(head, rows, "no clients yet")
 
 
 def rounds(found: Sequence[op.RoundInfo]) -> None:
@@ -155,6 +161,10 @@ def _bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def _rate(per_second: float) -> str:
+    return f"{_bytes(per_second)}/s" if per_second else "–"
 
 
 def _seconds(seconds: float) -> str:

@@ -19,6 +19,7 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.control import Control
+from puf_server.rates import Line
 from puf_server.serve import Server
 
 
@@ -317,3 +318,16 @@ def test_a_state_directory_has_one_server(server: Server) -> None:
 
     with pytest.raises(UsageError, match="another server"):
         Store.open(server.engine.store.directory)
+
+
+def test_the_operator_sees_how_fast_each_line_was(server: Server, anna: Raw, bert: Raw) -> None:
+    anna.join()
+    bert.join()
+    work = work_of(anna)
+    anna.fetch(work.base_version)
+    anna.submit(work)
+    lines = {name: server.handlers.rates.of(name) for name in ("anna", "bert")}
+    assert lines["anna"].down > 0
+    assert lines["anna"].up > 0
+    assert lines["bert"] == Line()
+    assert server.handlers.rates.typical() == lines["anna"]

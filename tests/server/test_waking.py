@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from puf_server.core.state import Kind, Member, MemberStatus, Received, Round, Slot, State
+from puf_server.core.state import Kind, Member, MemberStatus, Part, Received, Round, Slot, State
 from puf_server.waking import Changes, concerns_waiters
 
 
@@ -17,7 +17,7 @@ def a_round(*received: str) -> Round:
         kind=Kind.TRAIN,
         base=0,
         lr=0.1,
-        slots=tuple(Slot(client=name, membership=1, part="main", samples=1) for name in ("anna", "bert")),
+        slots=tuple(Slot(client=name, membership=1, part=Part.MAIN, samples=1) for name in ("anna", "bert")),
         opened_at=1.0,
         received=dict.fromkeys(received, update),
     )

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from puf_client.data.api import ClientData, DataContext
+from puf_client.data.images import Images
 from puf_client.data.partition import Indices, partition, stream
 from puf_common.errors import UsageError
 
-__all__ = ["Images", "load", "names", "test_set"]
+__all__ = ["load", "names", "test_set"]
 
 F = TypeVar("F")
 
@@ -157,47 +157,6 @@ class _Cifar:
 
     def test(self, ctx: DataContext) -> Dataset[Any]:
         return self.images(*self.read(ctx, train=False))
-
-
-class Images(Dataset[tuple[Tensor, Tensor]]):
-    """Byte images, normalised when they are asked for and, if wanted, augmented: rotated by up to 21.6 degrees, shifted
-    by up to 2 pixels, mirrored. What these move in from outside is the mean colour. Chance comes from torch's global
-    stream."""
-
-    def __init__(
-        self,
-        pixels: NDArray[np.uint8],
-        labels: NDArray[np.int64],
-        mean: tuple[float, float, float],
-        std: tuple[float, float, float],
-        *,
-        augment: bool = False,
-    ) -> None:
-        self.pixels = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
-        self.labels = torch.from_numpy(labels.copy())
-        self.mean = torch.tensor(mean).view(3, 1, 1)
-        self.std = torch.tensor(std).view(3, 1, 1)
-        self.transform = _augmentation() if augment else None
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        image = (self.pixels[index].float() / 255 - self.mean) / self.std
-        return self.transform(image) if self.transform else image, self.labels[index]
-
-
-def _augmentation() -> Callable[[Tensor], Tensor]:
-    from torchvision.transforms import v2
-
-    chain: Callable[[Tensor], Tensor] = v2.Compose(
-        [
-            v2.RandomRotation(0.06 * 360, interpolation=v2.InterpolationMode.BILINEAR),
-            v2.RandomCrop(32, padding=2),
-            v2.RandomHorizontalFlip(),
-        ]
-    )
-    return chain
 
 
 _CIFAR10 = _Cifar("cifar10", "CIFAR10", "cifar-10-batches-py", (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))

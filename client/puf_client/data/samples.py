@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,7 +13,17 @@ from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from puf_common.errors import PufError, UsageError
 
-__all__ = ["Resident", "Samples", "batch", "count", "memory_told", "resident", "select", "stacked_if_tensors"]
+__all__ = [
+    "Batches",
+    "Resident",
+    "Samples",
+    "batch",
+    "count",
+    "memory_told",
+    "resident",
+    "select",
+    "stacked_if_tensors",
+]
 
 
 @dataclass(frozen=True)
@@ -30,7 +40,17 @@ class Resident:
         return self.x[index], self.y[index]
 
 
-Samples: TypeAlias = "Dataset[Any] | Resident"
+@runtime_checkable
+class Batches(Protocol):
+    """A dataset that makes a whole batch at once, on a device. Such data may augment: it is asked anew every time."""
+
+    def __len__(self) -> int: ...
+    def take(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]: ...
+    def on(self, device: torch.device) -> Batches: ...
+    def only(self, indices: Sequence[int]) -> Batches: ...
+
+
+Samples: TypeAlias = "Dataset[Any] | Resident | Batches"
 
 
 def resident(dataset: Samples, device: torch.device, *, limit_bytes: int = 2 << 30) -> Samples:
@@ -58,7 +78,7 @@ def select(dataset: Samples, indices: Sequence[int]) -> Samples:
     if isinstance(dataset, Resident):
         chosen = torch.as_tensor(indices, dtype=torch.int64, device=dataset.y.device)
         return Resident(dataset.x[chosen], dataset.y[chosen])
-    return Subset(dataset, list(indices))
+    return dataset.only(indices) if isinstance(dataset, Batches) else Subset(dataset, list(indices))
 
 
 def count(dataset: Samples) -> int:
@@ -66,6 +86,10 @@ def count(dataset: Samples) -> int:
 
 
 def stacked_if_tensors(dataset: Samples, device: torch.device) -> Samples:
+    """Data that can lie on the device does; other data is fetched sample by sample."""
+    if isinstance(dataset, Batches):
+        with memory_told(device, "holding the data"):
+            return dataset.on(device)
     return resident(dataset, device) if isinstance(dataset, Resident | TensorDataset) else dataset
 
 
@@ -75,6 +99,9 @@ def batch(dataset: Samples, indices: Sequence[int], device: torch.device | None 
             return dataset.x[indices.start : indices.stop], dataset.y[indices.start : indices.stop]
         chosen = torch.tensor(indices, device=dataset.y.device)
         return dataset.x[chosen], dataset.y[chosen]
+    if isinstance(dataset, Batches):
+        x, y = dataset.take(indices)
+        return (x, y) if device is None else (x.to(device), y.to(device))
     samples = [dataset[index] for index in indices]
     try:
         x, y = default_collate(samples)

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -43,6 +44,12 @@ class TrainSettings:
     """May end in a fraction: of the last epoch's shuffled batches the first floor(fraction * batches) are taken. At
     least one batch is."""
     threads: int = 1
+    channels_last: bool = False
+    """Images and convolutions with channels last in memory: other kernels, faster ones where there are tensor cores."""
+    amp: bool = False
+    """Forward passes in bfloat16 where torch's autocast finds it safe. It needs no scaling of the loss."""
+    compile: bool = False
+    """Lets torch compile the model, once for all rounds. It takes a minute and pays off on GPUs."""
 
     def __post_init__(self) -> None:
         if self.optimizer not in _OPTIMIZERS:
@@ -92,10 +99,11 @@ def train(
     batches done and batches in all.
     """
     model.to(device).train()
+    forward = forward_of(model, settings, device)
     optimizer = optimizer_of(model, settings)
 
     def step(now: Batch) -> float:
-        loss = task.loss(model(now.x), now.y)
+        loss = task.loss(forward(now.x), now.y)
         value = now.finite(loss)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -182,6 +190,31 @@ def _shuffled(samples: int, batch_size: int, total: int, stream: Callable[[int],
         np.random.seed(seed % 2**32)
         for begin in range(0, min(per_epoch, total - epoch * per_epoch) * batch_size, batch_size):
             yield order[begin : begin + batch_size]
+
+
+def forward_of(model: nn.Module, settings: TrainSettings, device: torch.device) -> Callable[[Tensor], Any]:
+    """The model as the settings want it computed. Its weights, and what travels of them, stay as they are."""
+    call: Callable[[Tensor], Any] = model
+    if settings.compile:
+        if model not in _COMPILED:
+            _COMPILED[model] = torch.compile(model)
+        call = _COMPILED[model]
+    if settings.channels_last:
+        model.to(memory_format=torch.channels_last)
+    if not settings.amp and not settings.channels_last:
+        return call
+
+    def forward(x: Tensor) -> Any:
+        if settings.channels_last and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(device.type, torch.bfloat16, enabled=settings.amp):
+            return call(x)
+
+    return forward
+
+
+# Compiling takes a minute: once for a model, however many rounds.
+_COMPILED: WeakKeyDictionary[nn.Module, Callable[[Tensor], Any]] = WeakKeyDictionary()
 
 
 def optimizer_of(model: nn.Module, settings: TrainSettings) -> _Optimizer:

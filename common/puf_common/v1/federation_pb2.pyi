@@ -50,7 +50,7 @@ class Position(_message.Message):
     def __init__(self, round: _Optional[int] = ..., model_version: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ...) -> None: ...
 
 class Recipe(_message.Message):
-    __slots__ = ("optimizer", "lr", "lr_decay", "momentum", "weight_decay", "batch_size", "epochs", "seed", "threads", "plain_unlearning", "fingerprint")
+    __slots__ = ("optimizer", "lr", "lr_decay", "momentum", "weight_decay", "batch_size", "epochs", "seed", "threads", "plain_unlearning", "channels_last", "amp", "compile", "fingerprint")
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     LR_FIELD_NUMBER: _ClassVar[int]
     LR_DECAY_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,9 @@ class Recipe(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
     PLAIN_UNLEARNING_FIELD_NUMBER: _ClassVar[int]
+    CHANNELS_LAST_FIELD_NUMBER: _ClassVar[int]
+    AMP_FIELD_NUMBER: _ClassVar[int]
+    COMPILE_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     optimizer: str
     lr: float
@@ -72,8 +75,11 @@ class Recipe(_message.Message):
     seed: int
     threads: int
     plain_unlearning: bool
+    channels_last: bool
+    amp: bool
+    compile: bool
     fingerprint: bytes
-    def __init__(self, optimizer: _Optional[str] = ..., lr: _Optional[float] = ..., lr_decay: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., seed: _Optional[int] = ..., threads: _Optional[int] = ..., plain_unlearning: _Optional[bool] = ..., fingerprint: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, optimizer: _Optional[str] = ..., lr: _Optional[float] = ..., lr_decay: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., seed: _Optional[int] = ..., threads: _Optional[int] = ..., plain_unlearning: _Optional[bool] = ..., channels_last: _Optional[bool] = ..., amp: _Optional[bool] = ..., compile: _Optional[bool] = ..., fingerprint: _Optional[bytes] = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
     __slots__ = ()

@@ -14,7 +14,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("federation_id", "title", "position", "rounds_planned", "waiting_for", "clients_active", "clients_alive", "tickets_open", "round", "score", "score_version", "bytes_received", "bytes_sent", "uptime_seconds", "server_version", "rounds_trained", "tickets_failed", "tickets_overdue", "trouble")
+    __slots__ = ("federation_id", "title", "position", "rounds_planned", "waiting_for", "clients_active", "clients_alive", "tickets_open", "round", "score", "score_version", "bytes_received", "bytes_sent", "uptime_seconds", "server_version", "rounds_trained", "tickets_failed", "tickets_overdue", "trouble", "download_rate", "upload_rate")
     FEDERATION_ID_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,8 @@ class StatusReply(_message.Message):
     TICKETS_FAILED_FIELD_NUMBER: _ClassVar[int]
     TICKETS_OVERDUE_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    DOWNLOAD_RATE_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_RATE_FIELD_NUMBER: _ClassVar[int]
     federation_id: str
     title: str
     position: _federation_pb2.Position
@@ -53,10 +55,12 @@ class StatusReply(_message.Message):
     tickets_failed: int
     tickets_overdue: int
     trouble: str
-    def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., position: _Optional[_Union[_federation_pb2.Position, _Mapping]] = ..., rounds_planned: _Optional[int] = ..., waiting_for: _Optional[str] = ..., clients_active: _Optional[int] = ..., clients_alive: _Optional[int] = ..., tickets_open: _Optional[int] = ..., round: _Optional[_Union[RoundInfo, _Mapping]] = ..., score: _Optional[_Union[_tickets_pb2.Score, _Mapping]] = ..., score_version: _Optional[int] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., uptime_seconds: _Optional[float] = ..., server_version: _Optional[str] = ..., rounds_trained: _Optional[int] = ..., tickets_failed: _Optional[int] = ..., tickets_overdue: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
+    download_rate: float
+    upload_rate: float
+    def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., position: _Optional[_Union[_federation_pb2.Position, _Mapping]] = ..., rounds_planned: _Optional[int] = ..., waiting_for: _Optional[str] = ..., clients_active: _Optional[int] = ..., clients_alive: _Optional[int] = ..., tickets_open: _Optional[int] = ..., round: _Optional[_Union[RoundInfo, _Mapping]] = ..., score: _Optional[_Union[_tickets_pb2.Score, _Mapping]] = ..., score_version: _Optional[int] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., uptime_seconds: _Optional[float] = ..., server_version: _Optional[str] = ..., rounds_trained: _Optional[int] = ..., tickets_failed: _Optional[int] = ..., tickets_overdue: _Optional[int] = ..., trouble: _Optional[str] = ..., download_rate: _Optional[float] = ..., upload_rate: _Optional[float] = ...) -> None: ...
 
 class ClientInfo(_message.Message):
-    __slots__ = ("name", "membership", "status", "alive", "samples", "holdout_samples", "first_round", "last_round", "device", "activity", "silent_seconds", "shard")
+    __slots__ = ("name", "membership", "status", "alive", "samples", "holdout_samples", "first_round", "last_round", "device", "activity", "silent_seconds", "shard", "download_rate", "upload_rate")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +73,8 @@ class ClientInfo(_message.Message):
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     SILENT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
+    DOWNLOAD_RATE_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_RATE_FIELD_NUMBER: _ClassVar[int]
     name: str
     membership: int
     status: str
@@ -81,7 +87,9 @@ class ClientInfo(_message.Message):
     activity: str
     silent_seconds: float
     shard: int
-    def __init__(self, name: _Optional[str] = ..., membership: _Optional[int] = ..., status: _Optional[str] = ..., alive: _Optional[bool] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., first_round: _Optional[int] = ..., last_round: _Optional[int] = ..., device: _Optional[str] = ..., activity: _Optional[str] = ..., silent_seconds: _Optional[float] = ..., shard: _Optional[int] = ...) -> None: ...
+    download_rate: float
+    upload_rate: float
+    def __init__(self, name: _Optional[str] = ..., membership: _Optional[int] = ..., status: _Optional[str] = ..., alive: _Optional[bool] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., first_round: _Optional[int] = ..., last_round: _Optional[int] = ..., device: _Optional[str] = ..., activity: _Optional[str] = ..., silent_seconds: _Optional[float] = ..., shard: _Optional[int] = ..., download_rate: _Optional[float] = ..., upload_rate: _Optional[float] = ...) -> None: ...
 
 class ListClientsRequest(_message.Message):
     __slots__ = ()

@@ -30,6 +30,11 @@ class Recipe(_Settings):
         1, ge=1, le=256, description="CPU threads per client; sums depend on it, so it is part of the recipe"
     )
     plain_unlearning: bool = Field(False, description="train without augmentation in unlearning rounds")
+    channels_last: bool = Field(False, description="images and convolutions with channels last in memory")
+    amp: bool = Field(
+        False, description="compute in bfloat16 where torch's autocast finds it safe; weights stay as they are"
+    )
+    compile: bool = Field(False, description="let torch compile the model before training; pays off on GPUs")
 
     def lr_at(self, round_number: int) -> float:
         return float(self.lr * self.lr_decay ** (round_number - 1))

@@ -1,0 +1,40 @@
+"""A client that fetches and submits, round after round, without training. Every client sends bytes of its own.
+
+python -m puf_lab.bench.client HOST:PORT NAME [CA CERTIFICATE KEY]
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from puf_client.session import connect
+from puf_client.work import TrainTask
+from puf_common.exits import Exit
+from puf_common.logging import configure
+from puf_common.manifest import UPDATE
+from puf_common.tls import ClientTls
+from puf_common.v1 import federation_pb2 as fed
+
+__all__ = ["main"]
+
+
+def main(address: str, name: str, *files: str) -> int:
+    configure(level="error")
+    ca, certificate, key = (Path(file) for file in files) if files else (None, None, None)
+    tls = ClientTls.load(ca, certificate, key) if ca else None
+    with connect(address, name=name, samples=1, tls=tls) as session:
+        noise = np.frombuffer(secrets.token_bytes(4096), np.uint8).astype("<f4") / 1e6
+        update = np.resize(noise, session.manifest.nbytes(UPDATE) // 4).tobytes()
+        for work in session:
+            if isinstance(work, TrainTask):
+                work.submit(update)
+        ended = session.leave is not None and session.leave.reason != fed.LeaveOrder.REASON_UNSPECIFIED
+        return Exit.OK if ended else Exit.FAILURE
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

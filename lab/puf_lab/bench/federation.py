@@ -1,0 +1,137 @@
+"""A server process and client processes that answer at once, with a clock at each round."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from puf_common.errors import PufError
+from puf_common.manifest import Manifest, TensorSpec
+from puf_common.modelfile import save
+from puf_common.v1 import operator_pb2 as op
+from puf_lab.bench.proxy import Counting
+from puf_lab.processes import Process, ServerProcess, program, wait_until
+from puf_server.control import Control
+
+__all__ = ["PARAMETERS", "Federation", "found", "peak_memory"]
+
+# ResNet-18 for 100 classes, as in the paper.
+PARAMETERS = 11_220_132
+_SECONDS = 300.0
+
+
+def found(scratch: Path, parameters: int, *flags: str) -> Path:
+    """The state directory of a new federation whose model is one tensor."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    manifest = Manifest((TensorSpec("weights", "f32", (parameters,)),))
+    first = scratch / "first.safetensors"
+    save(first, manifest, np.zeros(parameters, "<f4").data.cast("B"), {})
+    state = scratch / "state"
+    wanted = ["--state", str(state), "--model", "bench", "--model-file", str(first), "--plan-rounds", "0"]
+    wanted += ["--plan-evaluate-every", "0", "--plan-keep-models", "1", *flags]
+    run("puf-server", "init", *wanted)
+    return state
+
+
+def run(name: str, *words: str) -> None:
+    done = subprocess.run([program(name), *words], capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        raise PufError(f"{name} {words[0]} failed: {done.stderr.strip() or done.stdout.strip()}")
+
+
+def peak_memory(pid: int) -> float:
+    """The largest resident set of a process in megabytes, as the kernel counts it."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise PufError("this system does not tell a process's peak memory")
+
+
+class Federation:
+    """Use as a context. With `mtls` everybody shows a certificate; with `relay` clients come through it."""
+
+    def __init__(
+        self,
+        scratch: Path,
+        clients: int,
+        parameters: int,
+        flags: Sequence[str] = (),
+        *,
+        mtls: bool = False,
+        relay: Counting | None = None,
+    ) -> None:
+        state = found(scratch, parameters, "--plan-start-clients", str(clients), *flags)
+        names = [f"client-{i}" for i in range(clients)]
+        serve = _certificates(scratch / "certs", names) if mtls else ["--insecure"]
+        self._stack = ExitStack()
+        try:
+            self.server = ServerProcess(state, scratch / "server.log", security=serve)
+            self._stack.enter_context(self.server)
+            self.control = Control.of_state(state)
+            address = self.server.address
+            if relay is not None:
+                relay.target, address = ("127.0.0.1", self.server.port), relay.address
+            command = [sys.executable, "-m", "puf_lab.bench.client", address]
+            self.clients = {
+                name: Process([*command, name, *_shown(scratch / "certs", name, mtls)], scratch / f"{name}.log")
+                for name in names
+            }
+            for process in self.clients.values():
+                self._stack.enter_context(process)
+            wait_until(lambda: self.control.status().clients_alive == clients, _SECONDS, *self._alive())
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Federation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def round(self) -> float:
+        """Seconds from the opening of one round to its commit, by the server's own clock."""
+        last = self._after(lambda: self.control.extend(1))
+        return last.committed_at - last.opened_at
+
+    def forget(self, name: str) -> op.RoundInfo:
+        """The round in which a client is forgotten; it leaves afterwards."""
+        return self._after(lambda: self.control.forget(name))
+
+    def wait(self, rounds: int) -> None:
+        wait_until(lambda: self.control.status().position.round >= rounds, _SECONDS, *self._alive(), poll=0.02)
+
+    def gone(self, name: str) -> None:
+        self.clients.pop(name).wait(60)
+
+    def peak_memory(self) -> float:
+        return peak_memory(self.server.pid)
+
+    def _after(self, change: object) -> op.RoundInfo:
+        before = self.control.status().position.round
+        assert callable(change)
+        change()
+        self.wait(before + 1)
+        return next(r for r in self.control.rounds(limit=3) if r.number == before + 1)
+
+    def _alive(self) -> list[Process]:
+        return [self.server, *self.clients.values()]
+
+
+def _certificates(directory: Path, names: Sequence[str]) -> list[str]:
+    run("puf-server", "certs", "init", "--dir", str(directory))
+    run("puf-server", "certs", "server", "--dir", str(directory), "--name", "127.0.0.1")
+    for name in names:
+        run("puf-server", "certs", "client", name, "--dir", str(directory))
+    files = {"--tls-cert": "server.crt", "--tls-key": "server.key", "--client-ca": "ca.crt"}
+    return [word for flag, file in files.items() for word in (flag, str(directory / file))]
+
+
+def _shown(directory: Path, name: str, mtls: bool) -> list[str]:
+    files = ("ca.crt", f"clients/{name}.crt", f"clients/{name}.key")
+    return [str(directory / file) for file in files] if mtls else []

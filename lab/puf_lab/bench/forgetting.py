@@ -1,0 +1,41 @@
+"""What forgetting costs: a PUF-Regular round beside an ordinary one, the bytes of a PUF-Special round."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+from puf_lab.bench.federation import PARAMETERS, Federation
+from puf_lab.bench.report import Report, spread
+
+__all__ = ["forgetting"]
+
+_CLIENTS = 10
+# No recovery: only the unlearning round itself is measured.
+_FLAGS = ("--forgetting-max-recovery-rounds", "0", "--forgetting-measure-seconds", "0")
+
+
+def forgetting(report: Report, scratch: Path, repeats: int) -> None:
+    """Each turn: ordinary rounds of some clients, then the round in which one of these very clients is forgotten."""
+    ratios, ordinary, unlearning = [], [], []
+    with Federation(scratch / "regular", _CLIENTS, PARAMETERS, _FLAGS) as federation:
+        federation.round()
+        for turn in range(repeats):
+            ordinary.append(statistics.median(federation.round() for _ in range(3)))
+            forgotten = federation.forget(f"client-{turn}")
+            federation.gone(f"client-{turn}")
+            unlearning.append(forgotten.committed_at - forgotten.opened_at)
+            ratios.append(unlearning[-1] / ordinary[-1])
+            report.tell(f"  turn {turn + 1}: ordinary {ordinary[-1]:.2f} s, PUF-Regular {unlearning[-1]:.2f} s")
+    note = f"ratios {spread(ratios)} with the same participants"
+    report.at_most("regular_round_to_fedavg_round", statistics.median(ratios), 1.05, note=note)
+    report.details["forgetting_seconds"] = {"ordinary": ordinary, "regular": unlearning}
+    with Federation(
+        scratch / "special", 3, PARAMETERS, (*_FLAGS, "--forgetting-mode", "special", "--plan-min-clients", "1")
+    ) as federation:
+        federation.round()
+        forgotten = federation.forget("client-0")
+        federation.gone("client-0")
+    exact = 2 * 4 * PARAMETERS
+    moved = forgotten.bytes_down + forgotten.bytes_up
+    report.at_most("special_round_bytes_to_2PB", moved / exact, 1.0, note=f"{moved:,} bytes for one target")

@@ -1,0 +1,86 @@
+"""The bench as a picture: a round beside the limit and the peers, and how cost grows."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["draw"]
+
+_BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#8C8C8C"
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """What the result holds; parts that were not measured stay out."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    details = result["details"]
+    growth = details.get("growth", {})
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    bars, clients, sizes, rounds = figure.subplots(1, 4, width_ratios=[1.7, 1, 1, 1])
+    _bars(bars, details)
+    if "clients" in growth:
+        _curves(clients, growth["clients"], growth["clients_seconds"], growth["clients_memory_mb"], "clients")
+        millions = [p / 1e6 for p in growth["parameters"]]
+        _curves(
+            sizes,
+            millions,
+            growth["parameters_seconds"],
+            growth["parameters_memory_mb"],
+            "million parameters",
+            log=True,
+        )
+    if "rounds" in growth:
+        rounds.plot(growth["rounds"], growth["rounds_memory_mb"], color=_ORANGE, marker="s", markersize=3)
+        rounds.set_ylim(bottom=0)
+        rounds.set_xlabel("rounds")
+        rounds.set_ylabel("server memory, MB", color=_ORANGE)
+    for axes in (bars, clients, sizes, rounds):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+def _bars(axes: Axes, details: dict[str, Any]) -> None:
+    seconds = details.get("round_seconds", {})
+    found = {
+        "raw TCP": seconds.get("raw_tcp"),
+        "PUF": seconds.get("puf"),
+        "PUF over mTLS": seconds.get("puf_mtls"),
+        "FLARE simulator": details.get("flare", {}).get("seconds"),
+        "Flower legacy": details.get("flower_legacy", {}).get("seconds"),
+        "Flower deployment": details.get("flower_deployment", {}).get("seconds"),
+    }
+    shown = {name: statistics.median(times) for name, times in found.items() if times}
+    if not shown:
+        axes.set_axis_off()
+        return
+    colours = [_BLUE if name.startswith("PUF") else _GREY for name in shown]
+    bars = axes.barh(list(shown), list(shown.values()), color=colours)
+    axes.bar_label(bars, [f" {value:.3g} s" for value in shown.values()])
+    axes.set_xscale("log")
+    axes.set_xlim(right=max(shown.values()) * 4)
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds: 10 clients fetch and send 11.2 M parameters")
+
+
+def _curves(
+    axes: Axes, x: Sequence[float], seconds: Sequence[float], memory: Sequence[float], label: str, *, log: bool = False
+) -> None:
+    axes.plot(x, seconds, color=_BLUE, marker="o", markersize=4)
+    axes.set_xlabel(label)
+    axes.set_ylabel("seconds a round", color=_BLUE)
+    axes.set_ylim(bottom=0)
+    other = axes.twinx()
+    other.plot(x, memory, color=_ORANGE, marker="s", markersize=4)
+    other.set_ylabel("server memory, MB", color=_ORANGE)
+    other.set_ylim(bottom=0)
+    other.spines["top"].set_visible(False)
+    if log:
+        axes.set_xscale("log")

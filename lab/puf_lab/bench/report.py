@@ -1,0 +1,81 @@
+"""Figures with their goals: a table for people, `result.json` for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["Figure", "Report", "spread"]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number that was measured. `goal` None: for information."""
+
+    name: str
+    value: float
+    unit: str = "x"
+    goal: float | None = None
+    at_most: bool = True
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        if self.goal is None:
+            return None
+        return self.value <= self.goal if self.at_most else self.value >= self.goal
+
+
+def spread(times: Sequence[float]) -> str:
+    return f"{statistics.median(times):.3g} ({min(times):.3g} to {max(times):.3g})"
+
+
+@dataclass
+class Report:
+    figures: list[Figure] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    console: Console = field(default_factory=lambda: Console(highlight=False))
+
+    def at_most(self, name: str, value: float, goal: float | None, unit: str = "x", note: str = "") -> None:
+        self._add(Figure(name, round(value, 4), unit, goal, True, note))
+
+    def at_least(self, name: str, value: float, goal: float | None, unit: str = "x", note: str = "") -> None:
+        self._add(Figure(name, round(value, 4), unit, goal, False, note))
+
+    def tell(self, text: str) -> None:
+        self.console.print(text)
+
+    def _add(self, figure: Figure) -> None:
+        self.figures = [f for f in self.figures if f.name != figure.name] + [figure]
+
+    def write(self, path: Path) -> None:
+        """Parts measured in an earlier run, and not in this one, stay."""
+        old: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        figures = old.get("figures", {}) | {f.name: {**asdict(f), "met": f.met} for f in self.figures}
+        result = {
+            "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+            "figures": {name: {k: v for k, v in f.items() if k != "name"} for name, f in figures.items()},
+            "details": old.get("details", {}) | self.details,
+            "failures": self.failures,
+        }
+        path.write_text(json.dumps(result, indent=1) + "\n")
+
+    def show(self) -> None:
+        table = Table("figure", "measured", "goal", "", "how")
+        for f in self.figures:
+            goal = "–" if f.goal is None else f"{'≤' if f.at_most else '≥'} {f.goal:g}"
+            told = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}[f.met]
+            table.add_row(f.name.replace("_", " "), f"{f.value:.4g} {f.unit}", goal, told, f.note)
+        self.console.print(table)
+        for part, why in self.failures.items():
+            self.console.print(f"[red]{part} was not measured:[/] {why}")

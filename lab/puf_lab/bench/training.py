@@ -1,0 +1,150 @@
+"""Local training on 32x32 images: the client's own routine beside the usual loop over torchvision's per-sample pipeline.
+
+Same network, optimizer, batches, augmentation, one thread; images that can be learned are made here, so that nothing is
+downloaded and both ways can be asked whether they learned the same.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from puf_client.data.images import Images
+from puf_client.routines import TrainSettings, evaluate, prepare, train
+from puf_client.tasks import task_named
+from puf_common.models import build
+from puf_lab.bench.report import Report, spread
+
+__all__ = ["training"]
+
+_CPU = torch.device("cpu")
+_MEAN, _STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
+_SETTINGS = TrainSettings(lr=0.05, batch_size=32, epochs=1)
+_EPOCHS_TO_LEARN = 3
+Samples = tuple[NDArray[np.uint8], NDArray[np.int64]]
+
+
+def training(report: Report, scratch: Path, repeats: int) -> None:
+    data, held = _images(1000, 1), _images(500, 2)
+    for name, goal in (("digits-like", 2.0), ("resnet8-gn", None)):
+        make = _small if name == "digits-like" else lambda: build("resnet8-gn", {}, 1)
+        usual, ours = _usual(make(), data), _ours(make(), data, _SETTINGS)
+        times: dict[str, list[float]] = {"usual": [], "ours": []}
+        for _ in range(max(3, repeats)):
+            times["usual"].append(len(data[1]) / _seconds(lambda run=usual: next(run)))  # type: ignore[misc]
+            times["ours"].append(len(data[1]) / _seconds(lambda run=ours: next(run)))  # type: ignore[misc]
+        ratio = statistics.median(times["ours"]) / statistics.median(times["usual"])
+        note = f"{spread(times['ours'])} against {spread(times['usual'])} images a second"
+        label = "small_network" if goal else "resnet8"
+        report.at_least(f"training_to_usual_pipeline_{label}", ratio, goal, note=note)
+        report.details[f"training_images_per_second_{label}"] = times
+    score = {name: _learned(run, held) for name, run in (("usual", _usual), ("ours", _learning))}
+    note = f"accuracy {100 * score['ours']:.1f} % against {100 * score['usual']:.1f} %"
+    report.at_most("training_accuracy_apart", 100 * abs(score["ours"] - score["usual"]), 3.0, "points", note)
+    _options(report, data, repeats)
+
+
+def _options(report: Report, data: Samples, repeats: int) -> None:
+    """What the recipe's options do on this machine's CPU; compiling is left out, it takes longer than it could gain."""
+    found = {}
+    for name, settings in {
+        "none": _SETTINGS,
+        "channels_last": replace(_SETTINGS, channels_last=True),
+        "amp": replace(_SETTINGS, amp=True),
+    }.items():
+        run = _ours(build("resnet8-gn", {}, 1), data, settings)
+        found[name] = statistics.median(len(data[1]) / _seconds(lambda run=run: next(run)) for _ in range(3))  # type: ignore[misc]
+    report.details["training_options_images_per_second_resnet8"] = found
+    told = ", ".join(f"{name} {rate / found['none']:.2f}" for name, rate in found.items() if name != "none")
+    report.tell(f"  options of the recipe on this CPU, ResNet-8, times the speed without: {told}")
+
+
+def _images(count: int, seed: int) -> Samples:
+    """Ten blurred patterns under noise: a network tells them apart after some epochs, not at once."""
+    patterns = np.random.default_rng(0).uniform(60, 196, (10, 8, 8, 3)).repeat(4, 1).repeat(4, 2)
+    chance = np.random.default_rng(seed)
+    labels = chance.integers(0, 10, count)
+    pixels = patterns[labels] + chance.normal(0, 160, (count, 32, 32, 3))
+    return pixels.clip(0, 255).astype(np.uint8), labels.astype(np.int64)
+
+
+def _small() -> nn.Module:
+    """A client's network in a demo: two convolutions, whose arithmetic does not hide what data costs."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(1024, 10)
+        )
+
+
+def _usual(model: nn.Module, data: Samples) -> Iterator[nn.Module]:
+    """One epoch at a time, as tutorials do it."""
+    from PIL import Image
+    from torch.utils.data import DataLoader, Dataset
+    from torchvision import transforms
+
+    chain = transforms.Compose(
+        [
+            transforms.RandomRotation(0.06 * 360, interpolation=transforms.InterpolationMode.BILINEAR),
+            transforms.RandomCrop(32, padding=2),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize(_MEAN, _STD),
+        ]
+    )
+
+    class Pictures(Dataset[Any]):
+        def __len__(self) -> int:
+            return len(data[1])
+
+        def __getitem__(self, index: int) -> Any:
+            return chain(Image.fromarray(data[0][index])), int(data[1][index])
+
+    prepare(_CPU, 1)
+    torch.manual_seed(1)
+    loader = DataLoader(Pictures(), _SETTINGS.batch_size, shuffle=True)
+    optimizer = torch.optim.SGD(model.parameters(), _SETTINGS.lr)
+    loss = nn.CrossEntropyLoss()
+    while True:
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss(model(x), y).backward()
+            optimizer.step()
+        yield model
+
+
+def _ours(model: nn.Module, data: Samples, settings: TrainSettings) -> Iterator[nn.Module]:
+    images, task = Images(*data, _MEAN, _STD, augment=True), task_named("classification")
+    epoch = 0
+    while True:
+        train(model, images, task, settings, device=_CPU, stream=lambda _, seed=epoch: seed)  # type: ignore[misc]
+        epoch += 1
+        yield model
+
+
+def _learning(model: nn.Module, data: Samples) -> Iterator[nn.Module]:
+    return _ours(model, data, _SETTINGS)
+
+
+def _learned(run: Callable[[nn.Module, Samples], Iterator[nn.Module]], held: Samples) -> float:
+    """Accuracy on other images of the same kind, after a few epochs on more of them."""
+    epochs = run(_small(), _images(3000, 3))
+    for _ in range(_EPOCHS_TO_LEARN):
+        model = next(epochs)
+    sums = evaluate(model, Images(*held, _MEAN, _STD), task_named("classification"), device=_CPU)
+    return sums.score_sum / sums.samples
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started

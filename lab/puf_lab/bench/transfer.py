@@ -1,0 +1,83 @@
+"""A round without training: ours, ours over mTLS, and plain sockets, in turns."""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from puf_lab.bench import rawtcp
+from puf_lab.bench.federation import PARAMETERS, Federation
+from puf_lab.bench.proxy import Counting
+from puf_lab.bench.report import Report, spread
+from puf_lab.processes import Process
+
+__all__ = ["transfer", "wire"]
+
+_CLIENTS = 10
+
+
+def transfer(report: Report, scratch: Path, repeats: int) -> None:
+    moved = 2 * 4 * PARAMETERS * _CLIENTS
+    report.tell(f"{_CLIENTS} client processes fetch and submit {PARAMETERS:,} parameters: {moved / 1e6:.0f} MB a round")
+    tcp, hot, ours, mtls = [], [], [], []
+    with ExitStack() as stack:
+        plain = stack.enter_context(Federation(scratch / "plain", _CLIENTS, PARAMETERS))
+        secure = stack.enter_context(Federation(scratch / "mtls", _CLIENTS, PARAMETERS, mtls=True))
+        plain.round()
+        secure.round()
+        for turn in range(repeats):
+            tcp.append(raw_tcp(_CLIENTS, 4 * PARAMETERS, scratch))
+            ours.append(plain.round())
+            mtls.append(secure.round())
+            hot.append(raw_tcp(_CLIENTS, 4 * PARAMETERS, scratch, hot=True))
+            report.tell(
+                f"  turn {turn + 1}: raw TCP {tcp[-1]:.2f} s ({hot[-1]:.2f} s from one block), "
+                f"PUF {ours[-1]:.2f} s, over mTLS {mtls[-1]:.2f} s"
+            )
+        memory = plain.peak_memory()
+    limit, median = statistics.median(tcp), statistics.median(ours)
+    report.details["round_seconds"] = {"raw_tcp": tcp, "raw_tcp_from_one_block": hot, "puf": ours, "puf_mtls": mtls}
+    note = f"PUF {spread(ours)} s, raw TCP {spread(tcp)} s"
+    report.at_most("round_to_raw_tcp", median / limit, 4.0, note=note)
+    report.at_most(
+        "round_to_raw_tcp_from_one_block",
+        median / statistics.median(hot),
+        None,
+        note=f"bytes that never leave the processor's cache: {spread(hot)} s",
+    )
+    report.at_most("mtls_to_plain", statistics.median(mtls) / median, 1.7, note=f"mTLS {spread(mtls)} s")
+    report.at_most("server_memory_10_clients", memory, 350, "MB", "peak resident set of the server process")
+
+
+def raw_tcp(clients: int, payload: int, scratch: Path, *, hot: bool = False) -> float:
+    """Seconds in which as many processes fetch and send the same bytes over plain sockets."""
+    model = memoryview(b"m" * payload)
+    with socket.create_server(("127.0.0.1", 0), backlog=clients) as listener, ExitStack() as stack:
+        port = listener.getsockname()[1]
+        command = [sys.executable, "-m", "puf_lab.bench.rawtcp", str(port), str(payload), *(["hot"] if hot else [])]
+        for i in range(clients):
+            stack.enter_context(Process(command, scratch / f"tcp-{i}.log"))
+        connections = [listener.accept()[0] for _ in range(clients)]
+        started = time.perf_counter()
+        threads = [threading.Thread(target=rawtcp.serve, args=(c, model)) for c in connections]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return time.perf_counter() - started
+
+
+def wire(report: Report, scratch: Path, repeats: int) -> None:
+    """Bytes on the wire by a proxy that counts, in both directions; and the account that the server keeps of them."""
+    with Counting() as proxy, Federation(scratch, 2, PARAMETERS, relay=proxy) as federation:
+        proxy.reset()
+        for _ in range(repeats):
+            federation.round()
+    payload = 2 * repeats * 4 * PARAMETERS
+    report.at_most("wire_bytes_to_payload_down", proxy.to_client / payload, 1.01, note="counted by a relay")
+    report.at_most("wire_bytes_to_payload_up", proxy.to_server / payload, 1.01, note="counted by a relay")
