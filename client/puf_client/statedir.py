@@ -207,7 +207,7 @@ class StateDir:
 
     def remember_shard(self, shard: int, shards: int) -> None:
         if self.shard != (shard, shards):
-            _write_atomically(self.path / "shard.json", json.dumps({"shard": shard, "shards": shards}).encode())
+            self.write(self.path / "shard.json", json.dumps({"shard": shard, "shards": shards}).encode())
 
     def request_key(self, ids: Iterable[str]) -> str:
         """A key that names these samples without telling them: asking twice for the same ones is one request."""
