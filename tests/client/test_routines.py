@@ -18,7 +18,6 @@ from puf_client.data import DataContext, load_data
 from puf_client.routines import (
     Abandoned,
     TrainSettings,
-    _shuffled,
     evaluate,
     per_sample,
     prepare,
@@ -26,6 +25,7 @@ from puf_client.routines import (
     select,
     train,
 )
+from puf_client.routines.training import _shuffled
 from puf_client.tasks import Classification
 from puf_common import models
 from puf_common.errors import PufError, UsageError

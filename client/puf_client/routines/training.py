@@ -1,8 +1,4 @@
-"""Local work in torch: train, evaluate, measure every sample.
-
-The same seeds give the same bits in every process on the same kind of CPU: `prepare` is the one place that fixes
-threads and algorithms, and chance comes from `stream(epoch)` alone.
-"""
+"""Training: passes over the samples in an order and with a chance of their own, and ordinary descent along them."""
 
 from __future__ import annotations
 
@@ -15,29 +11,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
-from puf_client.data.samples import Resident, Samples, batch, count, memory_told, resident, select, stacked_if_tensors
+from puf_client.data.samples import Samples, batch, count, memory_told, stacked_if_tensors
 from puf_client.tasks import Task
 from puf_common.errors import PufError, UsageError
 
-__all__ = [
-    "Abandoned",
-    "EvaluationSums",
-    "PerSample",
-    "Resident",
-    "Samples",
-    "TrainResult",
-    "TrainSettings",
-    "evaluate",
-    "per_sample",
-    "prepare",
-    "resident",
-    "select",
-    "train",
-]
+__all__ = ["Abandoned", "Batch", "Sgd", "TrainResult", "TrainSettings", "optimizer_of", "passes", "prepare", "train"]
 
 
 class Abandoned(Exception):
@@ -79,24 +60,6 @@ class TrainResult:
     samples_processed: int
 
 
-@dataclass(frozen=True)
-class EvaluationSums:
-    """Sums rather than means: those of several clients add up."""
-
-    samples: int
-    loss_sum: float
-    score_sum: float
-
-
-@dataclass(frozen=True)
-class PerSample:
-    """What the model does with every sample, in the order of the dataset."""
-
-    losses: NDArray[np.float64]
-    scores: NDArray[np.float64]
-    confidences: NDArray[np.float64]
-
-
 def prepare(device: torch.device, threads: int) -> None:
     """Makes torch repeat itself to the bit. On CUDA, where some operations cannot, as far as they can."""
     cuda = device.type == "cuda"
@@ -128,6 +91,61 @@ def train(
     Order of the samples, dropout and augmentation of epoch e (from 0) depend on `stream(e)` alone. `progress` is told
     batches done and batches in all.
     """
+    model.to(device).train()
+    optimizer = optimizer_of(model, settings)
+
+    def step(now: Batch) -> float:
+        loss = task.loss(model(now.x), now.y)
+        value = now.finite(loss)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return value
+
+    return passes(dataset, settings, step, device=device, stream=stream, progress=progress, should_stop=should_stop)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a step of a routine sees."""
+
+    x: Tensor
+    y: Tensor
+    chosen: list[int]
+    """Positions in the dataset."""
+    epoch: int
+    number: int
+    """From 1, over all epochs."""
+    total: int
+    lr: float
+
+    def finite(self, loss: Tensor) -> float:
+        """The loss as a number. One that is none must not move a model."""
+        value = loss.item()
+        if not math.isfinite(value):
+            raise PufError(
+                f"the loss became {value} in batch {self.number} of {self.total}: lower the learning rate "
+                f"(now {self.lr:g}) or look for values in the data that are not finite"
+            )
+        return value
+
+
+def passes(
+    dataset: Samples,
+    settings: TrainSettings,
+    step: Callable[[Batch], float],
+    *,
+    device: torch.device,
+    stream: Callable[[int], int],
+    progress: Callable[[int, int], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    enough: Callable[[], bool] | None = None,
+) -> TrainResult:
+    """Takes `step`, which returns the batch's mean loss, for every batch of the settings' epochs.
+
+    All routines go through here. `enough` is asked after each step and ends the work early, as done; `should_stop`
+    is asked before and abandons it.
+    """
     samples = count(dataset)
     if samples == 0:
         raise UsageError("there is no sample to train on")
@@ -136,84 +154,20 @@ def train(
     per_epoch = math.ceil(samples / settings.batch_size)
     # 2.3 - 2 is a little less than 0.3: without the margin its batches would be one short.
     total = max(1, int(settings.epochs) * per_epoch + math.floor(settings.epochs % 1 * per_epoch + 1e-9))
-    model.to(device).train()
-    optimizer = _OPTIMIZERS[settings.optimizer](list(model.parameters()), settings)
     loss_sum, processed = 0.0, 0
     with memory_told(device, f"training with batches of {settings.batch_size}"):
         for done, chosen in enumerate(_shuffled(samples, settings.batch_size, total, stream)):
             if should_stop is not None and should_stop():
                 raise Abandoned
             x, y = batch(dataset, chosen, device)
-            loss = task.loss(model(x), y)
-            value = loss.item()
-            if not math.isfinite(value):
-                raise PufError(
-                    f"the loss became {value} in batch {done + 1} of {total}: lower the learning rate (now {settings.lr:g})"
-                    " or look for values in the data that are not finite"
-                )
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            value = step(Batch(x, y, chosen, done // per_epoch, done + 1, total, settings.lr))
             loss_sum += value * len(chosen)
             processed += len(chosen)
             if progress is not None:
                 progress(done + 1, total)
+            if enough is not None and enough():
+                break
     return TrainResult(loss_sum / processed, processed)
-
-
-def evaluate(
-    model: nn.Module,
-    dataset: Samples,
-    task: Task,
-    *,
-    device: torch.device,
-    batch_size: int = 256,
-    should_stop: Callable[[], bool] | None = None,
-) -> EvaluationSums:
-    """Loss and score, summed over the samples."""
-    losses, scores = 0.0, 0.0
-    for output, y in _outputs(model, dataset, device, batch_size, should_stop):
-        losses += task.sample_losses(output, y).double().sum().item()
-        scores += task.sample_scores(output, y).double().sum().item()
-    return EvaluationSums(count(dataset), losses, scores)
-
-
-def per_sample(
-    model: nn.Module,
-    dataset: Samples,
-    task: Task,
-    *,
-    device: torch.device,
-    batch_size: int = 256,
-    should_stop: Callable[[], bool] | None = None,
-) -> PerSample:
-    """Loss, score and confidence of every sample, for membership attacks."""
-    columns: tuple[list[NDArray[np.float64]], ...] = ([], [], [])
-    for output, y in _outputs(model, dataset, device, batch_size, should_stop):
-        for column, measure in zip(columns, (task.sample_losses, task.sample_scores, task.confidences), strict=True):
-            column.append(measure(output, y).double().cpu().numpy())
-    losses, scores, confidences = (np.concatenate([np.empty(0), *column]) for column in columns)
-    return PerSample(losses, scores, confidences)
-
-
-def _outputs(
-    model: nn.Module, dataset: Samples, device: torch.device, batch_size: int, should_stop: Callable[[], bool] | None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Output and target batch by batch, with the model in evaluation mode meanwhile."""
-    dataset = stacked_if_tensors(dataset, device)
-    training = model.training
-    model.to(device).eval()
-    try:
-        with memory_told(device, f"evaluating with batches of {batch_size}"):
-            for begin in range(0, count(dataset), batch_size):
-                if should_stop is not None and should_stop():
-                    raise Abandoned
-                x, y = batch(dataset, range(begin, min(begin + batch_size, count(dataset))), device)
-                with torch.no_grad():
-                    output = model(x)
-                yield output, y
-    finally:
-        model.train(training)
 
 
 def _shuffled(samples: int, batch_size: int, total: int, stream: Callable[[int], int]) -> Iterator[list[int]]:
@@ -230,16 +184,21 @@ def _shuffled(samples: int, batch_size: int, total: int, stream: Callable[[int],
             yield order[begin : begin + batch_size]
 
 
+def optimizer_of(model: nn.Module, settings: TrainSettings) -> _Optimizer:
+    return _OPTIMIZERS[settings.optimizer](list(model.parameters()), settings)
+
+
 class _Optimizer(Protocol):
     def zero_grad(self) -> None: ...
     def step(self) -> Any: ...
 
 
-class _Sgd:
+class Sgd:
     """torch's own SGD by its functional form: making a `torch.optim.Optimizer` imports torch's compiler, which takes
     a client about as long as importing torch itself. The bits are the same."""
 
-    def __init__(self, parameters: list[nn.Parameter], settings: TrainSettings) -> None:
+    def __init__(self, parameters: list[nn.Parameter], settings: TrainSettings, *, maximize: bool = False) -> None:
+        self.maximize = maximize
         self.parameters = [p for p in parameters if p.requires_grad]
         self.settings = settings
         self.momenta: dict[int, Tensor | None] = {}
@@ -261,7 +220,7 @@ class _Sgd:
             weight_decay=self.settings.weight_decay,
             dampening=0.0,
             nesterov=False,
-            maximize=False,
+            maximize=self.maximize,
         )
         self.momenta.update((i, momentum) for (i, _, _), momentum in zip(trained, momenta, strict=True))
 
@@ -275,7 +234,7 @@ def _adamw(parameters: list[nn.Parameter], settings: TrainSettings) -> _Optimize
 
 
 _OPTIMIZERS: dict[str, Callable[[list[nn.Parameter], TrainSettings], _Optimizer]] = {
-    "sgd": _Sgd,
+    "sgd": Sgd,
     "adam": _adam,
     "adamw": _adamw,
 }
