@@ -18,7 +18,7 @@ from puf_client.data.samples import Samples, batch, count, memory_told, stacked_
 from puf_client.tasks import Task
 from puf_common.errors import PufError, UsageError
 
-__all__ = ["Abandoned", "Batch", "Sgd", "TrainResult", "TrainSettings", "optimizer_of", "passes", "prepare", "train"]
+__all__ = ["Abandoned", "Batch", "Sgd", "TrainResult", "TrainSettings", "descent", "passes", "prepare", "train"]
 
 
 class Abandoned(Exception):
@@ -91,18 +91,26 @@ def train(
     Order of the samples, dropout and augmentation of epoch e (from 0) depend on `stream(e)` alone. `progress` is told
     batches done and batches in all.
     """
+    step = descent(model, settings, lambda now: task.loss(model(now.x), now.y), device)
+    return passes(dataset, settings, step, device=device, stream=stream, progress=progress, should_stop=should_stop)
+
+
+def descent(
+    model: nn.Module, settings: TrainSettings, loss_of: Callable[[Batch], Tensor], device: torch.device
+) -> Callable[[Batch], float]:
+    """The step that makes `loss_of` small by moving the model with the settings' optimizer."""
     model.to(device).train()
-    optimizer = optimizer_of(model, settings)
+    optimizer = _OPTIMIZERS[settings.optimizer](list(model.parameters()), settings)
 
     def step(now: Batch) -> float:
-        loss = task.loss(model(now.x), now.y)
+        loss = loss_of(now)
         value = now.finite(loss)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return value
 
-    return passes(dataset, settings, step, device=device, stream=stream, progress=progress, should_stop=should_stop)
+    return step
 
 
 @dataclass(frozen=True)
@@ -182,10 +190,6 @@ def _shuffled(samples: int, batch_size: int, total: int, stream: Callable[[int],
         np.random.seed(seed % 2**32)
         for begin in range(0, min(per_epoch, total - epoch * per_epoch) * batch_size, batch_size):
             yield order[begin : begin + batch_size]
-
-
-def optimizer_of(model: nn.Module, settings: TrainSettings) -> _Optimizer:
-    return _OPTIMIZERS[settings.optimizer](list(model.parameters()), settings)
 
 
 class _Optimizer(Protocol):
