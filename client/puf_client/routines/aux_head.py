@@ -116,6 +116,11 @@ def _fresh(head: nn.Linear, options: AuxHeadOptions, seed: int) -> nn.Linear:
     return auxiliary.requires_grad_()
 
 
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Values that are not finite are for the loss to tell of."""
+    return torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
 def _features(
     model: nn.Module,
     head: nn.Linear,
@@ -130,7 +135,7 @@ def _features(
     try:
         for output, y in outputs(model, dataset, device, 256, should_stop):
             require_classes("an auxiliary head", output, y)
-            if len(calls) != 1 or calls[0][0].ndim != 2 or not torch.equal(calls[0][1], output):
+            if len(calls) != 1 or calls[0][0].ndim != 2 or not _same(calls[0][1], output):
                 raise UsageError(
                     "FedAU needs a model that ends in one linear layer: what leaves the last one here is not the "
                     "model's output"

@@ -38,7 +38,9 @@ class CurvatureOptions:
     beta2: float = 0.999
     block: int = 3
     """b: neighbours that share one curvature. 1: none."""
-    eps: float = 1e-8
+    eps: float = 1e-4
+    """Bounds the step where every sample's gradient is small: the curvature is then smaller still. No value is published;
+    at the 1e-8 usual elsewhere such steps are so long that the digits are not learnt."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):

@@ -39,6 +39,8 @@ def mix_heads(head: NDArray[Any], auxiliary: Sequence[NDArray[Any]], alpha_aux: 
     """Heads weigh alike, whatever their targets' sizes. At 0 the head to the bit."""
     if not auxiliary:
         raise UsageError("there is no auxiliary head to mix in")
+    if alpha_aux == 0:  # a sum would lose the sign of -0.0
+        return head.astype(np.float64)
     mean = np.mean(auxiliary, axis=0, dtype=np.float64)
     mixed: NDArray[np.float64] = (1 - alpha_aux) * head.astype(np.float64) + alpha_aux * mean
     return mixed

@@ -39,7 +39,7 @@ AUTHORS_CODE = ModeOptions(lr_guide_target=0.1, lr_guide_retain=5e-4)
 
 
 def blend(model: NDArray[Any], degraded: NDArray[Any], keep: float) -> NDArray[np.float64]:
-    """lambda * M + (1 - lambda) * M_de; at 1 and 0 one of the two to the bit. Parameters only, never buffers."""
+    """lambda * M + (1 - lambda) * M_de; at 1 and 0 exactly one of the two. Parameters only, never buffers."""
     return keep * model.astype(np.float64) + (1 - keep) * degraded.astype(np.float64)
 
 

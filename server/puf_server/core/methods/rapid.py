@@ -21,7 +21,7 @@ class RapidOptions(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     beta1: float = Field(0.9, ge=0, lt=1, description="momentum of the gradient")
     beta2: float = Field(0.999, ge=0, lt=1, description="momentum of the squared curvature")
     block: int = Field(3, ge=1, description="neighbouring weights that share one curvature")
-    eps: float = Field(1e-8, gt=0, description="added to the curvature")
+    eps: float = Field(1e-4, gt=0, description="added to the curvature; not published, smaller is less stable")
 
     def routine(self) -> dict[str, float]:
         """The options of the client's routine `curvature`."""

@@ -18,7 +18,7 @@ def test_the_worked_blend() -> None:
 
 
 @given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=4, max_size=4))
-def test_a_whole_weight_leaves_one_model_to_the_bit(values: list[float]) -> None:
+def test_a_whole_weight_leaves_exactly_one_model(values: list[float]) -> None:
     a, b = np.array(values[:2], "f4"), np.array(values[2:], "f4")
     assert np.array_equal(blend(a, b, 1.0).astype("f4"), a)
     assert np.array_equal(blend(a, b, 0.0).astype("f4"), b)
