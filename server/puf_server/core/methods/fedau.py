@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from puf_common.errors import UsageError
-from puf_common.manifest import Manifest
 
-__all__ = ["FedauOptions", "head_of", "mix_heads"]
+__all__ = ["FedauOptions", "mix_heads"]
 
 
 class FedauOptions(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -44,14 +43,3 @@ def mix_heads(head: NDArray[Any], auxiliary: Sequence[NDArray[Any]], alpha_aux: 
     mean = np.mean(auxiliary, axis=0, dtype=np.float64)
     mixed: NDArray[np.float64] = (1 - alpha_aux) * head.astype(np.float64) + alpha_aux * mean
     return mixed
-
-
-def head_of(manifest: Manifest) -> tuple[str, ...]:
-    """Names of the last layer's tensors: the last matrix, and the bias that belongs to it."""
-    parameters = [t for t in manifest.tensors if t.role == "parameter"]
-    matrices = [t for t in parameters if len(t.shape) == 2 and t.name.rpartition(".")[2] == "weight"]
-    if not matrices:
-        raise UsageError("FedAU replaces a model's last linear layer, and this model has none")
-    weight = matrices[-1]
-    bias = weight.name.removesuffix("weight") + "bias"
-    return (weight.name, *(t.name for t in parameters if t.name == bias))

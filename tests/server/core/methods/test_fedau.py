@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from puf_client.routines import aux_head
 from puf_client.routines.inputs import options_from
-from puf_common import models
 from puf_common.errors import UsageError
-from puf_common.manifest import Manifest, TensorSpec
-from puf_server.core.methods.fedau import FedauOptions, head_of, mix_heads
+from puf_server.core.methods.fedau import FedauOptions, mix_heads
 
 HEAD, AUXILIARY = np.array([1, 2], "f4"), np.array([-1, 0], "f4")
 
@@ -48,26 +44,6 @@ def test_logits_are_linear_in_alpha(alpha: float) -> None:
     features = np.array([[0.5, -1.0], [2.0, 3.0]])
     logits = [features @ mix_heads(HEAD, [AUXILIARY], a) for a in (0.0, alpha, 1.0)]
     assert logits[1] == pytest.approx((1 - alpha) * logits[0] + alpha * logits[2])
-
-
-@pytest.mark.parametrize("name", models.built_in())
-def test_server_and_client_find_the_same_head(name: str) -> None:
-    model = models.build(name, {}, 1)
-    found = head_of(models.manifest_of(model))
-    assert found == aux_head.head_of(model)[0]
-    assert len(found) == 2
-    assert dict(model.named_parameters())[found[0]].shape[0] == model.eval()(_image(name)).shape[1]
-
-
-def _image(name: str) -> torch.Tensor:
-    return torch.zeros((1, 1, 8, 8) if name == "digits-cnn" else (1, 3, 32, 32))
-
-
-def test_a_head_without_bias_and_a_model_without_head() -> None:
-    plain = models.manifest_of(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2, bias=False)))
-    assert head_of(plain) == ("1.weight",)
-    with pytest.raises(UsageError, match="last linear layer, and this model has none"):
-        head_of(Manifest((TensorSpec("conv.weight", "f32", (2, 1, 3, 3)),)))
 
 
 def test_the_clients_routine_understands_the_methods_options() -> None:
