@@ -27,6 +27,7 @@ from tests.client.routines.points import (
     relabelled,
     segmenter,
     settings,
+    stream,
 )
 
 OPTIONS = AuxHeadOptions()
@@ -90,8 +91,10 @@ def test_labels_are_uniform_over_all_classes_and_new_in_every_epoch() -> None:
             return super().loss(output, target)
 
     aux_head(network(), points(20), Watching(), settings(epochs=3, batch_size=20), OPTIONS, **RUN)
-    assert len(seen) == 3
-    assert not torch.equal(seen[0], seen[1])
+    # In every epoch in another order, too.
+    told = [sorted(labels.tolist()) for labels in seen]
+    assert told == [sorted(random_labels(20, 3, stream(epoch)).tolist()) for epoch in range(3)]
+    assert told[0] != told[1] != told[2]
     drawn = Counter(random_labels(3000, 3, 7).tolist())
     assert sorted(drawn) == [0, 1, 2]
     assert all(900 < n < 1100 for n in drawn.values())
