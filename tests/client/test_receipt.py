@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.common.test_receipts import content
 
 from puf_client.cli import main
 from puf_client.statedir import StateDir
 from puf_common import receipts
 from puf_common.exits import Exit
 from puf_common.signing import SigningKey, fingerprint
+from tests.common.test_receipts import content
 
 KEY, OTHER = SigningKey.generate(), SigningKey.generate()
 

@@ -14,7 +14,7 @@ from puf_client.data.samples import Samples, batch, count, memory_told, stacked_
 from puf_client.routines.training import Abandoned
 from puf_client.tasks import Task
 
-__all__ = ["EvaluationSums", "PerSample", "evaluate", "per_sample"]
+__all__ = ["EvaluationSums", "PerSample", "evaluate", "outputs", "per_sample"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def evaluate(
 ) -> EvaluationSums:
     """Loss and score, summed over the samples."""
     losses, scores = 0.0, 0.0
-    for output, y in _outputs(model, dataset, device, batch_size, should_stop):
+    for output, y in outputs(model, dataset, device, batch_size, should_stop):
         losses += task.sample_losses(output, y).double().sum().item()
         scores += task.sample_scores(output, y).double().sum().item()
     return EvaluationSums(count(dataset), losses, scores)
@@ -63,14 +63,14 @@ def per_sample(
 ) -> PerSample:
     """Loss, score and confidence of every sample, for membership attacks."""
     columns: tuple[list[NDArray[np.float64]], ...] = ([], [], [])
-    for output, y in _outputs(model, dataset, device, batch_size, should_stop):
+    for output, y in outputs(model, dataset, device, batch_size, should_stop):
         for column, measure in zip(columns, (task.sample_losses, task.sample_scores, task.confidences), strict=True):
             column.append(measure(output, y).double().cpu().numpy())
     losses, scores, confidences = (np.concatenate([np.empty(0), *column]) for column in columns)
     return PerSample(losses, scores, confidences)
 
 
-def _outputs(
+def outputs(
     model: nn.Module, dataset: Samples, device: torch.device, batch_size: int, should_stop: Callable[[], bool] | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Output and target batch by batch, with the model in evaluation mode meanwhile."""

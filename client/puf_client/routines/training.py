@@ -19,7 +19,7 @@ from puf_client.data.samples import Samples, batch, count, memory_told, stacked_
 from puf_client.tasks import Task
 from puf_common.errors import PufError, UsageError
 
-__all__ = ["Abandoned", "Batch", "Sgd", "TrainResult", "TrainSettings", "optimizer_of", "passes", "prepare", "train"]
+__all__ = ["Abandoned", "Batch", "Sgd", "TrainResult", "TrainSettings", "descent", "passes", "prepare", "train"]
 
 
 class Abandoned(Exception):
@@ -100,17 +100,26 @@ def train(
     """
     model.to(device).train()
     forward = forward_of(model, settings, device)
-    optimizer = optimizer_of(model, settings)
+    step = descent(model, settings, lambda now: task.loss(forward(now.x), now.y), device)
+    return passes(dataset, settings, step, device=device, stream=stream, progress=progress, should_stop=should_stop)
+
+
+def descent(
+    model: nn.Module, settings: TrainSettings, loss_of: Callable[[Batch], Tensor], device: torch.device
+) -> Callable[[Batch], float]:
+    """The step that makes `loss_of` small by moving the model with the settings' optimizer."""
+    model.to(device).train()
+    optimizer = _OPTIMIZERS[settings.optimizer](list(model.parameters()), settings)
 
     def step(now: Batch) -> float:
-        loss = task.loss(forward(now.x), now.y)
+        loss = loss_of(now)
         value = now.finite(loss)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return value
 
-    return passes(dataset, settings, step, device=device, stream=stream, progress=progress, should_stop=should_stop)
+    return step
 
 
 @dataclass(frozen=True)
@@ -215,10 +224,6 @@ def forward_of(model: nn.Module, settings: TrainSettings, device: torch.device) 
 
 # Compiling takes a minute: once for a model, however many rounds.
 _COMPILED: WeakKeyDictionary[nn.Module, Callable[[Tensor], Any]] = WeakKeyDictionary()
-
-
-def optimizer_of(model: nn.Module, settings: TrainSettings) -> _Optimizer:
-    return _OPTIMIZERS[settings.optimizer](list(model.parameters()), settings)
 
 
 class _Optimizer(Protocol):

@@ -1,0 +1,177 @@
+"""PGA (Halimi et al. 2022): the target climbs its own loss, and stays close to a model that does without it.
+
+    w_ref = (w - p * w_u) / (1 - p)      what the others' average was in the round that made w
+    w <- P(w + lr * momentum(clip(g)))   with P the projection onto the ball of radius delta around w_ref
+
+w is the global model, w_u the target's own last local model, p its share of the samples in that round; p = 1 / N gives
+the published form for equal weights. Distances are L2 over all parameters at once, clipping too. Public versions mix
+distances with their squares and clip each tensor; here the radius is a parameter in plain L2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from puf_client.data.samples import Samples
+from puf_client.routines.training import Batch, Sgd, TrainResult, TrainSettings, passes
+from puf_client.tasks import Task
+from puf_common.errors import UsageError
+from puf_common.seeds import derive
+
+__all__ = ["AscentOptions", "ascend", "clip", "distance", "project", "radius_of", "reference"]
+
+
+@dataclass(frozen=True)
+class AscentOptions:
+    """Learning rate and epochs (published: 0.01 and at most 5) come with the settings."""
+
+    share: float
+    """p: the target's samples in the round that made the global model, over all samples in it."""
+    delta_l2: float = 0.0
+    """Radius of the ball. 0: a third of the mean distance from w_ref to random models."""
+    squared_radius: bool = False
+    """For a radius that is derived: sqrt(mean d^2 / 3) as in the method's public code, about 0.577 of the mean distance."""
+    random_models: int = 10
+    """How many the derived radius is taken from."""
+    clip: float = 5.0
+    """Largest norm of a gradient, over all parameters at once. 0: as it is."""
+    momentum: float = 0.9
+    stop_distance: float = 6.5
+    """Ends early when w is farther than this from w_u, in L2. Published: 9.0 for IID data, 6.5 otherwise, tuned between
+    2.2 and 10 for one network. 0: never."""
+    batch_size: int = 0
+    """0: the settings'. Published: 512 or 1024."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share < 1:
+            raise UsageError(
+                f"the target's share must be at least 0 and below 1, not {self.share:g}: without others there is no reference"
+            )
+        if self.random_models < 1 or self.batch_size < 0:
+            raise UsageError(
+                "ascent: random_models must be at least 1 and batch_size at least 0, "
+                f"not {self.random_models} and {self.batch_size}"
+            )
+        for name in ("delta_l2", "clip", "momentum", "stop_distance"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UsageError(f"ascent: {name} must be 0 or more, not {getattr(self, name):g}")
+
+
+def ascend(
+    model: nn.Module,
+    dataset: Samples,
+    task: Task,
+    settings: TrainSettings,
+    options: AscentOptions,
+    *,
+    last: nn.Module,
+    fresh: Callable[[int], nn.Module] | None = None,
+    device: torch.device,
+    stream: Callable[[int], int],
+    progress: Callable[[int, int], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> TrainResult:
+    """Moves the model from the global weights to the unlearned ones, in place.
+
+    `last` is this client's own model as it was at the end of the round that made the global one; `fresh` builds a
+    random model from a seed and is needed for a derived radius. Buffers stay the global model's: they are not
+    parameters, and the target's data must not enter by them.
+    """
+    model.to(device).train()
+    weights = list(model.parameters())
+    own = [p.detach().to(device) for p in last.parameters()]
+    centre = reference(weights, own, options.share)
+    radius = options.delta_l2 or radius_of(centre, _random_models(fresh, options, stream), options)
+    buffers = [(b, b.clone()) for b in model.buffers()]
+    settings = replace(
+        settings,
+        optimizer="sgd",
+        momentum=options.momentum,
+        weight_decay=0.0,
+        batch_size=options.batch_size or settings.batch_size,
+    )
+    optimizer = Sgd(weights, settings, maximize=True)
+    _set(weights, centre)
+
+    def step(now: Batch) -> float:
+        loss = task.loss(model(now.x), now.y)
+        value = now.finite(loss)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if options.clip:
+            gradients = [p.grad for p in weights if p.grad is not None]
+            _set(gradients, clip(gradients, options.clip))
+        optimizer.step()
+        # The momentum is left as it is: it is the gradient's, not the ball's.
+        _set(weights, project(weights, centre, radius))
+        return value
+
+    def far() -> bool:
+        return 0 < options.stop_distance < distance(weights, own)
+
+    result = passes(
+        dataset, settings, step, device=device, stream=stream, progress=progress, should_stop=should_stop, enough=far
+    )  # fmt: skip
+    _set([b for b, _ in buffers], [before for _, before in buffers])
+    return result
+
+
+@torch.no_grad()
+def reference(weights: Sequence[Tensor], own: Sequence[Tensor], share: float) -> list[Tensor]:
+    """The mean of the others: (1 - p) * w_ref + p * w_u = w."""
+    return [((w.double() - share * u.double()) / (1 - share)).to(w.dtype) for w, u in zip(weights, own, strict=True)]
+
+
+@torch.no_grad()
+def distance(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
+    """L2 over all tensors at once."""
+    return math.sqrt(sum((x.double() - y.double()).square().sum().item() for x, y in zip(a, b, strict=True)))
+
+
+@torch.no_grad()
+def clip(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
+    """g * min(1, limit / |g|)."""
+    norm = math.sqrt(sum(g.double().square().sum().item() for g in gradients))
+    return [g * (limit / norm) for g in gradients] if norm > limit else list(gradients)
+
+
+@torch.no_grad()
+def project(weights: Sequence[Tensor], centre: Sequence[Tensor], radius: float) -> list[Tensor]:
+    """The nearest point of the ball."""
+    away = distance(weights, centre)
+    if away <= radius:
+        return list(weights)
+    return [
+        (c.double() + (radius / away) * (w.double() - c.double())).to(w.dtype)
+        for w, c in zip(weights, centre, strict=True)
+    ]
+
+
+def radius_of(centre: Sequence[Tensor], random_models: Sequence[nn.Module], options: AscentOptions) -> float:
+    """delta from the distances d to models that know nothing: mean(d) / 3, or sqrt(mean(d^2) / 3)."""
+    distances = [
+        distance(centre, [p.to(c.device) for p, c in zip(m.parameters(), centre, strict=True)]) for m in random_models
+    ]
+    if options.squared_radius:
+        return math.sqrt(sum(d * d for d in distances) / len(distances) / 3)
+    return sum(distances) / len(distances) / 3
+
+
+def _random_models(
+    fresh: Callable[[int], nn.Module] | None, options: AscentOptions, stream: Callable[[int], int]
+) -> list[nn.Module]:
+    if fresh is None:
+        raise UsageError("the ball has no radius: set delta_l2, or name a way to build random models")
+    return [fresh(derive(stream(0), "random model", i)) for i in range(options.random_models)]
+
+
+@torch.no_grad()
+def _set(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for tensor, value in zip(tensors, values, strict=True):
+        if tensor is not value:
+            tensor.copy_(value)

@@ -1,0 +1,152 @@
+"""Rapid retraining (Liu et al. 2022): descent scaled by a diagonal curvature, the empirical Fisher information.
+
+    g = mean_i g_i        Gamma = mean_i g_i * g_i, then averaged over blocks of b neighbours in each tensor
+    m <- beta1 * m + (1 - beta1) * g        v <- beta2 * v + (1 - beta2) * Gamma^2
+    w <- w - lr * m_hat / (sqrt(v_hat) + eps)        m_hat = m / (1 - beta1^t), v_hat = v / (1 - beta2^t)
+
+The square of a batch's gradient is another quantity than the mean of the samples' squares, so every sample's own
+gradient is taken, all of a batch at once by `torch.func`. Moments begin at 0 in every piece of work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from puf_client.data.samples import Samples
+from puf_client.routines.training import Batch, TrainResult, TrainSettings, passes
+from puf_client.tasks import Task
+from puf_common.errors import UsageError
+
+__all__ = ["CurvatureOptions", "Moments", "block_mean", "descend_by_curvature", "gradient_and_fisher"]
+
+# A batch's gradients are taken in pieces of at most so many numbers.
+_NUMBERS = 1 << 26
+
+
+@dataclass(frozen=True)
+class CurvatureOptions:
+    """The learning rate (published: 0.001) and epochs come with the settings, whose optimizer is not used."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    block: int = 3
+    """b: neighbours that share one curvature. 1: none."""
+    eps: float = 1e-4
+    """Bounds the step where every sample's gradient is small: the curvature is then smaller still. No value is published;
+    at the 1e-8 usual elsewhere such steps are so long that the digits are not learnt."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise UsageError(f"curvature: betas must be at least 0 and below 1, not {self.beta1:g} and {self.beta2:g}")
+        if self.block < 1 or not 0 < self.eps < math.inf:
+            raise UsageError(f"curvature: block must be at least 1 and eps above 0, not {self.block} and {self.eps:g}")
+
+
+def descend_by_curvature(
+    model: nn.Module,
+    dataset: Samples,
+    task: Task,
+    settings: TrainSettings,
+    options: CurvatureOptions,
+    *,
+    device: torch.device,
+    stream: Callable[[int], int],
+    progress: Callable[[int, int], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> TrainResult:
+    """Trains the model in place."""
+    mixing = next((name for name, module in model.named_modules() if isinstance(module, _BatchNorm)), None)
+    if mixing is not None:
+        raise UsageError(
+            f"rapid retraining needs the gradient of every sample, and batch normalisation ({mixing}) mixes them: use "
+            "group or layer normalisation, or another method"
+        )
+    model.to(device).train()
+    moments = Moments(options, settings.lr)
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+    def step(now: Batch) -> float:
+        loss, gradients, fisher = gradient_and_fisher(model, task, trained, now.x, now.y)
+        value = now.finite(loss)
+        moments.step(trained, gradients, fisher)
+        return value
+
+    return passes(dataset, settings, step, device=device, stream=stream, progress=progress, should_stop=should_stop)
+
+
+def gradient_and_fisher(
+    model: nn.Module, task: Task, trained: Mapping[str, Tensor], x: Tensor, y: Tensor
+) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    """Mean loss, mean gradient, and mean of the samples' squared gradients."""
+
+    def loss_of(weights: dict[str, Tensor], one_x: Tensor, one_y: Tensor) -> Tensor:
+        output: Tensor = functional_call(model, weights, (one_x[None],))
+        return task.loss(output, one_y[None])
+
+    of_every_sample = vmap(grad_and_value(loss_of), in_dims=(None, 0, 0), randomness="different")
+    weights = {name: p.detach() for name, p in trained.items()}
+    loss = torch.zeros((), device=x.device)
+    gradients = {name: torch.zeros_like(p) for name, p in weights.items()}
+    fisher = {name: torch.zeros_like(p) for name, p in weights.items()}
+    at_once = max(1, _NUMBERS // max(1, sum(p.numel() for p in weights.values())))
+    for begin in range(0, len(x), at_once):
+        try:
+            found, losses = of_every_sample(weights, x[begin : begin + at_once], y[begin : begin + at_once])
+        except RuntimeError as error:
+            if "vmap" not in str(error):
+                raise
+            raise UsageError(
+                "rapid retraining needs the gradient of every sample, which torch cannot take of this model: "
+                f"{' '.join(str(error).split())}"
+            ) from error
+        loss += losses.detach().sum()
+        for name, each in found.items():
+            gradients[name] += each.sum(0)
+            fisher[name] += each.square().sum(0)
+    for sums in (gradients, fisher):
+        for total in sums.values():
+            total /= len(x)
+    return loss / len(x), gradients, fisher
+
+
+class Moments:
+    """m and v of every tensor, and the step that they give."""
+
+    def __init__(self, options: CurvatureOptions, lr: float) -> None:
+        self.options = options
+        self.lr = lr
+        self.t = 0
+        self.m: dict[str, Tensor] = {}
+        self.v: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def step(
+        self, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor], fisher: Mapping[str, Tensor]
+    ) -> None:
+        o = self.options
+        self.t += 1
+        for name, w in weights.items():
+            gamma = block_mean(fisher[name], o.block)
+            m = self.m.setdefault(name, torch.zeros_like(w, requires_grad=False))
+            v = self.v.setdefault(name, torch.zeros_like(w, requires_grad=False))
+            m.mul_(o.beta1).add_(gradients[name], alpha=1 - o.beta1)
+            v.mul_(o.beta2).addcmul_(gamma, gamma, value=1 - o.beta2)
+            root = (v / (1 - o.beta2**self.t)).sqrt_()
+            w.addcdiv_(m / (1 - o.beta1**self.t), root.add_(o.eps), value=-self.lr)
+
+
+def block_mean(values: Tensor, block: int) -> Tensor:
+    """Every number replaced by the mean of its block of neighbours; the last block of a tensor may be smaller."""
+    flat = values.flatten()
+    whole = len(flat) // block * block
+    parts = [flat[:whole].view(-1, block).mean(1).repeat_interleave(block)]
+    if whole < len(flat):
+        parts.append(flat[whole:].mean().expand(len(flat) - whole))
+    return torch.cat(parts).view_as(values)

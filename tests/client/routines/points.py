@@ -1,0 +1,87 @@
+"""Small data and models for the routines' tests, and what they share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from puf_client.routines import TrainSettings
+from puf_client.tasks import Classification
+from puf_common import models
+from puf_common.seeds import derive
+
+CPU = torch.device("cpu")
+TASK = Classification()
+
+
+def stream(epoch: int) -> int:
+    return derive(1, "train", epoch)
+
+
+RUN: dict[str, Any] = {"device": CPU, "stream": stream}
+
+
+def settings(lr: float = 0.1, **more: Any) -> TrainSettings:
+    return TrainSettings(**{"lr": lr, "batch_size": 6, **more})
+
+
+def points(samples: int = 20, seed: int = 1) -> TensorDataset:
+    x = torch.randn(samples, 3, generator=torch.Generator().manual_seed(seed))
+    return TensorDataset(x, (x.sum(1) > 0).long() + (x[:, 0] > 1).long())
+
+
+def relabelled(dataset: TensorDataset) -> TensorDataset:
+    x, y = dataset.tensors
+    return TensorDataset(x, (y + 1) % 3)
+
+
+def network(seed: int = 1) -> nn.Module:
+    """Three classes. Dropout and a buffer are there to be gone wrong with."""
+    return models.build_with(
+        lambda options: nn.Sequential(nn.Linear(3, 8), nn.GroupNorm(2, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)),
+        {},
+        seed,
+    )
+
+
+def pixels(samples: int = 6) -> TensorDataset:
+    x = torch.randn(samples, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+    return TensorDataset(x, (x[:, 0] > 0).long())
+
+
+def segmenter() -> nn.Module:
+    return models.build_with(lambda options: nn.Conv2d(1, 2, 3, padding=1), {}, 1)
+
+
+def payload(model: nn.Module) -> bytes:
+    return bytes(models.payload_of(model, models.manifest_of(model)))
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+class Vector(nn.Module):
+    """Two numbers and nothing else; its output is their products with x."""
+
+    def __init__(self, *values: float) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(values, dtype=torch.float32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.w
+
+
+class Linear(Classification):
+    """The output's sum as loss: its gradient in `Vector` is the batch's mean x."""
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return output.sum(1).mean()
+
+
+def gradients_of(*each: tuple[float, float]) -> TensorDataset:
+    """Samples with these gradients under `Vector` and `Linear`."""
+    return TensorDataset(torch.tensor(each), torch.zeros(len(each), dtype=torch.int64))

@@ -1,0 +1,50 @@
+"""Heads in the worked numbers of FedAU, and where a model's head is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from puf_client.routines import aux_head
+from puf_client.routines.inputs import options_from
+from puf_common.errors import UsageError
+from puf_server.core.methods.fedau import FedauOptions, mix_heads
+
+HEAD, AUXILIARY = np.array([1, 2], "f4"), np.array([-1, 0], "f4")
+
+
+@pytest.mark.parametrize(
+    ("alpha", "expected"), [(0.9, (-0.8, 0.2)), (0.96, (-0.92, 0.08)), (0.04, (0.92, 1.92)), (0.0, (1, 2))]
+)
+def test_one_target(alpha: float, expected: tuple[float, float]) -> None:
+    assert mix_heads(HEAD, [AUXILIARY], alpha) == pytest.approx(expected)
+
+
+def test_two_targets_weigh_alike() -> None:
+    assert mix_heads(HEAD, [AUXILIARY, np.array([3, -4], "f4")], 0.9) == pytest.approx([1.0, -1.6])
+    with pytest.raises(UsageError, match="no auxiliary head"):
+        mix_heads(HEAD, [], 0.9)
+
+
+def test_most_of_the_weight_is_the_auxiliary_heads() -> None:
+    assert FedauOptions().alpha_aux == 0.96
+    assert mix_heads(HEAD, [AUXILIARY], FedauOptions().alpha_aux) == pytest.approx([-0.92, 0.08])
+
+
+@given(values=st.lists(st.floats(-1e6, 1e6, width=32), min_size=4, max_size=4))
+def test_without_weight_the_head_stays_to_the_bit(values: list[float]) -> None:
+    head, auxiliary = np.array(values[:2], "f4"), np.array(values[2:], "f4")
+    assert mix_heads(head, [auxiliary], 0.0).astype("f4").tobytes() == head.tobytes()
+
+
+@given(alpha=st.floats(0, 1))
+def test_logits_are_linear_in_alpha(alpha: float) -> None:
+    features = np.array([[0.5, -1.0], [2.0, 3.0]])
+    logits = [features @ mix_heads(HEAD, [AUXILIARY], a) for a in (0.0, alpha, 1.0)]
+    assert logits[1] == pytest.approx((1 - alpha) * logits[0] + alpha * logits[2])
+
+
+def test_the_clients_routine_understands_the_methods_options() -> None:
+    assert options_from(aux_head.AuxHeadOptions, FedauOptions().routine()) == aux_head.AuxHeadOptions()
