@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -336,3 +337,8 @@ def test_an_update_for_a_step_is_checked_like_any_other() -> None:
         rounds.expected_slot(f.state, "b", membership=1, number=4, attempt=1, part=Part.MAIN)
     with pytest.raises(NotNow):
         tickets.withdraw(f.state, "b", next(iter(f.state.tickets)), f.now)
+
+
+def test_the_guide_shows_the_generated_table() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "methods.md").read_text()
+    assert table.markdown() in guide
