@@ -172,6 +172,9 @@ def _done(r: Mapping[str, Any]) -> list[tuple[str, str]]:
             else "what the client had sent",
         )
     )
+    kept = r.get("deleted_history", {}).get("records", 0)
+    if kept:
+        rows.append(("Deleted, too", _text(f"{_counted(kept, 'record')} that the method had kept about this client")))
     left = _exports(r["exports"])
     left += [
         f"a backup with {_counted(len(b['versions']), 'such model')} was made on {_day(b['at'])}" for b in r["backups"]
