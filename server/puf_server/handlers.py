@@ -10,7 +10,8 @@ import secrets
 from collections.abc import Generator
 from dataclasses import replace
 
-from puf_common.errors import Forgotten, InvalidUpdate, Mismatch, Unavailable, UsageError
+from puf_common.compact import Expander
+from puf_common.errors import Corrupted, Forgotten, InvalidUpdate, Mismatch, Unavailable, UsageError
 from puf_common.manifest import MODEL
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
@@ -59,6 +60,7 @@ class Handlers:
             method=c.forgetting.method,
             fallback=c.forgetting.fallback,
             remembers=history.words(c.forgetting),
+            update_encoding=translate.encoding(c.plan.update_encoding),
         )
 
     def lease_shard(self, name: str, request: fed.LeaseShardRequest) -> fed.LeaseShardReply:
@@ -318,12 +320,26 @@ class PendingUpload:
             applied_scale=header.applied_scale,
         )
         bounds.processed(header.samples_processed, self._slot)
+        wanted = handlers.config.plan.update_encoding
+        if header.encoding != translate.encoding(wanted):
+            raise InvalidUpdate(f"updates of this federation travel as {wanted}, this one does not", expected=wanted)
         layout = outputs(self._engine.manifest, self._slot.outputs)
         self._upload = Upload(self._engine.store, layout, header.byte_length, header.digest)
+        self._expander = None if wanted == "full" else Expander(layout, wanted)
+        self._on_wire = self._expanded = 0
 
     def write(self, chunk: ts.Chunk | Piece) -> None:
-        self._upload.write(chunk)
         self._handlers.bytes_received += len(chunk.data)
+        if self._expander is None:
+            self._upload.write(chunk)
+        else:
+            if chunk.offset != self._on_wire:
+                raise Corrupted(f"a chunk starts at byte {chunk.offset}, expected was byte {self._on_wire}")
+            data = self._expander.feed(chunk.data)
+            if data:
+                self._upload.write(Piece(self._expanded, data))
+            self._expanded += len(data)
+        self._on_wire += len(chunk.data)
 
     def finish(self) -> fed.SubmitUpdateReply:
         """Puts the update on disk, then books it; only then it counts."""
@@ -337,6 +353,7 @@ class PendingUpload:
                 digest=digest,
                 samples=header.samples,
                 nbytes=header.byte_length,
+                wire_nbytes=self._on_wire,
                 train_loss=bounds.train_loss(header.train_loss),
                 samples_processed=header.samples_processed,
                 at=now,

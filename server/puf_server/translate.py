@@ -10,6 +10,7 @@ from puf_common.evidence import Attack
 from puf_common.manifest import Manifest
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
+from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.core import bounds, recovery, roster, schedule
 from puf_server.core import work as core_work
@@ -55,6 +56,10 @@ def position(state: State) -> fed.Position:
 
 def recipe(config: FederationConfig) -> fed.Recipe:
     return fed.Recipe(**config.recipe.model_dump(), fingerprint=config.recipe_fingerprint())
+
+
+def encoding(name: str) -> ts.Encoding:
+    return {"full": ts.ENCODING_UNSPECIFIED, "f16": ts.ENCODING_F16, "bf16": ts.ENCODING_BF16}[name]
 
 
 def policy(config: FederationConfig) -> fed.ForgettingPolicy:

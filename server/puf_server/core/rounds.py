@@ -262,7 +262,7 @@ def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: 
         contributions=len(current.received),
         opened_at=current.opened_at,
         committed_at=now,
-        nbytes_up=sum(u.nbytes for u in updates),
+        nbytes_up=sum(u.wire_nbytes or u.nbytes for u in updates),
         nbytes_down=state.nbytes_down,
         samples_processed=sum(u.samples_processed for u in updates),
         train_loss=sum(loss * n for loss, n in losses) / weight if weight else None,

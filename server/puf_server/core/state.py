@@ -149,11 +149,14 @@ class Received:
 
     digest: str
     samples: int
+    # On disk.
     nbytes: int
     # None where the client could not tell.
     train_loss: float | None
     samples_processed: int
     at: float
+    # As it travelled, where that is not as it lies on disk; 0 from servers that knew no difference.
+    wire_nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
