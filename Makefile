@@ -32,7 +32,7 @@ check: $(VENV)/.ready  ## Lint, type-check and run the fast tests only
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -m "not e2e"
 
-torture: $(VENV)/.ready  ## Kill server and clients at every failpoint and 200 random moments; nothing may be lost
+torture: $(VENV)/.ready  ## 10,000 simulated histories, kills at every failpoint and at 200 random moments; nothing may be lost
 	$(BIN)/python -m tests.torture
 
 quality: $(VENV)/.ready  ## Measure forgetting on the demo's setting over several targets

@@ -16,6 +16,7 @@ from puf_client.names import check_name
 from puf_client.patience import Attempts, Line
 from puf_common.errors import Corrupted, InvalidUpdate
 from puf_common.frames import chunk_frame, chunk_of
+from puf_common.logging import get_logger
 from puf_common.rpc import IDENTITY_KEY, TOKEN_KEY, channel_options, error_from
 from puf_common.tls import ClientTls
 from puf_common.v1 import federation_pb2 as pb
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 __all__ = ["ENDED", "GrpcTransport", "Transport"]
+
+log = get_logger("puf_client.connection")
+
+_DAMAGED_ATTEMPTS = 3
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -172,7 +177,7 @@ class GrpcTransport:
         return self._once(self._stub.Leave, request, seconds=5.0)
 
     def fetch_model(self, version: int) -> tuple[pb.ModelHeader, Payload]:
-        return self._patiently(lambda: self._download(pb.FetchModelRequest(version=version)))
+        return self._intact(lambda: self._download(pb.FetchModelRequest(version=version)))
 
     def submit_update(self, header: pb.UpdateHeader, payload: Payload) -> pb.SubmitUpdateReply:
         def attempt() -> pb.SubmitUpdateReply:
@@ -180,7 +185,7 @@ class GrpcTransport:
             frames = self._frames(header, payload)
             return self._submit(frames, timeout=self._transfer_seconds, metadata=self._metadata)
 
-        return self._patiently(attempt)
+        return self._intact(attempt)
 
     def report_evaluation(self, request: pb.ReportEvaluationRequest) -> pb.ReportEvaluationReply:
         return self._unary(self._stub.ReportEvaluation, request)
@@ -289,6 +294,18 @@ class GrpcTransport:
         for piece in pieces(payload, self._chunk_bytes):
             self.bytes_sent += len(piece.data)
             yield chunk_frame(piece.offset, piece.data)
+
+    def _intact(self, attempt: Callable[[], Reply]) -> Reply:
+        """A stream that arrived damaged is sent again, whole. What is damaged every time is damaged where it lies."""
+        for left in reversed(range(_DAMAGED_ATTEMPTS)):
+            try:
+                return self._patiently(attempt)
+            except Corrupted as error:
+                if not left:
+                    raise
+                log.warning("arrived damaged; trying again", reason=error.message)
+                Attempts(self._line).pause()
+        raise AssertionError
 
     def _patiently(self, attempt: Callable[[], Reply]) -> Reply:
         attempts = Attempts(self._line)

@@ -32,6 +32,12 @@ class ServeSettings(BaseModel):
     client_ca: Path | None = Field(
         None, description="authority whose certificates let clients in; without it, clients need a token each"
     )
+    receipts: Path | None = Field(
+        None,
+        description="after a restore: directory with receipts (*.json) handed out since the backup was made",
+        json_schema_extra={"metavar": "DIR"},
+    )
+    no_receipts: bool = Field(False, description="after a restore: nothing was forgotten since the backup; audited")
     insecure: bool = Field(False, description="serve without TLS: everybody is who they say they are")
     metrics: str = Field(
         "",
@@ -72,4 +78,7 @@ def run(settings: ServeSettings) -> None:
         for address in (listeners.federation, listeners.operator):
             if not is_loopback(address):
                 log.warning("open to the network without TLS", address=address)
+    from puf_server.backup import answer_for_receipts
+
+    answer_for_receipts(settings.state, settings.receipts, waived=settings.no_receipts)
     serve(settings.state, listeners, settings.announce, tls=tls)

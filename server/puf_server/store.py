@@ -202,6 +202,18 @@ class Store:
             raise
         return store
 
+    def await_receipts(self, wanted: bool) -> None:
+        """Remembers that this state comes from a backup and that nobody has said yet what was forgotten since."""
+        with self.db:
+            if wanted:
+                self._put("awaits_receipts", "yes")
+            else:
+                self.db.execute("DELETE FROM meta WHERE key = 'awaits_receipts'")
+
+    @property
+    def awaits_receipts(self) -> bool:
+        return self._meta("awaits_receipts") is not None
+
     def _signing_key(self) -> SigningKey:
         """The key that this federation has always had; made here for a directory from before there were receipts."""
         path = self.directory / KEY_FILE
