@@ -5,7 +5,6 @@ torch takes seconds to import; whatever can fail before it is needed fails first
 
 from __future__ import annotations
 
-import math
 import signal
 import threading
 import time
@@ -191,8 +190,6 @@ class Worker:
     def _evaluate(self, work: EvaluateTask) -> None:
         self._display.say(f"measuring model {work.version}")
         sums = summed(self._learner.look_at_holdout(work.payload))
-        if not math.isfinite(sums.loss_sum):
-            raise PufError(f"model {work.version} gives a loss of {sums.loss_sum} on the hold-out data")
         training = None
         if work.training_side and len(mine := self.current()):
             training = summed(self._learner.look_at_samples(work.payload, mine))
@@ -201,7 +198,7 @@ class Worker:
             sums.loss_sum,
             sums.score_sum,
             confidences=sums.confidences,
-            training=training if training is not None and math.isfinite(training.loss_sum) else None,
+            training=training,
         )
         log.info(
             "measured",

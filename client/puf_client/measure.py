@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from puf_common.errors import UsageError
 from puf_common.evidence import Attack, Verdict, histogram, judge, song, yeom
 from puf_common.v1 import federation_pb2 as pb
@@ -13,7 +15,10 @@ from puf_common.v1 import tickets_pb2 as tk
 if TYPE_CHECKING:
     from puf_client.routines import PerSample
 
-__all__ = ["Measured", "Seen", "measured", "summed"]
+__all__ = ["WORST_LOSS", "Measured", "Seen", "measured", "summed"]
+
+# What a single sample's loss counts at most.
+WORST_LOSS = 1e6
 
 
 @dataclass(frozen=True)
@@ -59,12 +64,17 @@ class Measured:
 
 
 def summed(samples: PerSample) -> tk.EvaluationSums:
-    """Sums and binned confidences: all that leaves a client of what it measured."""
+    """Sums and binned confidences: all that leaves a client of what it measured.
+
+    A model that was driven far away may give losses that are no number. They are the worst there is, not a reason to say
+    nothing: whoever waits for the measurement would wait for ever.
+    """
+    losses = np.minimum(np.nan_to_num(samples.losses, nan=WORST_LOSS, posinf=WORST_LOSS), WORST_LOSS)
     return tk.EvaluationSums(
-        samples=len(samples.losses),
-        loss_sum=float(samples.losses.sum()),
-        score_sum=float(samples.scores.sum()),
-        confidences=histogram(samples.confidences),
+        samples=len(losses),
+        loss_sum=float(losses.sum()),
+        score_sum=float(np.nan_to_num(samples.scores).sum()),
+        confidences=histogram(np.nan_to_num(samples.confidences)),
     )
 
 

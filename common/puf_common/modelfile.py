@@ -62,6 +62,8 @@ def save(path: Path, manifest: Manifest, payload: Bytes | Iterable[Bytes], metad
     The payload, in manifest order, may be an iterable of chunks of any size: no more than one of them is held.
     """
     path = Path(path)
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no directory {path.parent}; make it first")
     header = write_header(manifest, metadata)
     chunks = [payload] if isinstance(payload, bytes | bytearray | memoryview) else payload
     expected, written = manifest.nbytes(MODEL), 0

@@ -1,4 +1,4 @@
-"""Code of a user's own: data, a model and a test set for finding blobs in noisy images.
+"""Code of a user's own: data, a model, a task and a test set for finding blobs in noisy images.
 
 Every clinic's scanner has its own brightness and contrast; every patient has a few images. All of it is drawn from
 the context's seed, so this file is all there is to download.
@@ -70,6 +70,37 @@ def _patient(seed: int, name: str, scanner: tuple[float, float]) -> tuple[Tensor
         images[i, 0] = brightness + contrast * (mask + texture)
         masks[i] = mask
     return torch.from_numpy(images), torch.from_numpy(masks)
+
+
+class FindBlobs:
+    """What is learnt, and what is measured of an image: a blob's pixels are rare, so missing one costs more.
+
+    Output is (batch, 1, rows, columns) of logits, target (batch, rows, columns) of 0 and 1.
+    """
+
+    missed = 2.0
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return self.sample_losses(output, target).mean()
+
+    def sample_losses(self, output: Tensor, target: Tensor) -> Tensor:
+        weight = torch.full((1,), self.missed, device=output.device)
+        truth = target.to(output.dtype)
+        per_pixel = functional.binary_cross_entropy_with_logits(
+            output[:, 0], truth, pos_weight=weight, reduction="none"
+        )
+        return per_pixel.flatten(1).mean(1)
+
+    def sample_scores(self, output: Tensor, target: Tensor) -> Tensor:
+        """Intersection over union; 1 where rightly nothing was found."""
+        found, truth = (output[:, 0] > 0).flatten(1), target.bool().flatten(1)
+        union = (found | truth).sum(1)
+        return torch.where(union > 0, (found & truth).sum(1) / union.clamp(min=1), 1.0)
+
+    def confidences(self, output: Tensor, target: Tensor) -> Tensor:
+        """The probability of the truth, averaged over the pixels; membership attacks look at it."""
+        probability = output[:, 0].sigmoid()
+        return torch.where(target.bool(), probability, 1 - probability).flatten(1).mean(1)
 
 
 def build_model(options: Mapping[str, str]) -> nn.Module:

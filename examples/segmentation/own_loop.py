@@ -13,17 +13,16 @@ import argparse
 import sys
 
 import torch
-from blobs import build_model, load  # type: ignore[import-not-found]
+from blobs import FindBlobs, build_model, load  # type: ignore[import-not-found]
 from torch import nn
 from torch.utils.data import DataLoader
 
 import puf_client
 from puf_client import DataContext
-from puf_client.tasks import Segmentation
 from puf_client.work import EvaluateTask, TrainTask
 from puf_common.v1.federation_pb2 import LeaveOrder
 
-TASK = Segmentation()
+TASK = FindBlobs()
 
 
 def main() -> int:
@@ -68,7 +67,7 @@ def train(model: nn.Module, samples: object, work: TrainTask) -> None:
                 return
             loss = TASK.loss(model(x), y)
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             seen, total = seen + len(x), total + loss.item() * len(x)
     work.submit(model, train_loss=total / seen, samples_processed=seen)
@@ -85,7 +84,7 @@ def measure(model: nn.Module, samples: object, work: EvaluateTask) -> None:
         losses += TASK.sample_losses(output, y).sum().item()
         scores += TASK.sample_scores(output, y).sum().item()
     work.report(count, losses, scores)
-    print(f"model {work.version}: Dice {scores / count:.3f}", flush=True)
+    print(f"model {work.version}: IoU {scores / count:.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -70,8 +70,15 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _quality(arguments: argparse.Namespace) -> int:
+    from puf_common.errors import UsageError
     from puf_lab.quality import run_quality
+    from puf_lab.setting import DEMO
 
+    targets = arguments.targets
+    if len(set(targets)) != len(targets) or not all(0 <= t < DEMO.clients for t in targets) or len(targets) < 3:
+        raise UsageError(
+            f"--targets must be at least three different numbers from 0 to {DEMO.clients - 1}: one proves nothing"
+        )
     return run_quality(arguments.out, arguments.targets)
 
 

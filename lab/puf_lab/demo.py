@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from puf_common.errors import PufError
+from puf_common.errors import PufError, UsageError
 from puf_common.modelfile import read_payload
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
@@ -30,6 +30,8 @@ from puf_lab.tables import Measured, Stage, markdown, rich_table, verdict
 __all__ = ["run_demo"]
 
 _PHASE_SECONDS = 600.0
+# Says that a folder is a demo's and may be deleted by the next one.
+_MARK = ".puf-demo"
 
 
 @dataclass
@@ -92,8 +94,7 @@ class Watch:
 def run_demo(out: Path, *, target: int = 3, mode: str = "regular", setting: Setting = DEMO) -> int:
     console = Console(highlight=False)
     started = time.monotonic()
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
+    _make_room(out)
     console.print(
         f"{setting.clients} clients learn to read noisy digits for {setting.rounds} rounds; "
         f"then {client_name(target)} asks to be forgotten (PUF-{mode.capitalize()}).\n"
@@ -110,6 +111,15 @@ def run_demo(out: Path, *, target: int = 3, mode: str = "regular", setting: Sett
     _report(out, story, console)
     _prove(out, console)
     return 0
+
+
+def _make_room(out: Path) -> None:
+    """An empty folder; what is deleted for it is an earlier demo and nothing else."""
+    if out.exists() and any(out.iterdir()) and not (out / _MARK).exists():
+        raise UsageError(f"{out} holds something that is not a demo's: choose another --out, or empty it yourself")
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    (out / _MARK).touch()
 
 
 def _federation(out: Path, setting: Setting, target: int, mode: str, story: Story, watch: Watch) -> str:
@@ -132,7 +142,7 @@ def _federation(out: Path, setting: Setting, target: int, mode: str, story: Stor
         assert isinstance(server, ServerProcess)
         with watch.phase(f"{client_name(target)} asks to be forgotten", None) as show:
             command = unlearn_command(setting, server, clients, target, "--mode", mode)
-            leaving = stack.enter_context(Process(command, logs / "unlearn.log"))
+            leaving = stack.enter_context(Process(command, logs / "unlearn.log", env={"COLUMNS": "120"}))
             _follow(server, leaving, crew, show)
         ticket = server.control.tickets()[0]
         _export_all(server, out / "models")

@@ -20,6 +20,8 @@ __all__ = ["add_certs", "add_operator_access", "add_tokens", "operator_control"]
 
 _AUTHORITY_DAYS = 3650
 _LEAF_DAYS = 365
+# A command typed right after `puf-server serve &` finds the server still starting.
+_PATIENCE = 5.0
 
 
 def add_certs(parser: Parser) -> None:
@@ -115,9 +117,9 @@ def operator_control(arguments: argparse.Namespace, default: str) -> Control:
         from puf_common.tls import ClientTls
 
         tls = ClientTls.load(arguments.tls_ca, arguments.tls_cert, arguments.tls_key, arguments.tls_server_name)
-        return Control(target or default, tls)
+        return Control(target or default, tls, patience=_PATIENCE)
     state = arguments.state or os.environ.get("PUF_STATE")
-    return Control.of_state(Path(state), target) if state else Control(target or default)
+    return Control.of_state(Path(state), target) if state else Control(target or default, patience=_PATIENCE)
 
 
 def _add_state(command: Parser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -22,13 +23,16 @@ __all__ = ["Control"]
 
 _DEADLINE = 20.0
 _EXPORT_DEADLINE = 3600.0
+_PAUSE = 0.1
 R = TypeVar("R")
 
 
 class Control:
     """Speaks to a running server's operator port. Failures are PufErrors."""
 
-    def __init__(self, target: str, tls: ClientTls | None = None) -> None:
+    def __init__(self, target: str, tls: ClientTls | None = None, *, patience: float = 0.0) -> None:
+        """`patience`: seconds within which a server that is just starting is waited for."""
+        self._give_up_at = time.monotonic() + patience
         self._target = target
         self._tls = tls
         options = channel_options(target)
@@ -52,10 +56,13 @@ class Control:
         self._channel.close()
 
     def _call(self, method: Callable[..., R], request: Any) -> R:
-        try:
-            return method(request, timeout=_DEADLINE)
-        except grpc.RpcError as error:
-            raise self._failed(error) from None
+        while True:
+            try:
+                return method(request, timeout=_DEADLINE)
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() >= self._give_up_at:
+                    raise self._failed(error) from None
+                time.sleep(_PAUSE)
 
     def _failed(self, error: grpc.RpcError) -> PufError:
         why = refusal(error.details() or "", self._target, tls=self._tls is not None)

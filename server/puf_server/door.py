@@ -103,6 +103,9 @@ def secure_doors(directory: Path, tls: ServerTls) -> tuple[Door, Door, OperatorA
 
 def bind(server: aio.Server, door: Door, address: str) -> int:
     """The port that the server listens on from now on."""
+    host, separator, port_text = address.rpartition(":")
+    if not separator or not host or not port_text.isdecimal() or int(port_text) > 65535:
+        raise UsageError(f"cannot listen on {address!r}: give HOST:PORT with a port from 0 to 65535")
     try:
         if door.credentials is None:
             port = server.add_insecure_port(address)

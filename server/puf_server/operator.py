@@ -153,11 +153,8 @@ class OperatorService(rpc.OperatorServicer):
 
     def _exportable(self, request: op.ExportModelRequest) -> ModelVersion:
         state = self._engine.state
-        if request.HasField("version"):
-            model = versions.readable(state, request.version)
-        else:
-            ready = [m for m in state.models.values() if m.status is ModelStatus.READY]
-            model = max(ready, key=lambda m: m.version)
+        named = request.version if request.HasField("version") else None
+        model = versions.newest_ready(state) if named is None else versions.readable(state, named)
         if model.status is not ModelStatus.READY and not request.allow_unready:
             raise NotNow(
                 f"model {model.version} is {model.status}, not ready; export it anyway with --unready",

@@ -109,9 +109,14 @@ def _print(head: Sequence[str], rows: Sequence[Sequence[Any]], empty: str) -> No
         Console().print(empty)
         return
     table = Table(*head)
+    # Names and ids are there to be copied; everything else may fold.
+    table.columns[0].no_wrap = True
+    table.columns[0].overflow = "ignore"
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    # Where nobody watches nothing has to fit a screen.
+    console.print(table) if console.is_terminal else Console(width=1000).print(table)
 
 
 def _scored(reply: op.StatusReply) -> str:

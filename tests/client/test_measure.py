@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from puf_client.measure import Measured, Seen, measured, summed
+from puf_client.measure import WORST_LOSS, Measured, Seen, measured, summed
 from puf_client.routines import PerSample
 from puf_common.evidence import BINS, Verdict
 from puf_common.v1 import tickets_pb2 as tk
@@ -24,6 +24,12 @@ def test_only_sums_and_counts_leave_the_client() -> None:
     sums = summed(samples([0.5, 1.5], [0.97, 0.01]))
     assert (sums.samples, sums.loss_sum, sums.score_sum) == (2, 2.0, 1.0)
     assert {i: n for i, n in enumerate(sums.confidences) if n} == {0: 1, 19: 1}
+
+
+def test_a_model_that_gives_no_numbers_is_the_worst_not_silence() -> None:
+    sums = summed(samples([0.5, np.inf, np.nan], [0.97, 0.01, np.nan]))
+    assert (sums.samples, sums.loss_sum) == (3, 0.5 + 2 * WORST_LOSS)
+    assert sum(sums.confidences) == 3
 
 
 def test_both_attacks_are_run_on_the_clients_own_data() -> None:

@@ -18,7 +18,6 @@ from puf_common.manifest import MODEL, UPDATE, Manifest
 from puf_common.seeds import derive
 
 CPU = torch.device("cpu")
-TASK = task_named("segmentation")
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +52,7 @@ def test_clinics_differ_and_repeat_themselves() -> None:
 
 
 def test_a_few_rounds_find_the_blobs() -> None:
+    task = task_named("blobs:FindBlobs")
     clinics = [data.load_data("blobs:load", DataContext(shard, 4)) for shard in range(4)]
     model = models.build_any("blobs:build_model", {}, 1)
     manifest = models.manifest_of(model)
@@ -60,7 +60,7 @@ def test_a_few_rounds_find_the_blobs() -> None:
     assert {t.name for t in manifest.tensors if t.role == "buffer"} >= {"up.1.running_mean", "up.1.num_batches_tracked"}
     test = data.test_set("blobs:load", DataContext())
     everything = torch.ones(len(test), 1, 24, 24)  # type: ignore[arg-type]
-    trivial = TASK.sample_scores(everything, torch.stack([y for _, y in test])).mean().item()  # type: ignore[attr-defined]
+    trivial = task.sample_scores(everything, torch.stack([y for _, y in test])).mean().item()  # type: ignore[attr-defined]
     settings = TrainSettings(lr=0.1, momentum=0.9, batch_size=8)
     base = models.payload_of(model, manifest)
     for number in range(1, 7):
@@ -68,11 +68,24 @@ def test_a_few_rounds_find_the_blobs() -> None:
         for shard, clinic in enumerate(clinics):
             models.load_payload(model, manifest, base)
             stream = [derive(1, number, shard, epoch) for epoch in range(1)].__getitem__
-            train(model, clinic.train, TASK, settings, device=CPU, stream=stream)
+            train(model, clinic.train, task, settings, device=CPU, stream=stream)
             updates.append(models.update_of(model, manifest, base))
         base = _folded(manifest, base, updates)
     models.load_payload(model, manifest, base)
-    sums = evaluate(model, test, TASK, device=CPU)
+    sums = evaluate(model, test, task, device=CPU)
     assert trivial < 0.3
     assert sums.score_sum / sums.samples > 0.7
     assert manifest.views(base, MODEL)["up.1.num_batches_tracked"] == 6 * 5
+
+
+def test_the_task_measures_every_image_for_itself() -> None:
+    task = task_named("blobs:FindBlobs")
+    target = torch.tensor([[[1, 0], [0, 0]], [[0, 0], [0, 0]]])
+    right, wrong = (
+        torch.where(target.bool(), sign, -sign)[:, None].float() for sign in (torch.tensor(5.0), torch.tensor(-5.0))
+    )
+    assert task.sample_scores(right, target).tolist() == [1.0, 1.0]
+    assert task.sample_scores(wrong, target).tolist() == [0.0, 0.0]
+    assert (task.sample_losses(right, target) < task.sample_losses(wrong, target)).all()
+    assert (task.confidences(right, target) > 0.99).all()
+    assert torch.allclose(task.loss(right, target), task.sample_losses(right, target).mean())

@@ -69,6 +69,8 @@ def _check(done: Finished, code: Exit, says: str) -> None:
         ("puf-server tickts", Exit.USAGE, "did you mean tickets?"),
         ("puf-client run --name a --data digits --shard 4/4", Exit.USAGE, "I from 0 to N-1"),
         ("puf-server init --state {tmp}/s --recipe-lr -1", Exit.USAGE, "--recipe-lr must be greater than 0"),
+        ("puf-lab quality --targets 99,1,2", Exit.USAGE, "three different numbers from 0 to 9"),
+        ("puf-lab demo --out {tmp}/mine", Exit.USAGE, "something that is not a demo's"),
         # A missing file.
         ("puf-client run --config {tmp}/none.toml", Exit.USAGE, "none.toml: No such file"),
         ("puf-server serve --config {tmp}/none.toml", Exit.USAGE, "none.toml: No such file"),
@@ -83,8 +85,11 @@ def _check(done: Finished, code: Exit, says: str) -> None:
     ],
 )
 def test_one_line_that_says_what_to_do(line: str, code: Exit, says: str, refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("the only copy")
     refused(line.format(tmp=tmp_path).split(), code, says)
     assert not (tmp_path / "s").exists()
+    assert (tmp_path / "mine" / "thesis.txt").exists()
 
 
 @pytest.mark.parametrize(
@@ -111,6 +116,12 @@ def test_a_port_in_use(flag: str, served: Federation, trained: Path, refused: Re
     words = [word for pair in ports.items() for word in pair]
     serve = ["puf-server", "serve", "--insecure", "--state", str(trained / "server"), *words]
     refused(serve, Exit.USAGE, f"cannot listen on {served.server.address}: the port is in use")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "nowhere", ":x"])
+def test_an_address_that_is_none(address: str, trained: Path, refused: Refused) -> None:
+    where = ["--state", str(trained / "server"), "--listen", address, "--operator", "127.0.0.1:0"]
+    refused(["puf-server", "serve", "--insecure", *where], Exit.USAGE, "a port from 0 to 65535")
 
 
 def test_a_federation_that_is_served_already(served: Federation, refused: Refused) -> None:

@@ -3,81 +3,25 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
-import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.e2e.federation import SECONDS, Finished, command, environment
+from tests.e2e.federation import SECONDS
+from tests.e2e.pasting import Terminal, commands
 
 from puf_common.exits import Exit
 from puf_common.manifest import MODEL
 from puf_common.modelfile import read_manifest, read_payload
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
-from puf_lab.processes import Process, program, wait_until
-from puf_server.control import Control
 
 pytestmark = pytest.mark.e2e
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "segmentation"
-# What a person leaves running in a terminal of its own.
-LASTING = ("puf-server serve", "puf-client run", "python own_loop.py")
-
-
-def _commands(text: str) -> list[str]:
-    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-    return [line for block in blocks for line in block.splitlines() if line]
-
-
-class Terminal:
-    """Does what a reader of the README would, with ports and a home that disturb nobody."""
-
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
-        self.directory = directory
-        self._stack = stack
-        self._ports = [_free_port(), _free_port()]
-        server, operator = (f"127.0.0.1:{port}" for port in self._ports)
-        self.env = environment(
-            directory / "home", PUF_LISTEN=server, PUF_SERVER=server, PUF_OPERATOR=operator, PUF_LOG_FORMAT="json"
-        )
-        self.control = Control(operator)
-        self.running: dict[str, Process] = {}
-
-    def paste(self, line: str) -> Finished | None:
-        """Runs one line of the README; what lasts is left running."""
-        if line.startswith(LASTING):
-            words = shlex.split(line)
-            if words[0] == "python":
-                # Not one of ours, so that it has to be told where the server is.
-                words += ["--server", self.env["PUF_SERVER"]]
-            name = re.sub(r"\W+", "-", " ".join(words[:4]))
-            env = [f"{key}={value}" for key, value in self.env.items()]
-            process = Process(["/usr/bin/env", *env, program(words[0]), *words[1:]], self._log(name), self.directory)
-            self.running[line] = self._stack.enter_context(process)
-            return None
-        if line.startswith("echo "):
-            subprocess.run(line, shell=True, check=True, cwd=self.directory, timeout=SECONDS)
-            return None
-        return command(shlex.split(line), env=self.env, cwd=self.directory)
-
-    def wait_for(self, state: fed.Phase) -> None:
-        wait_until(lambda: self.control.status().position.phase == state, SECONDS, *self.running.values())
-
-    def _log(self, name: str) -> Path:
-        return self.directory / "logs" / f"{name}.log"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture
@@ -88,7 +32,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 def test_every_command_of_the_readme_works(terminal: Terminal) -> None:
-    pasted = _commands((EXAMPLE / "README.md").read_text())
+    pasted = commands((EXAMPLE / "README.md").read_text())
     assert {"puf-server init", "puf-server serve", "puf-client run", "python own_loop.py"} <= {
         " ".join(line.split()[:2]) for line in pasted
     }
@@ -113,11 +57,11 @@ def test_every_command_of_the_readme_works(terminal: Terminal) -> None:
         return next(text for line, text in told.items() if line.startswith(prefix))
 
     assert "everything is in order" in told_by("puf-client check")
-    assert re.search(r"score|Dice|hold-out", told_by("puf-server status"))
+    assert re.search(r"score|hold-out", told_by("puf-server status"))
     assert "4 samples of clinic-1 were forgotten in round 7" in told_by("puf-client unlearn")
     assert "clinic-2 was forgotten" in told_by("puf-client --unlearn")
     assert "clinic-2" in told_by("puf-server tickets")
-    assert "Dice" in own
+    assert "IoU" in own
     for name in ("model", "recovered"):
         _check_model(terminal.directory / f"{name}.safetensors")
 
@@ -129,7 +73,7 @@ def _check(terminal: Terminal) -> None:
     assert {patient.state, clinic.state} == {tk.TICKET_STATE_COMPLETED}
     assert patient.request.scope == tk.SCOPE_SAMPLES
     assert (patient.request.forget_samples, patient.request.retain_samples) == (4, 32)
-    # Mean Dice on the clinics' hold-outs before the first request; a model that marks everything has less than 0.3.
+    # Mean score on the clinics' hold-outs before the first request; a model that marks everything has less than 0.3.
     assert patient.score_before.accuracy > 0.5
     assert patient.score_before.clients == 2
     assert clinic.score_recovered.samples == 2 * 12

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from puf_common.errors import Forgotten, NotFound
+from puf_common.errors import Forgotten, NotFound, NotNow
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import Member, MemberStatus, ModelStatus, ModelVersion, State
 
-__all__ = ["collect", "delete_withdrawn", "may_fetch", "readable", "withdraw"]
+__all__ = ["collect", "delete_withdrawn", "may_fetch", "newest_ready", "readable", "withdraw"]
 
 _DAY = 86400.0
 
@@ -21,6 +21,18 @@ def readable(state: State, version: int) -> ModelVersion:
     if model.status is ModelStatus.DELETED:
         raise NotFound(f"model {version} was deleted", version=version)
     return model
+
+
+def newest_ready(state: State) -> ModelVersion:
+    """What is exported unless a version is named. During recovery that is nothing: what was ready before is withdrawn."""
+    newest = max((m for m in state.models.values() if m.status is ModelStatus.READY), key=lambda m: m.version)
+    if newest.version == 0 < state.version:
+        raise NotNow(
+            f"no trained model is ready: model {state.version} is {state.models[state.version].status}; wait until recovery "
+            "is over, or name a version (0 is the initial model)",
+            version=state.version,
+        )
+    return newest
 
 
 def may_fetch(state: State, config: FederationConfig, member: Member, version: int, now: float) -> ModelVersion:

@@ -1,0 +1,72 @@
+"""Commands of a document, typed one after the other as its reader would."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import socket
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.e2e.federation import SECONDS, Finished, command, environment
+
+from puf_common.v1 import federation_pb2 as fed
+from puf_lab.processes import Process, program, wait_until
+from puf_server.control import Control
+
+__all__ = ["Terminal", "commands"]
+
+# What a person leaves running in a terminal of its own.
+LASTING = ("puf-server serve", "puf-client run", "python own_loop.py")
+
+
+def commands(text: str) -> list[str]:
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line]
+
+
+class Terminal:
+    """Does what a reader of the README would, with ports and a home that disturb nobody."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self.directory = directory
+        self._stack = stack
+        self._ports = [_free_port(), _free_port()]
+        server, operator = (f"127.0.0.1:{port}" for port in self._ports)
+        self.env = environment(
+            directory / "home", PUF_LISTEN=server, PUF_SERVER=server, PUF_OPERATOR=operator, PUF_LOG_FORMAT="json"
+        )
+        self.control = Control(operator)
+        self.running: dict[str, Process] = {}
+
+    def paste(self, line: str) -> Finished | None:
+        """Runs one line of the README; what lasts is left running."""
+        line = line.partition("#")[0].strip()
+        if line.endswith("&") or line.startswith(LASTING):
+            words = shlex.split(line.removesuffix("&"))
+            if words[0] == "python":
+                # Not one of ours, so that it has to be told where the server is.
+                words += ["--server", self.env["PUF_SERVER"]]
+            name = re.sub(r"\W+", "-", " ".join(words[:4]))
+            env = [f"{key}={value}" for key, value in self.env.items()]
+            process = Process(["/usr/bin/env", *env, program(words[0]), *words[1:]], self._log(name), self.directory)
+            self.running[line] = self._stack.enter_context(process)
+            return None
+        if line.startswith("echo "):
+            subprocess.run(line, shell=True, check=True, cwd=self.directory, timeout=SECONDS)
+            return None
+        return command(shlex.split(line), env=self.env, cwd=self.directory)
+
+    def wait_for(self, state: fed.Phase) -> None:
+        wait_until(lambda: self.control.status().position.phase == state, SECONDS, *self.running.values())
+
+    def _log(self, name: str) -> Path:
+        return self.directory / "logs" / f"{name}.log"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,45 @@
+"""The front door: its own federation, pasted line by line without a pause, and figures that somebody measured."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.e2e.federation import SECONDS
+from tests.e2e.pasting import Terminal, commands
+
+from puf_common.exits import Exit
+from puf_common.modelfile import read_manifest
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+@pytest.mark.e2e
+def test_a_federation_of_your_own(tmp_path: Path) -> None:
+    section = re.search(r"## A federation of your own\n(.*?)\n## ", README, re.DOTALL)
+    assert section is not None
+    pasted = [line for line in commands(section[1]) if not line.startswith("source ")]
+    assert {"puf-server init", "puf-server serve", "puf-client fleet", "puf-client --unlearn"} <= {
+        " ".join(line.split()[:2]) for line in pasted
+    }
+    with ExitStack() as stack:
+        terminal = Terminal(tmp_path, stack)
+        told = {}
+        for line in pasted:
+            done = terminal.paste(line)
+            if done is not None:
+                assert done.code == Exit.OK, f"{line}\n{done.out}{done.err}"
+                told[" ".join(line.split()[:2])] = done.out
+        for process in terminal.running.values():
+            assert process.wait(SECONDS) in (Exit.OK, Exit.FORGOTTEN)
+    assert "client-1 was forgotten" in told["puf-client --unlearn"]
+    assert read_manifest(tmp_path / "model.safetensors")[0].parameters > 10_000
+
+
+def test_every_picture_is_there_and_no_figure_is_still_to_come() -> None:
+    root = Path(__file__).parents[2]
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", README):
+        assert (root / target).exists(), target
+    assert not re.findall(r"^[A-Z]+_[A-Z]+\b|\b(?:TODO|TBD|FIXME)\b", README, re.MULTILINE)
