@@ -33,8 +33,8 @@ def built_in() -> tuple[str, ...]:
 def build(name: str, options: Mapping[str, str], seed: int) -> nn.Module:
     """A built-in network on the CPU. Its initial weights are a function of name, options and seed alone.
 
-    `digits-cnn` takes 1x8x8 images, `resnet8-gn` and `resnet18-gn` CIFAR-sized ones; the option `classes` sets the
-    number of classes, `channels` (the ResNets only) that of input channels.
+    `digits-cnn` takes 1x8x8 images, `cifar-cnn`, `resnet8-gn` and `resnet18-gn` CIFAR-sized ones; the option `classes` sets the
+    number of classes, `channels` (not of the first) that of input channels.
     """
     if name not in _NETWORKS:
         raise UsageError(
@@ -107,6 +107,24 @@ def _digits_cnn(classes: int) -> nn.Module:
     )
 
 
+def _cifar_cnn(classes: int, channels: int) -> nn.Module:
+    """556,900 parameters at 100 classes, and some ten times faster than the smallest ResNet: learns small subsets by heart."""
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3, stride=2, padding=1),
+        nn.GroupNorm(8, 32),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, stride=2, padding=1),
+        nn.GroupNorm(8, 64),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64 * 8 * 8, 128),
+        nn.ReLU(),
+        nn.Linear(128, classes),
+    )
+
+
 def _resnet(layers: tuple[int, ...], widths: tuple[int, ...], classes: int, channels: int) -> nn.Module:
     """timm's ResNet for small images: 3x3 stem with stride 1, no pooling behind it, GroupNorm with 2 groups."""
     from timm.models.resnet import BasicBlock, ResNet
@@ -151,6 +169,7 @@ def _resnet18(classes: int, channels: int) -> nn.Module:
 
 # Every built-in network: how it is made and the options it takes, with their defaults.
 _NETWORKS: dict[str, tuple[Callable[..., nn.Module], dict[str, int]]] = {
+    "cifar-cnn": (_cifar_cnn, {"classes": 10, "channels": 3}),
     "digits-cnn": (_digits_cnn, {"classes": 10}),
     "resnet8-gn": (_resnet8, {"classes": 10, "channels": 3}),
     "resnet18-gn": (_resnet18, {"classes": 100, "channels": 3}),
