@@ -167,7 +167,7 @@ class Worker:
             self._display.count(done, total)
 
         started = time.monotonic()
-        result = self._learner.train(work, indices, progress)
+        result = self._learner.run(work, indices, progress)
         self._display.say(f"sending the update of {doing}")
         taken = work.submit(
             self._learner.model,

@@ -25,7 +25,7 @@ from puf_common.models import build_any, built_in, load_payload, manifest_of
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.wire import Payload
 
-__all__ = ["Learner", "context_of", "prepare", "settings_of"]
+__all__ = ["ROUTINES", "Learner", "Routine", "context_of", "prepare", "settings_of"]
 
 _BUILT_IN_TASKS = ("classification", "segmentation")
 
@@ -84,6 +84,17 @@ class Learner:
     recipe: pb.Recipe
     plugin_version: str
 
+    def run(
+        self, work: TrainTask, indices: NDArray[np.intp], progress: Callable[[int, int], None] | None = None
+    ) -> TrainResult:
+        """Runs the routine that the work names, looked up among those that are known here."""
+        routine = ROUTINES.get(work.routine)
+        if routine is None:
+            raise UsageError(
+                f"this client does not know the routine {work.routine!r}, only {', '.join(ROUTINES)}: use a newer version"
+            )
+        return routine(self, work, indices, progress)
+
     def train(
         self,
         work: TrainTask,
@@ -129,6 +140,12 @@ class Learner:
         if self.data.holdout is None:
             raise UsageError("this client has no hold-out data")
         return routines.resident(self.data.holdout, self.choice.device)
+
+
+Routine = Callable[[Learner, TrainTask, NDArray[np.intp], Callable[[int, int], None] | None], TrainResult]
+
+# What a server may ask for, by the names of the contract.
+ROUTINES: dict[str, Routine] = {"train": Learner.train}
 
 
 def settings_of(recipe: pb.Recipe, lr: float, epochs: float) -> TrainSettings:

@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, TypeVar
 
 from puf_client.connection import GrpcTransport, Transport
-from puf_client.work import EvaluateTask, Flag, Trained, TrainTask, Work
+from puf_client.work import EvaluateTask, Flag, Trained, TrainTask, Work, restricted
 from puf_common.errors import (
     Conflict,
     Corrupted,
@@ -294,6 +294,7 @@ class Session:
             deliver=self._deliver,
             refuse=self._decline,
             abandoned=Flag(),
+            aux_payload=self.fetch(work.aux_version) if work.HasField("aux_version") else None,
         )
         self.activity = f"training round {work.key.round}"
         return self._current
@@ -312,7 +313,7 @@ class Session:
         payload = trained.payload
         if scale != 1.0:
             payload = bytearray(payload)
-            scale_update(self.manifest, payload, scale)
+            scale_update(restricted(self.manifest, work.outputs), payload, scale)
         header = pb.UpdateHeader(
             key=work.key,
             base_version=work.base_version,

@@ -27,7 +27,7 @@ from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2
 from puf_common.wire import Payload
 
-__all__ = ["EvaluateTask", "Flag", "Part", "TrainTask", "Trained", "Work", "update_payload"]
+__all__ = ["EvaluateTask", "Flag", "Part", "TrainTask", "Trained", "Work", "cut", "restricted", "update_payload"]
 
 Part = Literal["main", "retain", "forget"]
 PARTS: Mapping[int, Part] = {pb.PART_MAIN: "main", pb.PART_RETAIN: "retain", pb.PART_FORGET: "forget"}
@@ -73,6 +73,8 @@ class TrainTask:
     refuse: Callable[[pb.TrainWork, str], None]
     # Set when the server no longer wants this: stop early and go on to the next work.
     abandoned: Flag = field(default_factory=Flag)
+    # Bytes of a second model, for routines that need one.
+    aux_payload: memoryview | None = None
 
     @property
     def round(self) -> int:
@@ -86,6 +88,21 @@ class TrainTask:
     def part(self) -> Part:
         """Which samples: "main" all current ones, "retain" what a request leaves, "forget" what it names."""
         return PARTS[self.work.key.part]
+
+    @property
+    def routine(self) -> str:
+        """What to run: "train" is ordinary descent; a loop of one's own that knows no other declines the rest."""
+        return self.work.routine or "train"
+
+    @property
+    def options(self) -> Mapping[str, float]:
+        """Numbers of the routine."""
+        return self.work.options
+
+    @property
+    def layout(self) -> Manifest:
+        """The tensors that come back: all of them, or those that the server named."""
+        return restricted(self.manifest, self.work.outputs)
 
     @property
     def base_version(self) -> int:
@@ -130,7 +147,7 @@ class TrainTask:
 
     def stream(self, epoch: int) -> int:
         """Seed of one epoch's random choices; the same for every attempt, in any process."""
-        return derive(self.recipe.seed, "train", self.round, self.client, self.part, epoch)
+        return derive(self.recipe.seed, "train", self.work.stream_round or self.round, self.client, self.part, epoch)
 
     def submit(
         self,
@@ -151,7 +168,7 @@ class TrainTask:
                 expected=self.samples,
                 stated=stated,
             )
-        payload = update_payload(self.manifest, self.payload, result)
+        payload = cut(self.manifest, update_payload(self.manifest, self.payload, result), self.layout)
         return self.deliver(self.work, Trained(payload, stated, train_loss, samples_processed))
 
     def decline(self, reason: str) -> None:
@@ -229,6 +246,30 @@ def update_payload(manifest: Manifest, base: Payload, result: HasStateDict | Map
         else:
             np.copyto(target, new, casting="same_kind")
     return _finite(manifest, payload)
+
+
+def restricted(manifest: Manifest, names: Sequence[str]) -> Manifest:
+    """The manifest of these tensors alone, in the model's order; all of them where none is named."""
+    if not names:
+        return manifest
+    _require_known(manifest, names)
+    return Manifest(tuple(t for t in manifest.tensors if t.name in set(names)))
+
+
+def _require_known(manifest: Manifest, names: Sequence[str]) -> None:
+    unknown = sorted(set(names) - {t.name for t in manifest.tensors})
+    if unknown:
+        raise InvalidUpdate(f"the server asks for tensor {unknown[0]}, which the model lacks", tensor=unknown[0])
+
+
+def cut(manifest: Manifest, payload: bytearray, layout: Manifest) -> bytearray:
+    """The part of an update that comes back."""
+    if layout is manifest:
+        return payload
+    wanted = {t.name for t in layout.tensors}
+    return bytearray().join(
+        payload[s.offset : s.offset + s.nbytes] for s in manifest.slots(UPDATE) if s.spec.name in wanted
+    )
 
 
 def _require_names(manifest: Manifest, arrays: Mapping[str, Any]) -> None:

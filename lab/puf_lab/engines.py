@@ -30,7 +30,7 @@ class Federation(Protocol):
         self,
         targets: Collection[int],
         *,
-        mode: str,
+        mode: str | None = ...,
         kappa: float | None = ...,
         eta_u: float | None = ...,
         epochs: int = ...,

@@ -113,6 +113,11 @@ class Experiment(_Part):
         return tuple(dict.fromkeys([*needed, *wanted]))
 
     @property
+    def remembers(self) -> tuple[str, ...]:
+        """Methods for which the original must keep history."""
+        return tuple(sorted({v.remembers for v in self.variants} - {""}))
+
+    @property
     def unit(self) -> str:
         return "Dice" if self.task == "segmentation" else "accuracy"
 
@@ -120,6 +125,7 @@ class Experiment(_Part):
         """The federation that is trained, for one seed."""
         policy = {
             **self.forgetting,
+            "also_remember": self.remembers,
             # Recovery is driven round by round, because it stops by the retrained model's accuracy.
             "max_recovery_rounds": 0,
             "blind_recovery_rounds": 0,

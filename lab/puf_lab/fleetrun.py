@@ -87,13 +87,13 @@ class ProcessFederation:
         self,
         targets: Collection[int],
         *,
-        mode: str,
+        mode: str | None = None,
         kappa: float | None = None,
         eta_u: float | None = None,
         epochs: int = 0,
         samples: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
-        flags = ["--mode", mode]
+        flags = ["--mode", mode] if mode else []
         for flag, value in (("--kappa", kappa), ("--eta-u", eta_u), ("--unlearn-epochs", epochs or None)):
             flags += [flag, str(value)] if value is not None else []
         # As an operator would: without the pause the first to ask would have a round of its own.

@@ -92,6 +92,8 @@ class Job:
             "recipe": {**whole["recipe"], "seed": self.seed},
             **{name: whole[name] for name in ("data", "task", "rounds", "participation")},
         }
+        if self.kind != "retrain":
+            facts["remembers"] = e.remembers
         if self.kind != "original":
             facts |= {"targets": self.targets, "samples": whole["samples"]}
         if self.kind not in ("original", "retrain"):

@@ -28,7 +28,7 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_common.wire import Payload, chunks
 from puf_lab.setting import Setting, Spent, client_name
-from puf_server.core.config import FederationConfig
+from puf_server.core.config import FederationConfig, Forgetting
 from puf_server.core.state import State
 from puf_server.core.state import Ticket as TicketRecord
 from puf_server.engine import Engine
@@ -170,14 +170,17 @@ class LocalFederation:
         self,
         targets: Collection[int],
         *,
-        mode: str,
+        mode: str | None = None,
         kappa: float | None = None,
         eta_u: float | None = None,
         epochs: int = 0,
         samples: Mapping[int, Sequence[str]] | None = None,
         progress: Callable[[State], None] = lambda state: None,
     ) -> list[TicketRecord]:
-        """Lets clients ask together to be forgotten, wholly or with some samples, and runs until the tickets are completed."""
+        """Lets clients ask together to be forgotten, wholly or with some samples, and runs until the tickets are completed.
+
+        By the federation's method; mode, kappa, eta_u and epochs are PUF's, and None and 0 leave them to its policy.
+        """
         strength = tk.Strength(epochs=epochs)
         if kappa is not None:
             strength.kappa = kappa
@@ -190,7 +193,7 @@ class LocalFederation:
             request = tk.UnlearningRequest(
                 request_key=f"whole-{shard}",
                 scope=tk.SCOPE_CLIENT,
-                mode="MODE_SPECIAL" if mode == "special" else "MODE_REGULAR",
+                mode=f"MODE_{(mode or 'unspecified').upper()}",
                 strength=strength,
             )
             transport = LocalTransport(self.handlers, client_name(shard))
@@ -216,12 +219,15 @@ class LocalFederation:
         directory: Path,
         *,
         without: Collection[int] = (),
-        without_samples: Mapping[int, Sequence[str]] | None = None,
-        forgetting: Mapping[str, Any] | None = None,
+        forgetting: Forgetting | None = None,
     ) -> LocalFederation:
-        """The same federation once more, as it is now: for another way to go on from here."""
-        copy_state(self.directory, directory, forgetting or {})
-        return LocalFederation(self.setting, directory, without=without, without_samples=without_samples)
+        """The same federation once more, as it is now: for another way to go on from here.
+
+        `forgetting` is its policy from then on; a method that needs history works where this federation kept it
+        (`also_remember`). Clients do not notice: the policy is no part of the recipe.
+        """
+        copy_state(self.directory, directory, forgetting.model_dump(mode="json") if forgetting else {})
+        return LocalFederation(self.setting, directory, without=without)
 
     def spent(self) -> Spent:
         """What its committed rounds have cost so far."""

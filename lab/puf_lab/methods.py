@@ -11,7 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from puf_common import plugins
 from puf_common.errors import UsageError
+from puf_server.core.methods import known, register
+from puf_server.core.methods.base import Memory
+from puf_server.core.methods.base import Method as ServerMethod
 
 __all__ = ["METHODS", "Method", "Variant"]
 
@@ -24,7 +28,7 @@ class Method:
 
     label: str
     kind: Kind = "forget"
-    mode: str = "regular"
+    mode: str | None = None
     policy: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -33,7 +37,7 @@ METHODS: dict[str, Method] = {
     "retrain": Method("Retrain", "retrain"),
     "natural": Method("Natural", "natural"),
     "puf-special": Method("PUF-Special", mode="special"),
-    "puf-regular": Method("PUF-Regular"),
+    "puf-regular": Method("PUF-Regular", mode="regular"),
     "not": Method("NoT", policy={"method": "not"}),
     "federaser": Method("FedEraser", policy={"method": "federaser"}),
     "pga": Method("PGA", policy={"method": "pga"}),
@@ -77,6 +81,28 @@ class Variant:
         return METHODS.get(self.name) or Method(self.name.rpartition(":")[2], policy={"method": self.name})
 
     @property
+    def remembers(self) -> str:
+        """The server's name of a method that needs history of the rounds before, so that these are kept; else empty."""
+        name = self._server_name()
+        return name if name and known()[name].memory != Memory() else ""
+
+    def _server_name(self) -> str:
+        """The server's own name of the method; one of the user's own is made known to it here, in this process."""
+        name = str(self.method.policy.get("method", ""))
+        if ":" in name:
+            found = plugins.load(name)
+            if not (isinstance(found, type) and issubclass(found, ServerMethod)):
+                raise UsageError(f"{name} must be a class derived from puf_server.core.methods.base.Method")
+            try:
+                register(found)
+            except ValueError as error:
+                raise UsageError(f"{name}: {error}") from None
+            return found.name
+        if name and name not in known():
+            raise UsageError(f"the server has no method {name!r}; it has {', '.join(known())}")
+        return name
+
+    @property
     def is_puf(self) -> bool:
         return self.method.kind == "forget" and not self.method.policy
 
@@ -92,7 +118,7 @@ class Variant:
 
     def policy(self) -> dict[str, Any]:
         """What changes in the federation's way of forgetting."""
-        policy = dict(self.method.policy)
+        policy = {**self.method.policy, "method": self._server_name()} if self.method.policy else {}
         own = dict(self.options) if not self.is_puf else {}
         return {**policy, "method_options": own} if own else policy
 

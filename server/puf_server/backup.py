@@ -1,7 +1,7 @@
 """`puf-server backup | restore`: a federation in one file.
 
-    state.db, federation.json, signing-key.pem, tokens.json, revoked.json, models/..., and last backup.json, which lists
-    them with their digests
+    state.db, federation.json, signing-key.pem, tokens.json, revoked.json, models/..., history/..., and last
+    backup.json, which lists them with their digests
 
 A backup may be made while the server serves. It holds no updates: the round under way is asked for again after a
 restore. It does hold models, also of clients that ask to be forgotten later. A backup is therefore noted in the audit
@@ -22,18 +22,20 @@ import sqlite3
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from pydantic import TypeAdapter
+
 from puf_common.errors import Corrupted, PufError, Unavailable, UsageError
 from puf_server.core import chain, reopen
-from puf_server.core.state import State
+from puf_server.core.state import Remembered, State
 from puf_server.engine import read_own
 from puf_server.files import sync_directory
-from puf_server.store import KEY_FILE, Store, append_audit, audit_head, audit_lines
+from puf_server.store import KEY_FILE, Store, append_audit, audit_head, audit_lines, history_name
 
 __all__ = ["Backup", "Restored", "backup", "restore"]
 
@@ -42,6 +44,7 @@ _LIST = "backup.json"
 _REQUIRED = frozenset({"federation.json", "state.db", KEY_FILE})
 _OPTIONAL = ("tokens.json", "revoked.json")
 _MODEL = re.compile(r"models/v\d{6,}-[0-9a-f]{16}\.safetensors")
+_HISTORY = re.compile(r"history/\d{8,}\.[A-Za-z0-9._-]+-[0-9a-f]{16}")
 _ATTEMPTS = 10
 
 
@@ -75,9 +78,9 @@ def backup(directory: Path, out: Path, now: float | None = None) -> Backup:
             for _ in range(_ATTEMPTS):
                 with ExitStack() as stack:
                     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=out.parent, prefix=".puf-")))
-                    head, versions = _snapshot(db, folder / "state.db")
+                    head, versions, history = _snapshot(db, folder / "state.db")
                     try:
-                        files = _opened(directory, folder, versions, stack)
+                        files = _opened(directory, folder, (*versions.values(), *history), stack)
                     except FileNotFoundError:
                         # A model was deleted since the snapshot: take a newer one.
                         continue
@@ -134,24 +137,28 @@ def restore(source: Path, directory: Path, receipts: Path | None = None, now: fl
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _snapshot(db: sqlite3.Connection, path: Path) -> tuple[chain.Head, dict[int, str]]:
-    """A copy of the database by SQLite's own means; its audit head and the files of the models it names."""
+def _snapshot(db: sqlite3.Connection, path: Path) -> tuple[chain.Head, dict[int, str], list[str]]:
+    """A copy of the database by SQLite's own means; its audit head and the files of models and history it names."""
     with closing(sqlite3.connect(path)) as copy:
         db.backup(copy)
         copy.execute("PRAGMA journal_mode = DELETE")
         models = [json.loads(body) for (body,) in copy.execute("SELECT body FROM models")]
         head = audit_head(copy)
+        kept = copy.execute("SELECT name FROM sqlite_master WHERE name = 'history'").fetchone() is not None
+        bodies = [body for (body,) in copy.execute("SELECT body FROM history")] if kept else []
     names = {m["version"]: f"models/v{m['version']:06d}-{m['digest'][:16]}.safetensors" for m in models}
-    return head, {m["version"]: names[m["version"]] for m in models if m["status"] != "deleted"}
+    records = [TypeAdapter(Remembered).validate_json(body) for body in bodies]
+    history = [f"history/{history_name(r)}" for r in records if r.digest]
+    return head, {m["version"]: names[m["version"]] for m in models if m["status"] != "deleted"}, history
 
 
-def _opened(directory: Path, folder: Path, versions: dict[int, str], stack: ExitStack) -> dict[str, IO[bytes]]:
+def _opened(directory: Path, folder: Path, names: Sequence[str], stack: ExitStack) -> dict[str, IO[bytes]]:
     """Everything that goes into the backup, opened at once: what is open can be read to its end, deleted or not."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if len(versions) + 100 > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, len(versions) + 200), hard))
+    if len(names) + 100 > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, len(names) + 200), hard))
     paths = {"state.db": folder / "state.db"}
-    paths |= {name: directory / name for name in ("federation.json", KEY_FILE, *versions.values())}
+    paths |= {name: directory / name for name in ("federation.json", KEY_FILE, *names)}
     paths |= {name: directory / name for name in _OPTIONAL if (directory / name).exists()}
     return {name: stack.enter_context(path.open("rb")) for name, path in paths.items()}
 
@@ -222,12 +229,14 @@ def _extract(source: Path, work: Path) -> dict[str, Any]:
         with tarfile.open(source, "r:") as tar:
             for entry in tar:
                 body = tar.extractfile(entry) if entry.isreg() else None
-                known = entry.name in _REQUIRED or entry.name in (*_OPTIONAL, _LIST) or _MODEL.fullmatch(entry.name)
+                known = entry.name in _REQUIRED or entry.name in (*_OPTIONAL, _LIST)
+                known = known or bool(_MODEL.fullmatch(entry.name) or _HISTORY.fullmatch(entry.name))
                 if body is None or not known or entry.name in found:
                     raise Corrupted(f"{source} holds {entry.name!r}, which is no part of a backup")
                 if entry.name == _LIST:
                     made = json.loads(body.read())
                 else:
+                    (work / entry.name).parent.mkdir(mode=0o700, exist_ok=True)
                     found[entry.name] = _copy(body, work / entry.name)
         listed, _, _ = dict(made["files"]), float(made["made_at"]), int(made["line"])
     except FileNotFoundError:

@@ -19,16 +19,21 @@ from puf_common.logging import get_logger
 from puf_common.modelfile import write_header
 from puf_common.receipts import Receipt
 from puf_common.signing import fingerprint
-from puf_server.aggregate import Contribution, NotFinite, fold
-from puf_server.core import receipt, reopen, rounds, schedule, tickets
-from puf_server.core.state import Kind, Round, RoundPhase, State, TicketState
+from puf_server.aggregate import Contribution, NotFinite, Source, fold
+from puf_server.combine import Incoming, combine
+from puf_server.core import history, methods, receipt, reopen, rounds, schedule, tickets
+from puf_server.core.methods.layers import outputs
+from puf_server.core.state import Kind, Remembered, Round, RoundPhase, Slot, State, TicketState
 from puf_server.failpoints import hit
+from puf_server.files import FileSource
+from puf_server.remember import kept_source, remember
 from puf_server.store import Store, audit_head, audit_lines, spool_name
 from puf_server.version import VERSION
 
 __all__ = ["Engine", "Folded", "read_own"]
 
 T = TypeVar("T")
+Writer = Callable[[memoryview], object]
 log = get_logger(__name__)
 
 
@@ -40,6 +45,7 @@ class Folded:
     digest: str = ""
     nbytes: int = 0
     failure: str = ""
+    remembered: tuple[Remembered, ...] = ()
 
 
 def read_own(file: bytes, federation: str, key: bytes) -> Receipt:
@@ -95,7 +101,11 @@ class Engine:
                 hit("completion.after")
             if after.round is not before.round and self.fold_wanted() is not None:
                 hit("round.closed")
-            if after.round is not before.round or after.models is not before.models:
+            if (
+                after.round is not before.round
+                or after.models is not before.models
+                or after.history is not before.history
+            ):
                 self._sweep()
         return result
 
@@ -155,28 +165,13 @@ class Engine:
     def fold(self, current: Round) -> Folded:
         """Sums up a closed round and writes the model file. Changes no state: heavy work, for any thread."""
         state = self.state
-        version = state.version + 1
+        version = state.newest + 1
         sha, half, written = hashlib.sha256(), self.manifest.nbytes("model") // 2, 0
         hit("fold.start")
         file = self.store.new_model(version)
         try:
             with ExitStack() as stack:
                 base = stack.enter_context(self.store.model_source(state.models[current.base]))
-                contributions = [
-                    Contribution(
-                        client=slot.client,
-                        part=slot.part,
-                        samples=current.received[slot.key].samples,
-                        source=stack.enter_context(
-                            self.store.files.read(self.store.spool_path(spool_name(current, slot.key)))
-                        ),
-                        scale=slot.scale if slot.flip == "server" else 1.0,
-                        negated=slot.negated,
-                    )
-                    for slot in current.slots
-                    if slot.key in current.received
-                ]
-                ordinary = current.denominator is None
 
                 def write(block: memoryview) -> None:
                     nonlocal written
@@ -188,23 +183,85 @@ class Engine:
 
                 # The digest is known only at the end, so it is not in the file's header.
                 file.write(write_header(self.manifest, {"version": str(version), "round": str(current.number)}))
-                fold(
-                    self.manifest,
-                    base,
-                    contributions,
-                    write,
-                    denominator=current.denominator,
-                    server_lr=self.config.plan.server_lr if ordinary else 1.0,
-                )
+                if current.combine.rule == "fold":
+                    self._sum(state, current, base, write, stack)
+                else:
+                    self._combine(state, current, base, write, stack)
             hit("fold.end")
             self.store.publish_model(file, version, sha.hexdigest())
+            kinds = history.wanted(state, self.config, current)
+            kept = remember(self.store, state, current, kinds, server_lr=self._server_lr(current))
         except NotFinite as error:
             file.discard()
             return Folded(current, failure=f"round {current.number}: {error.message}")
         except BaseException:
             file.discard()
             raise
-        return Folded(current, sha.hexdigest(), self.manifest.nbytes("model"))
+        return Folded(current, sha.hexdigest(), self.manifest.nbytes("model"), remembered=kept)
+
+    def _server_lr(self, current: Round) -> float:
+        return self.config.plan.server_lr if current.denominator is None else 1.0
+
+    def _update(self, current: Round, slot: Slot, stack: ExitStack) -> FileSource:
+        return stack.enter_context(self.store.files.read(self.store.spool_path(spool_name(current, slot.key))))
+
+    def _sum(self, state: State, current: Round, base: Source, write: Writer, stack: ExitStack) -> None:
+        """The one rule, over what came and over kept updates that enter as if they had."""
+        contributions = [
+            Contribution(
+                client=slot.client,
+                part=slot.part,
+                samples=current.received[slot.key].samples,
+                source=self._update(current, slot, stack),
+                scale=slot.scale if slot.flip == "server" else 1.0,
+                negated=slot.negated,
+            )
+            for slot in current.slots
+            if slot.key in current.received
+        ]
+        for key in current.combine.history:
+            kept = state.history[key]
+            source = stack.enter_context(kept_source(self.store, kept))
+            contributions.append(Contribution(client=kept.client, part="main", samples=kept.samples, source=source))
+        fold(
+            self.manifest,
+            base,
+            contributions,
+            write,
+            denominator=current.denominator,
+            server_lr=self._server_lr(current),
+        )
+
+    def _combine(self, state: State, current: Round, base: Source, write: Writer, stack: ExitStack) -> None:
+        """A method's own rule."""
+        method = methods.serving_round(self.config.forgetting, current)
+        incoming = [
+            Incoming(
+                client=slot.client,
+                samples=current.received[slot.key].samples,
+                source=self._update(current, slot, stack),
+                layout=outputs(self.manifest, slot.outputs),
+            )
+            for slot in current.slots
+            if slot.key in current.received
+        ]
+        for key in current.combine.history:
+            kept = state.history[key]
+            source = stack.enter_context(kept_source(self.store, kept))
+            incoming.append(Incoming(client=kept.client, samples=kept.samples, source=source, layout=self.manifest))
+        others = {
+            name: stack.enter_context(self.store.model_source(state.models[version]))
+            for name, version in current.combine.others.items()
+        }
+        combine(
+            self.manifest,
+            base,
+            others,
+            incoming,
+            write,
+            lambda pieces: method.rule(current.combine, self.manifest, pieces),
+            measure=method.measures,
+        )
 
     def folded(self, result: Folded) -> None:
         """Commits a fold, unless the round has changed since (somebody's slot was taken out)."""
@@ -220,7 +277,15 @@ class Engine:
                 return state, None
             if result.failure:
                 return schedule.fold_failed(state, result.failure, now), None
-            return schedule.committed(state, self.config, digest=result.digest, nbytes=result.nbytes, now=now), None
+            after = schedule.committed(
+                state,
+                self.config,
+                digest=result.digest,
+                nbytes=result.nbytes,
+                now=now,
+                remembered=result.remembered,
+            )
+            return after, None
 
         kind = Kind.UNLEARN if result.round.kind is Kind.RESET else result.round.kind
         point = f"commit.{kind}"

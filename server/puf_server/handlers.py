@@ -18,7 +18,8 @@ from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
 from puf_common.wire import CHUNK_BYTES
 from puf_server import translate
-from puf_server.core import roster, rounds, surveys, tickets, versions, work
+from puf_server.core import history, roster, rounds, surveys, tickets, versions, work
+from puf_server.core.methods.layers import outputs
 from puf_server.core.state import Evidence, MemberStatus, ModelVersion, Received, State, Sums
 from puf_server.engine import Engine
 from puf_server.failpoints import hit
@@ -54,6 +55,9 @@ class Handlers:
             forgetting=translate.policy(c),
             position=self.position(),
             server_key=self.engine.store.key.public,
+            method=c.forgetting.method,
+            fallback=c.forgetting.fallback,
+            remembers=history.words(c.forgetting),
         )
 
     def join(self, name: str, request: fed.JoinRequest) -> fed.JoinReply:
@@ -104,6 +108,7 @@ class Handlers:
             chunk_bytes=CHUNK_BYTES,
             position=self.position(),
             server_key=self.engine.store.key.public,
+            remembers=history.words(c.forgetting),
         )
 
     def heartbeat(self, name: str, request: fed.HeartbeatRequest) -> fed.HeartbeatReply:
@@ -136,7 +141,8 @@ class Handlers:
             order = fed.LeaveOrder(reason=fed.LeaveOrder.REASON_FORGOTTEN, message=error.message)
             return fed.WaitForWorkReply(position=self.position(), leave=order)
         if isinstance(asked, work.Train):
-            return fed.WaitForWorkReply(position=self.position(), train=translate.train_work(asked))
+            train = translate.train_work(asked, outputs(self.engine.manifest, asked.slot.outputs))
+            return fed.WaitForWorkReply(position=self.position(), train=train)
         if asked is not None:
             evaluate = fed.EvaluateWork(survey=asked.survey, version=asked.version, training_side=asked.training_side)
             return fed.WaitForWorkReply(position=self.position(), evaluate=evaluate)
@@ -311,7 +317,8 @@ class PendingUpload:
             samples=header.samples,
             applied_scale=header.applied_scale,
         )
-        self._upload = Upload(self._engine.store, header.byte_length, header.digest)
+        layout = outputs(self._engine.manifest, self._slot.outputs)
+        self._upload = Upload(self._engine.store, layout, header.byte_length, header.digest)
 
     def write(self, chunk: ts.Chunk) -> None:
         self._upload.write(chunk)

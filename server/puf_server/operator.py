@@ -150,6 +150,8 @@ class OperatorService(rpc.OperatorServicer):
         state = self._engine.state
         if request.HasField("version"):
             model = versions.readable(state, request.version)
+            if model.status is ModelStatus.AUXILIARY:
+                raise NotNow(f"model {model.version} only helps a method on its way and is never exported")
         else:
             ready = [m for m in state.models.values() if m.status is ModelStatus.READY]
             model = max(ready, key=lambda m: m.version)

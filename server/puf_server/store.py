@@ -3,6 +3,7 @@
     DIR/federation.json        the configuration and the manifest; made once by `puf-server init`
     DIR/state.db               SQLite: roster, round, tickets, model versions, audit log
     DIR/models/                one safetensors file per version, named by version and digest
+    DIR/history/               what a method must remember of updates; only where the federation's method does
     DIR/spool/                 updates of the round under way; gone when it commits
     DIR/signing-key.pem        signs receipts; clients know its public half
     DIR/lock                   held by the server that serves this directory
@@ -38,12 +39,14 @@ from puf_server.core.state import (
     ModelVersion,
     Note,
     Recovery,
+    Remembered,
     Round,
     RoundRecord,
     State,
     Survey,
     Ticket,
 )
+from puf_server.core.versions import made_by
 from puf_server.failpoints import hit
 from puf_server.files import DISK, Files, FileSource, NewFile, end_process, new_file, remove, sync_directory, unwritten
 
@@ -58,6 +61,7 @@ CREATE TABLE members (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE tickets (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE models (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE records (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE history (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE audit (seq INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL, facts TEXT NOT NULL, hash BLOB NOT NULL);
 """
 
@@ -74,6 +78,7 @@ _MANY: dict[str, TypeAdapter[Any]] = {
     "tickets": TypeAdapter(Ticket),
     "models": TypeAdapter(ModelVersion),
     "records": TypeAdapter(RoundRecord),
+    "history": TypeAdapter(Remembered),
 }
 VOLATILE = frozenset({"stopping", "seen", "activity", "nbytes_down", "notes"})
 assert {f.name for f in fields(State)} == {*_SCALARS, *_SINGLES, *_MANY, *VOLATILE}
@@ -176,6 +181,8 @@ class Store:
         if schema != str(SCHEMA):
             store.close()
             raise Mismatch(f"{directory} has state of version {schema}, this server reads {SCHEMA}")
+        # Directories from before there were methods that remember.
+        db.execute("CREATE TABLE IF NOT EXISTS history (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID")
         try:
             store.key = store._signing_key()
         except BaseException:
@@ -298,6 +305,11 @@ class Store:
         used = {state.version}
         used |= {state.round.base} if state.round else set()
         used |= {state.survey.version} if state.survey else set()
+        used |= set(made_by(state.episode)) if state.episode else set()
+        for kept in state.history.values():
+            path = self.directory / "history" / history_name(kept)
+            if kept.digest and not path.exists():
+                raise Corrupted(f"{path} is missing; bring it back from a backup")
         for model in state.models.values():
             if model.status is ModelStatus.DELETED:
                 continue
@@ -317,14 +329,18 @@ class Store:
 
     def sweep(self, state: State, *, everything: bool = False) -> None:
         """Deletes files that no record names. `everything` also takes what may be on its way: only before serving."""
-        coming: tuple[str, ...] = (f"v{state.version + 1:06d}-",)
+        coming: tuple[str, ...] = (f"v{state.newest + 1:06d}-",)
         models = {_model_name(m) for m in state.models.values() if m.status is not ModelStatus.DELETED}
         spool = set()
         if state.round is not None:
             spool = {spool_name(state.round, key) for key in state.round.received}
             # Written, but not booked yet.
             coming += tuple(spool_name(state.round, slot.key, "") for slot in state.round.missing)
-        for folder, wanted in (("models", models), ("spool", spool)):
+            coming += (f"{state.round.number:08d}.",)
+        history = {history_name(r) for r in state.history.values() if r.digest}
+        for folder, wanted in (("models", models), ("spool", spool), ("history", history)):
+            if folder == "history" and not (self.directory / folder).exists():
+                continue
             gone = False
             for name in self.files.listdir(self.directory / folder):
                 on_its_way = name.endswith(".part") or name.startswith(coming)
@@ -360,6 +376,11 @@ def spool_name(current: Round, key: str, digest: str | None = None) -> str:
     """File of one update; the digest is in the name, so that a conflicting one cannot overwrite it."""
     digest = current.received[key].digest if digest is None else digest
     return f"{current.number}.{current.attempt}.{key.replace('/', '.')}.{digest[:32]}"
+
+
+def history_name(kept: Remembered) -> str:
+    """File of a kept update or sum; it begins with the round, so that what a round is writing is known as such."""
+    return f"{kept.round:08d}.{kept.key.replace('/', '.')}-{kept.digest[:16]}"
 
 
 def key_fingerprint(directory: Path) -> str:

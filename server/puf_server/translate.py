@@ -7,10 +7,11 @@ from dataclasses import asdict
 
 from puf_common.errors import InvalidUpdate, UsageError
 from puf_common.evidence import Attack
+from puf_common.manifest import Manifest
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import tickets_pb2 as tk
-from puf_server.core import episodes, roster, schedule
+from puf_server.core import recovery, roster, schedule
 from puf_server.core import work as core_work
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import Evidence, ModelVersion, Part, Round, RoundRecord, State, Sums, Ticket
@@ -73,7 +74,8 @@ def policy(config: FederationConfig) -> fed.ForgettingPolicy:
     )
 
 
-def train_work(work: core_work.Train) -> fed.TrainWork:
+def train_work(work: core_work.Train, layout: Manifest) -> fed.TrainWork:
+    """`layout` is the manifest of what comes back."""
     current, slot = work.round, work.slot
     return fed.TrainWork(
         key=fed.WorkKey(
@@ -83,7 +85,7 @@ def train_work(work: core_work.Train) -> fed.TrainWork:
             part=f"PART_{slot.part.upper()}",
         ),
         base_version=current.base,
-        lr=current.lr,
+        lr=work.lr,
         epochs=slot.epochs,
         scale=slot.scale,
         flip=f"FLIP_{slot.flip.upper()}",
@@ -93,6 +95,11 @@ def train_work(work: core_work.Train) -> fed.TrainWork:
         forget_request=work.forget_request if slot.part is Part.FORGET else "",
         plain=work.plain,
         training_id=core_work.training_id(work),
+        routine="" if slot.routine == "train" else slot.routine,
+        options=slot.options,
+        aux_version=slot.aux,
+        outputs=[t.name for t in layout.tensors] if slot.outputs else (),
+        stream_round=current.stream,
     )
 
 
@@ -211,8 +218,11 @@ def ticket(t: Ticket, state: State, config: FederationConfig, now: float) -> tk.
             for v in sorted({v for v in (t.version_before, t.version_unlearned, t.version_recovered) if v is not None})
             if v in state.models and state.models[v].training is not None
         ],
-        retained_pending=episodes.still_measured(state, t),
+        retained_pending=recovery.still_measured(state, t),
         filed_by=t.filed_by,
+        fallback=t.fallback,
+        deleted_records=t.deleted_records,
+        deleted_bytes=t.deleted_bytes,
     )
 
 

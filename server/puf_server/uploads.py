@@ -61,8 +61,8 @@ class FiniteCheck:
 class Upload:
     """Chunks in order into the spool. Nothing is kept unless `finish` returns."""
 
-    def __init__(self, store: Store, nbytes: int, digest: bytes) -> None:
-        expected = store.manifest.nbytes(UPDATE)
+    def __init__(self, store: Store, layout: Manifest, nbytes: int, digest: bytes) -> None:
+        expected = layout.nbytes(UPDATE)
         if nbytes != expected:
             raise InvalidUpdate(f"the update has {nbytes} bytes, the manifest asks for {expected}", expected=expected)
         if len(digest) != 32:
@@ -70,7 +70,7 @@ class Upload:
         self._nbytes = nbytes
         self._digest = digest
         self._sha = hashlib.sha256()
-        self._finite = FiniteCheck(store.manifest)
+        self._finite = FiniteCheck(layout)
         self._received = 0
         self._store = store
         self._file: NewFile | None = None

@@ -258,10 +258,11 @@ def test_a_model_deleted_meanwhile_means_another_snapshot(
     snapshot, taken = module._snapshot, []
 
     def racing(db: sqlite3.Connection, path: Path) -> Any:
-        head, versions = snapshot(db, path)
+        head, versions, history = snapshot(db, path)
         taken.append(head)
         # What the first snapshot names is gone by the time its files are opened.
-        return head, versions if len(taken) > 1 else {**versions, 9: "models/v000009-0123456789abcdef.safetensors"}
+        gone = {} if len(taken) > 1 else {9: "models/v000009-0123456789abcdef.safetensors"}
+        return head, {**versions, **gone}, history
 
     monkeypatch.setattr(module, "_snapshot", racing)
     assert backup(directory, tmp_path / "b.tar").models == 3

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from puf_server.core.state import Kind, MemberStatus, ModelStatus, ModelVersion, RoundPhase, State, Ticket, TicketState
-from puf_server.store import VOLATILE, spool_name
+from puf_server.store import VOLATILE, history_name, spool_name
 from tests.sim.disk import model_name
 from tests.sim.weights import Contribution, Weights
 
@@ -82,7 +82,7 @@ class Checker:
                 self._audited[str(event.facts["ticket"]), event.event] += 1
         if before.tickets is not after.tickets:
             self._tickets(before, after)
-        if after.version != before.version:
+        if after.newest != before.newest:
             self._commit(before, after)
         if before.members is not after.members:
             self._members(before, after)
@@ -105,14 +105,19 @@ class Checker:
             _require(spool_name(current, key) in self.store.spool, f"the acknowledged update {key} was lost")
         names = {model_name(m) for m in state.models.values() if m.status is not ModelStatus.DELETED}
         _require(names <= self.store.models.keys(), f"model files are lost: {names - self.store.models.keys()}")
-        coming = f"v{state.version + 1:06d}-"
+        coming = f"v{state.newest + 1:06d}-"
         left = {name for name in self.store.models.keys() - names if not name.startswith(coming)}
         _require(not left, f"deleted models are still on disk: {left}")
+        kept = {history_name(r) for r in state.history.values() if r.digest}
+        _require(kept <= self.store.history.keys(), "what was kept for the method is lost")
+        for r in state.history.values():
+            _require((r.client, r.membership) not in self._forgotten, f"{r.key} is kept, {r.client} is forgotten")
 
     def _numbers(self, before: State, after: State) -> None:
-        _require(after.version - before.version in (0, 1), "versions jump")
+        _require(after.newest - before.newest in (0, 1), "versions jump")
         _require(after.number - before.number in (0, 1), "round numbers jump")
-        _require((after.version > before.version) == (after.number > before.number), "a round is a version")
+        _require((after.newest > before.newest) == (after.number > before.number), "a round is a version")
+        _require(after.version in (before.version, after.newest), "the model is neither the old one nor the new one")
         _require(before.records.items() <= after.records.items(), "records of committed rounds change")
         _require(after.surveys >= before.surveys and after.trained >= before.trained, "counters run backwards")
         if after.number == before.number:
@@ -193,7 +198,9 @@ class Checker:
             _require(not any(s.client in out for s in current.slots), "a client that asked has ordinary work")
             _require(not any(s.ticket or s.negated for s in current.slots), "an ordinary round has targets")
         else:
-            _require(any(s.negated for s in current.slots), "an unlearning round without a target")
+            if current.method == "puf":
+                _require(any(s.negated for s in current.slots), "an unlearning round without a target")
+                _require(current.last, "PUF is one round")
             _require(after.episode is not None, "an unlearning round without its episode")
             if after.episode is not None:
                 _require(set(current.tickets) == set(after.episode.tickets), "round and episode differ")
@@ -231,28 +238,36 @@ class Checker:
     # -- a commit ------------------------------------------------------------------------------------------------------
 
     def _commit(self, before: State, after: State) -> None:
-        current, model = before.round, after.models[after.version]
+        current, model = before.round, after.models[after.newest]
         _require(current is not None and current.phase is RoundPhase.FOLDING, "a commit of what was not closed")
         assert current is not None
         weights = self.store.weights(model)
-        self.lineage[after.version] = weights
+        self.lineage[after.newest] = weights
         self.commits.append(f"{current.number}:{current.kind}:{weights.digest[:12]}")
-        base = self.lineage[0 if current.kind is Kind.RESET else before.version]
-        _require(weights.base == base.digest, "a model does not start from the one before it")
+        _require(
+            weights.base == self.lineage[self._base(before)].digest, "a model does not start from the one before it"
+        )
+        steady = current.kind is Kind.UNLEARN and not current.last
+        _require((after.version == before.version) == steady, "the model moved before the last step, or not with it")
         got = {(c.update.client, c.update.membership, c.update.part): c for c in weights.contributions}
         want = {
             (s.client, s.membership, str(s.part)): current.received[s.key].digest
             for s in current.slots
             if s.key in current.received
         }
+        replayed = {(r.client, r.membership, "main"): r for k in current.combine.history if (r := before.history[k])}
+        want |= {key: r.digest for key, r in replayed.items()}
         _require(len(got) == len(weights.contributions), "an update was folded twice")
         _require({k: c.update.digest for k, c in got.items()} == want, "the sum is not of what the round holds")
         self._counted(current.number, current.attempt, got)
         out = _out(before)
-        for who, c in ((k[:2], c) for k, c in got.items()):
+        for key, c in got.items():
+            who = key[:2]
             _require(who not in self._forgotten, f"{who} is forgotten, and folded in round {current.number}")
+            if key in replayed:
+                continue
             _require(c.update.round == current.number, "an update of another round was folded")
-            if not c.ticket:
+            if not c.ticket and not (current.kind is Kind.UNLEARN and c.update.part == "retain"):
                 _require(who[0] not in out, f"{who[0]} asked to be forgotten, and an ordinary update was folded")
             self._samples(before, c)
         applied = {
@@ -281,8 +296,18 @@ class Checker:
     def _unlearned(self, before: State, after: State, weights: Weights, applied: set[str]) -> None:
         current = before.round
         assert current is not None
+        if not current.last:
+            _require(not applied, "a ticket was applied before the last step")
+            return
         _require(applied == set(current.tickets), f"the round was for {current.tickets}, applied were {applied}")
         _require(bool(applied), "an unlearning round for nobody")
+        if current.method != "puf":
+            for t in (after.tickets[i] for i in applied):
+                self._applied[t.id] += 1
+                _require(self._applied[t.id] == 1, f"{t.id} was applied {self._applied[t.id]} times")
+                rebuilt = current.method in ("retrain", "federaser") and t.scope == "client"
+                _require(not rebuilt or (t.client, t.membership) not in weights.totals, f"{t.client} is in it again")
+            return
         for slot in current.slots:
             if slot.ticket:
                 _require(slot.key in current.received, f"committed without {slot.key} of {slot.ticket}")
@@ -301,6 +326,17 @@ class Checker:
         if any(after.tickets[t].mode == "regular" for t in applied):
             others = sum(not c.ticket for c in weights.contributions)
             _require(others >= self._others, "a lone target's update can be computed from the models")
+
+    def _base(self, before: State) -> int:
+        """The version that the round under way must start from."""
+        current, episode = before.round, before.episode
+        assert current is not None
+        if current.kind is Kind.RESET:
+            return 0
+        if current.kind is not Kind.UNLEARN or current.method not in ("retrain", "federaser"):
+            return before.version
+        assert episode is not None
+        return 0 if episode.working is None else episode.working
 
     def _samples(self, before: State, c: Contribution) -> None:
         """Samples that somebody asked to forget reach no later sum but with a minus."""
@@ -403,7 +439,9 @@ class Checker:
             _require(not plus or minus < 0 or self._by_reset(state, who), f"{who} was forgotten without a minus")
 
     def _by_reset(self, state: State, who: tuple[str, int]) -> bool:
-        return any((t.client, t.membership) == who and t.method == "reset" for t in state.tickets.values())
+        """Without a minus: the model went back to w_0, or the method does not subtract anybody."""
+        ways = ("reset", "natural", "not")
+        return any((t.client, t.membership) == who and t.method.split(" ")[0] in ways for t in state.tickets.values())
 
 
 def _out(state: State) -> set[str]:

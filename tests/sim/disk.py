@@ -10,7 +10,7 @@ from puf_common.errors import Corrupted, Unavailable
 from puf_server import store as real
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import ModelStatus, ModelVersion, Note, Round, State
-from puf_server.store import spool_name
+from puf_server.store import history_name, spool_name
 from tests.sim.weights import Update, Weights
 
 __all__ = ["Crash", "SimStore"]
@@ -34,6 +34,7 @@ class SimStore:
         self.config = config
         self.models: dict[str, Weights] = {}
         self.spool: dict[str, Update] = {}
+        self.history: dict[str, Update] = {}
         self.audit: list[tuple[float, str, dict[str, Any]]] = []
         self._meta: dict[str, str] = {}
         self._tables: dict[str, dict[Any, str]] = {table: {} for table in real._MANY}
@@ -86,6 +87,9 @@ class SimStore:
         for model in state.models.values():
             if model.status is not ModelStatus.DELETED and self.models[model_name(model)].digest != model.digest:
                 raise Corrupted(f"model {model.version} is damaged")
+        lost = [r.key for r in state.history.values() if r.digest and history_name(r) not in self.history]
+        if lost:
+            raise Corrupted(f"what was kept as {lost} is gone")
 
     def damaged(self, current: Round | None) -> dict[str, str]:
         """Booked updates whose files are not what was booked."""
@@ -98,7 +102,7 @@ class SimStore:
 
     def sweep(self, state: State, *, everything: bool = False) -> None:
         """The real store's rule, on dictionaries."""
-        coming = f"v{state.version + 1:06d}-"
+        coming = f"v{state.newest + 1:06d}-"
         models = {model_name(m) for m in state.models.values() if m.status is not ModelStatus.DELETED}
         self.models = {
             name: w for name, w in self.models.items() if name in models or (not everything and name.startswith(coming))
@@ -112,6 +116,12 @@ class SimStore:
             name: u
             for name, u in self.spool.items()
             if name in wanted or (not everything and name.startswith(on_its_way))
+        }
+
+        kept = {history_name(r) for r in state.history.values() if r.digest}
+        writing = f"{state.round.number:08d}." if state.round is not None else "nothing"
+        self.history = {
+            name: u for name, u in self.history.items() if name in kept or (not everything and name.startswith(writing))
         }
 
     def weights(self, model: ModelVersion) -> Weights:

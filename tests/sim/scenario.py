@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
@@ -42,6 +42,11 @@ FAULTS: Mapping[str, float] = {
 }
 
 
+# How federations forget here; PUF more often than the others together.
+METHODS = ("puf", "puf", "puf", "puf", "puf", "natural", "not", "retrain", "federaser")
+FALLBACKS = ("", "", "retrain", "not")
+
+
 @dataclass(frozen=True)
 class Scenario:
     seed: int
@@ -54,8 +59,11 @@ class Scenario:
     faults: Mapping[str, float]
 
 
-def draw(seed: int) -> Scenario:
-    rng = Random(f"scenario {seed}")
+def draw(seed: int, *, method: str | None = None) -> Scenario:
+    """A federation and its faults. `method` decides instead of the seed, and without a fallback."""
+    rng, chance = Random(f"scenario {seed}"), Random(f"method {seed}")
+    drawn = chance.choice(METHODS)
+    drawn, fallback = (drawn, chance.choice(FALLBACKS)) if method is None else (method, "")
     clients = rng.randint(1, 6)
     heartbeat = rng.choice([10.0, 20.0, 30.0])
     plan = Plan(
@@ -74,6 +82,9 @@ def draw(seed: int) -> Scenario:
     )
     special = rng.random() < 0.8
     forgetting = Forgetting(
+        method=drawn,
+        method_options={"rounds": str(chance.randint(0, 3))} if drawn == "natural" else {},
+        fallback=fallback,
         mode="special" if special and rng.random() < 0.3 else "regular",
         flip=rng.choice(["client", "server"]),
         kappa=rng.choice([0.5, 2.0]),
@@ -91,7 +102,7 @@ def draw(seed: int) -> Scenario:
         grace_days=rng.choice([0.0, 0.01, 7.0]),
     )
     share = rng.choice([0.0, 0.25, 0.5])
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         config=FederationConfig(id="sim", model="books", recipe=Recipe(seed=seed), plan=plan, forgetting=forgetting),
         clients=clients,
@@ -100,9 +111,11 @@ def draw(seed: int) -> Scenario:
         chaos_seconds=rng.choice([900.0, 1500.0]),
         faults={name: rate for name, rate in FAULTS.items() if rng.random() < share},
     )
+    # The operator's word for a client that is gone.
+    return replace(scenario, faults={**scenario.faults, "forget_absent": 0.3}) if fallback else scenario
 
 
-def calm(seed: int, faults: Mapping[str, float]) -> Scenario:
+def calm(seed: int, faults: Mapping[str, float], method: str = "puf") -> Scenario:
     """A federation whose committed models depend on nothing but its clients' results: nobody is late, nobody missing.
 
     Requests are filed one by one when the federation idles, so crashes may move them in time but not in order.
@@ -120,7 +133,7 @@ def calm(seed: int, faults: Mapping[str, float]) -> Scenario:
             evaluate_every=0,
             survey_seconds=7200.0,
         ),
-        forgetting=Forgetting(attempt_seconds=7200.0, max_recovery_rounds=3),
+        forgetting=Forgetting(method=method, attempt_seconds=7200.0, max_recovery_rounds=3),
     )
     return Scenario(
         seed=seed, config=config, clients=4, evaluators=0, requests=0.0, chaos_seconds=3000.0, faults=faults

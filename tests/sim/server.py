@@ -8,20 +8,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from puf_common.errors import Forgotten, NotFound, PufError, Unavailable
-from puf_server.core import roster, rounds, surveys, tickets, versions, work
+from puf_server.core import history, roster, rounds, surveys, tickets, versions, work
 from puf_server.core.state import (
     MemberStatus,
     ModelStatus,
     ModelVersion,
     Part,
     Received,
+    Remembered,
     Round,
     State,
     Sums,
     Ticket,
 )
 from puf_server.engine import Engine, Folded
-from puf_server.store import Store, spool_name
+from puf_server.store import Store, history_name, spool_name
 from tests.sim.disk import Crash, SimStore, file_name
 from tests.sim.weights import Update, Weights, folded, initial
 
@@ -68,10 +69,36 @@ class SimEngine(Engine):
                 update = store.spool[name]
                 scale = slot.scale if slot.flip == "server" else update.applied_scale
                 parts.append((update, current.received[slot.key].samples, scale, slot.negated, slot.ticket))
+        for key in current.combine.history:
+            kept = state.history[key]
+            parts.append((store.history[history_name(kept)], kept.samples, 1.0, False, ""))
         ordinary = current.denominator is None
-        weights = folded(base, parts, current.denominator, self.config.plan.server_lr if ordinary else 1.0)
-        store.models[file_name(state.version + 1, weights.digest)] = weights
-        return Folded(current, weights.digest, 8)
+        rate = self.config.plan.server_lr if ordinary else 1.0
+        weights = folded(base, parts, current.denominator, rate, rule=current.combine.rule)
+        store.models[file_name(state.newest + 1, weights.digest)] = weights
+        return Folded(current, weights.digest, 8, remembered=self._remembered(current, store))
+
+    def _remembered(self, current: Round, store: SimStore) -> tuple[Remembered, ...]:
+        found = []
+        for slot in current.slots:
+            for kind in sorted(history.wanted(self.state, self.config, current)):
+                if slot.key in current.received:
+                    update = store.spool[spool_name(current, slot.key)]
+                    key = f"{kind}/{slot.client}/{slot.membership}"
+                    kept = Remembered(
+                        key=f"norms/{current.number:08d}/{slot.client}" if kind == "norms" else key,
+                        kind=kind,
+                        client=slot.client,
+                        membership=slot.membership,
+                        round=current.number,
+                        samples=current.received[slot.key].samples,
+                        norms=(1.0,),
+                        digest=update.digest if kind != "norms" else "",
+                    )
+                    if kept.digest:
+                        store.history[history_name(kept)] = update
+                    found.append(kept)
+        return tuple(found)
 
 
 class SimServer:
@@ -323,6 +350,10 @@ class SimServer:
 
         filed = self.engine.call(change)
         return self.engine.state.tickets[filed]
+
+    def forget(self, name: str) -> Ticket:
+        """The operator's request for a client that is gone."""
+        return self.file(name, tickets.Request(key=f"operator-{self._tokens}", by="operator"))
 
     def withdraw(self, name: str, ticket_id: str) -> None:
         self.engine.call(lambda state, now: (tickets.withdraw(state, name, ticket_id, now)[0], None))

@@ -60,9 +60,13 @@ def initial() -> Weights:
 
 
 def folded(
-    base: Weights, parts: Sequence[tuple[Update, int, float, bool, str]], denominator: int | None, server_lr: float
+    base: Weights,
+    parts: Sequence[tuple[Update, int, float, bool, str]],
+    denominator: int | None,
+    server_lr: float,
+    rule: str = "fold",
 ) -> Weights:
-    """`parts` are (update, samples, full scale, negated, ticket), in slot order."""
+    """`parts` are (update, samples, full scale, negated, ticket), in slot order. Other rules change bits, not books."""
     n = denominator if denominator is not None else sum(samples for _, samples, *_ in parts)
     rate = Fraction(server_lr)
     contributions = tuple(
@@ -74,7 +78,11 @@ def folded(
         who = (c.update.client, c.update.membership)
         plus, minus = totals.get(who, (Fraction(0), Fraction(0)))
         totals[who] = (plus, minus + c.amount) if c.negated else (plus + c.amount, minus)
-    text = base.digest + "".join(f"|{c.update.digest}*{c.amount}" for c in contributions)
+    text = (
+        base.digest
+        + ("" if rule == "fold" else rule)
+        + "".join(f"|{c.update.digest}*{c.amount}" for c in contributions)
+    )
     return Weights(
         digest=hashlib.sha256(text.encode()).hexdigest(), base=base.digest, contributions=contributions, totals=totals
     )

@@ -160,13 +160,11 @@ class World:
             strength: dict[str, Any] = self.rng.choice(
                 [{}, {"kappa": self.rng.choice([0.5, 3.0, 4.0])}, {"eta_u": 5.0}]
             )
-            agent.ask(
-                samples=self.rng.random() < 0.4,
-                late=self.rng.choice([0.0, 0.0, 0.0, 40 * 86400.0]),
-                mode=self.rng.choice([None, "regular", "special"]),
-                flip=self.rng.choice([None, "client", "server"]),
-                **strength,
-            )
+            samples, late = self.rng.random() < 0.4, self.rng.choice([0.0, 0.0, 0.0, 40 * 86400.0])
+            strength["mode"] = self.rng.choice([None, "regular", "special"])
+            strength["flip"] = self.rng.choice([None, "client", "server"])
+            puf = self.scenario.config.forgetting.method == "puf"
+            agent.ask(samples=samples, late=late, **(strength if puf else {}))
         elif agent.following and self.rng.random() < 0.3:
             agent.follow(agent.following)
 
@@ -198,6 +196,11 @@ class World:
                 server.run(lambda: server.readmit(name))
                 agent = next(a for a in self.agents if a.name == name)
                 self.after(self.rng.uniform(1.0, 100.0), self._rejoin, agent)
+            away = [
+                n for n in sorted(state.members) if not roster.worker_alive(state, n, server.engine.config, self.now)
+            ]
+            if away and self.strikes("forget_absent"):
+                server.run(lambda: server.forget(self.rng.choice(away)))
             if self.strikes("stop"):
                 server.run(server.stop)
                 self.after(3.0, server.crash, "stopped by the operator")

@@ -80,7 +80,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("federation_id", "title", "server_version", "model", "model_options", "task", "recipe", "manifest", "plugin_version", "rounds_planned", "forgetting", "position", "server_key")
+    __slots__ = ("federation_id", "title", "server_version", "model", "model_options", "task", "recipe", "manifest", "plugin_version", "rounds_planned", "forgetting", "position", "server_key", "method", "fallback", "remembers")
     class ModelOptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +101,9 @@ class DescribeReply(_message.Message):
     FORGETTING_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     SERVER_KEY_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    REMEMBERS_FIELD_NUMBER: _ClassVar[int]
     federation_id: str
     title: str
     server_version: str
@@ -114,7 +117,10 @@ class DescribeReply(_message.Message):
     forgetting: ForgettingPolicy
     position: Position
     server_key: bytes
-    def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., server_version: _Optional[str] = ..., model: _Optional[str] = ..., model_options: _Optional[_Mapping[str, str]] = ..., task: _Optional[str] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., manifest: _Optional[_Union[_tensors_pb2.Manifest, _Mapping]] = ..., plugin_version: _Optional[str] = ..., rounds_planned: _Optional[int] = ..., forgetting: _Optional[_Union[ForgettingPolicy, _Mapping]] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., server_key: _Optional[bytes] = ...) -> None: ...
+    method: str
+    fallback: str
+    remembers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., server_version: _Optional[str] = ..., model: _Optional[str] = ..., model_options: _Optional[_Mapping[str, str]] = ..., task: _Optional[str] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., manifest: _Optional[_Union[_tensors_pb2.Manifest, _Mapping]] = ..., plugin_version: _Optional[str] = ..., rounds_planned: _Optional[int] = ..., forgetting: _Optional[_Union[ForgettingPolicy, _Mapping]] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., server_key: _Optional[bytes] = ..., method: _Optional[str] = ..., fallback: _Optional[str] = ..., remembers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ForgettingPolicy(_message.Message):
     __slots__ = ("default_mode", "default_kappa", "min_kappa", "max_kappa", "max_eta_u", "default_epochs", "max_epochs", "special_allowed", "default_flip", "deadline_days", "max_recovery_rounds")
@@ -167,20 +173,22 @@ class JoinRequest(_message.Message):
     def __init__(self, instance: _Optional[str] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., manifest_fingerprint: _Optional[bytes] = ..., recipe_fingerprint: _Optional[bytes] = ..., plugin_version: _Optional[str] = ..., client_version: _Optional[str] = ..., device: _Optional[str] = ..., rejoin: _Optional[bool] = ..., only_if_no_worker: _Optional[bool] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("session", "membership", "heartbeat_seconds", "chunk_bytes", "position", "server_key")
+    __slots__ = ("session", "membership", "heartbeat_seconds", "chunk_bytes", "position", "server_key", "remembers")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     SERVER_KEY_FIELD_NUMBER: _ClassVar[int]
+    REMEMBERS_FIELD_NUMBER: _ClassVar[int]
     session: str
     membership: int
     heartbeat_seconds: float
     chunk_bytes: int
     position: Position
     server_key: bytes
-    def __init__(self, session: _Optional[str] = ..., membership: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., chunk_bytes: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., server_key: _Optional[bytes] = ...) -> None: ...
+    remembers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, session: _Optional[str] = ..., membership: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., chunk_bytes: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., server_key: _Optional[bytes] = ..., remembers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("session", "activity", "training_id")
@@ -257,7 +265,14 @@ class WorkKey(_message.Message):
     def __init__(self, membership: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., part: _Optional[_Union[Part, str]] = ...) -> None: ...
 
 class TrainWork(_message.Message):
-    __slots__ = ("key", "base_version", "lr", "epochs", "scale", "flip", "samples", "seconds_left", "ticket_id", "forget_request", "plain", "training_id")
+    __slots__ = ("key", "base_version", "lr", "epochs", "scale", "flip", "samples", "seconds_left", "ticket_id", "forget_request", "plain", "training_id", "routine", "options", "aux_version", "outputs", "stream_round")
+    class OptionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     KEY_FIELD_NUMBER: _ClassVar[int]
     BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     LR_FIELD_NUMBER: _ClassVar[int]
@@ -270,6 +285,11 @@ class TrainWork(_message.Message):
     FORGET_REQUEST_FIELD_NUMBER: _ClassVar[int]
     PLAIN_FIELD_NUMBER: _ClassVar[int]
     TRAINING_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUTINE_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    AUX_VERSION_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ROUND_FIELD_NUMBER: _ClassVar[int]
     key: WorkKey
     base_version: int
     lr: float
@@ -282,7 +302,12 @@ class TrainWork(_message.Message):
     forget_request: str
     plain: bool
     training_id: str
-    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., lr: _Optional[float] = ..., epochs: _Optional[float] = ..., scale: _Optional[float] = ..., flip: _Optional[_Union[_tickets_pb2.Flip, str]] = ..., samples: _Optional[int] = ..., seconds_left: _Optional[float] = ..., ticket_id: _Optional[str] = ..., forget_request: _Optional[str] = ..., plain: _Optional[bool] = ..., training_id: _Optional[str] = ...) -> None: ...
+    routine: str
+    options: _containers.ScalarMap[str, float]
+    aux_version: int
+    outputs: _containers.RepeatedScalarFieldContainer[str]
+    stream_round: int
+    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., lr: _Optional[float] = ..., epochs: _Optional[float] = ..., scale: _Optional[float] = ..., flip: _Optional[_Union[_tickets_pb2.Flip, str]] = ..., samples: _Optional[int] = ..., seconds_left: _Optional[float] = ..., ticket_id: _Optional[str] = ..., forget_request: _Optional[str] = ..., plain: _Optional[bool] = ..., training_id: _Optional[str] = ..., routine: _Optional[str] = ..., options: _Optional[_Mapping[str, float]] = ..., aux_version: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., stream_round: _Optional[int] = ...) -> None: ...
 
 class EvaluateWork(_message.Message):
     __slots__ = ("survey", "version", "training_side")

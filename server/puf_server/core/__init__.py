@@ -5,7 +5,10 @@ state      what is known: members, the round under way, tickets, model versions
 roster     joining, being alive, leaving
 rounds     opening, receiving, closing, committing
 tickets    filing, withdrawing, moving along the life cycle
-episodes   one unlearning from the first measurement to the end of recovery
+methods    ways to unlearn, one file each: what they ask of whom, and their equations
+episodes   one unlearning from the first measurement to its application
+recovery   the rounds after it, and completion
+history    what is remembered of updates, where a method needs it
 schedule   what happens next
 work       what a client is asked to do
 """

@@ -68,6 +68,14 @@ class Plan(_Settings):
 class Forgetting(_Settings):
     """How the federation forgets."""
 
+    method: str = Field("puf", description="how requests are served; `puf-server methods` lists them")
+    method_options: dict[str, str] = Field({}, description="the method's own parameters, e.g. rounds=5")
+    fallback: str = Field(
+        "", description="method that needs no target (retrain, not) for one that is gone; empty: its request fails"
+    )
+    also_remember: tuple[str, ...] = Field(
+        (), description="further methods whose history is kept, so that the federation can change to them"
+    )
     mode: Literal["regular", "special"] = Field("regular", description="mode where a request leaves it open")
     flip: Literal["client", "server"] = Field("client", description="side that negates and scales the target's update")
     kappa: float = Field(2.0, gt=0, description="strength where a request leaves it open")
@@ -105,6 +113,15 @@ class Forgetting(_Settings):
             raise ValueError("epochs must not exceed max_epochs")
         if self.mode == "special" and not self.special_allowed:
             raise ValueError("mode special needs special_allowed")
+        return self
+
+    @model_validator(mode="after")
+    def _methods_are_known(self) -> Self:
+        if self.method != "puf" or self.method_options or self.fallback or self.also_remember:
+            # The methods import this module.
+            from puf_server.core import methods
+
+            methods.check(self)
         return self
 
 

@@ -1,7 +1,7 @@
-"""From tickets that wait to a model that has recovered.
+"""From tickets that wait to a model that has forgotten.
 
-An episode measures the model before and runs one unlearning round for all its tickets; it commits with every target's
-contribution or not at all. Recovery then runs ordinary rounds without the forgotten clients until the stop rule holds.
+An episode measures the model before and runs its method's steps for all its tickets, each a round; a round with targets
+commits with every target's contribution or not at all, and nothing is applied before the last step. Recovery follows.
 Tickets that arrive during recovery are served at the next round boundary and join it: nobody waits for somebody else's
 recovery.
 """
@@ -9,17 +9,14 @@ recovery.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import ceil
 
-from puf_server.core import roster, rounds, surveys, tickets, versions
+from puf_server.core import history, methods, roster, rounds, surveys, tickets, versions
 from puf_server.core.config import FederationConfig
-from puf_server.core.methods import puf
+from puf_server.core.methods.base import Method, Step, View
 from puf_server.core.state import (
     Episode,
     Kind,
-    Member,
     MemberStatus,
-    ModelStatus,
     Recovery,
     Round,
     RoundPhase,
@@ -28,92 +25,113 @@ from puf_server.core.state import (
     TicketState,
 )
 
-__all__ = ["applied", "close_if_due", "drive", "drive_recovery", "nobody_left", "ready", "start", "still_measured"]
+__all__ = ["applied", "close_if_due", "drive", "nobody_left", "ready", "start", "stepped"]
 
 _LONGEST_PAUSE = 3600.0
+_NOBODY = "everybody else has asked to be forgotten meanwhile"
 
 
 def ready(state: State, config: FederationConfig, now: float) -> list[Ticket]:
-    """Tickets that could be served now, oldest first: the target is alive and, in Regular, enough others are."""
-    alive = [m for m in roster.retained(state) if roster.worker_alive(state, m.name, config, now)]
-    enough = len(alive) >= min(config.forgetting.min_retained, len(roster.retained(state)))
+    """Tickets that could be served now, oldest first."""
     waiting = [t for t in state.tickets.values() if t.state is TicketState.PENDING and now >= t.not_before]
-    return sorted(
-        (
-            t
-            for t in waiting
-            if _nothing_to_forget(state, t)
-            or nobody_left(state)
-            or (roster.worker_alive(state, t.client, config, now) and (enough or t.mode == "special"))
-        ),
-        key=lambda t: (t.filed_at, t.id),
-    )
+
+    def able(ticket: Ticket) -> bool:
+        view = View(state=state, config=config, now=now, about=(ticket.id,))
+        return methods.serving(config.forgetting, ticket).ready(ticket, view)
+
+    able_now = (t for t in waiting if _nothing_to_forget(state, t) or nobody_left(state) or able(t))
+    return sorted(able_now, key=lambda t: (t.filed_at, t.id))
 
 
 def start(state: State, config: FederationConfig, waiting: list[Ticket], now: float) -> State:
-    """Begins an episode for the oldest ready ticket and all that share its mode, up to the cap on the sum of kappa."""
+    """Begins an episode for the oldest ready ticket and those that its method serves together with it."""
     for ticket in waiting:
         if _nothing_to_forget(state, ticket):
             return _complete_empty(state, ticket, now)
     if nobody_left(state):
         return rounds.fold(rounds.open_round(state, config, Kind.RESET, (), now, base=0), now)
-    mode = waiting[0].mode
-    chosen: list[Ticket] = []
-    total = 0.0
-    for ticket in (t for t in waiting if t.mode == mode):
-        strength = _strength(state, config, ticket, now)
-        if chosen and total + strength > config.forgetting.max_total_kappa:
-            break
-        chosen.append(ticket)
-        total += strength
+    first = waiting[0]
+    method = methods.serving(config.forgetting, first)
+    alike = [t for t in waiting if bool(t.fallback) == bool(first.fallback)]
+    chosen = method.choose(alike, View(state=state, config=config, now=now))
     for ticket in chosen:
-        state = tickets.move(state, ticket.id, TicketState.SCHEDULED, now, f"to be served by puf-{mode}")
+        note = f"to be served by {_label(method, ticket)}"
+        state = tickets.move(state, ticket.id, TicketState.SCHEDULED, now, note)
     before = state.recovery.before if state.recovery else {}
     who = state.recovery.evaluators if state.recovery else roster.evaluators(state, config, now)
     episode = Episode(
         tickets=tuple(t.id for t in chosen),
-        mode=mode,
+        mode=first.mode,
         evaluators=who,
         before=before,
         measured=bool(state.recovery) or not who,
+        method=method.name,
     )
     return replace(state, episode=episode)
 
 
 def drive(state: State, config: FederationConfig, now: float) -> State:
-    """The next step of the episode: the measurement before, or the unlearning round."""
+    """The next step of the episode: the measurement before, or the method's next round."""
     episode = state.episode
     if episode is None:
         return state
     if not episode.measured:
         return surveys.open_survey(state, config, episode.evaluators, now, training_side=True)
-    lost = [t for t in episode.tickets if not roster.worker_alive(state, state.tickets[t].client, config, now)]
-    if lost:
-        return _release(state, config, lost, now, "the client went away")
-    targets = [puf.Target(state.tickets[t], state.members[state.tickets[t].client]) for t in episode.tickets]
-    others = _others(state, config, now) if episode.mode == "regular" else []
-    plan = puf.plan(
-        targets,
-        others,
-        mode=episode.mode,
-        retained_rate=config.forgetting.retained_rate,
-        epochs=float(config.recipe.epochs),
+    method = _method(config, episode)
+    if method.requires.target_takes_part:
+        lost = [t for t in episode.tickets if not roster.worker_alive(state, state.tickets[t].client, config, now)]
+        if lost:
+            return _release(state, config, lost, now, "the client went away")
+    elif method.needs_retained(episode) and nobody_left(state):
+        return _release(state, config, list(episode.tickets), now, _NOBODY)
+    step = method.step(View(state=state, config=config, now=now, episode=episode))
+    if step is None:
+        return state
+    if episode.step == 0:
+        for ticket_id in episode.tickets:
+            ticket = state.tickets[ticket_id]
+            state = state.with_ticket(replace(ticket, attempts=ticket.attempts + 1))
+    return _open(state, config, episode, step, now)
+
+
+def _open(state: State, config: FederationConfig, episode: Episode, step: Step, now: float) -> State:
+    assert not (step.last and step.into), "the last step of a method makes the model"
+    state = rounds.open_round(
+        state,
+        config,
+        Kind.UNLEARN,
+        step.slots,
+        now,
+        denominator=step.denominator,
+        base=step.base,
+        lr=step.lr,
+        method=episode.method,
+        combine=step.combine,
+        last=step.last,
+        into=step.into,
+        memo=step.memo,
+        stream=step.stream,
+        plain=step.plain,
+        targets=episode.tickets,
     )
-    for target in targets:
-        state = state.with_ticket(replace(target.ticket, attempts=target.ticket.attempts + 1))
-    state = rounds.open_round(state, config, Kind.UNLEARN, plan.slots, now, denominator=plan.denominator)
-    assert state.round is not None
-    return replace(state, round=replace(state.round, deadline_at=now + config.forgetting.attempt_seconds))
+    if not step.slots:
+        return rounds.fold(state, now)
+    if any(s.ticket for s in step.slots):
+        assert state.round is not None
+        return replace(state, round=replace(state.round, deadline_at=now + config.forgetting.attempt_seconds))
+    return state
 
 
 def close_if_due(state: State, config: FederationConfig, now: float) -> State:
-    """Closes the unlearning round with all targets, or sends those that failed it back to PENDING and tries again."""
+    """Closes a round of an episode. With targets in it: with all of them, or those that failed it go back to PENDING."""
     current, episode = state.round, state.episode
     if current is None or episode is None or current.phase is not RoundPhase.COLLECTING:
         return state
-    if episode.mode == "regular" and nobody_left(state):
-        why = "everybody else has asked to be forgotten meanwhile"
-        return _release(rounds.abandon(state, now, why), config, list(episode.tickets), now, why)
+    method = _method(config, episode)
+    if method.needs_retained(episode) and nobody_left(state):
+        return _release(rounds.abandon(state, now, _NOBODY), config, list(episode.tickets), now, _NOBODY)
+    if not any(s.ticket for s in current.slots):
+        return _close_without_targets(state, config, current, now)
     waiting = rounds.hopeful(current, state, config, now)
     lost = sorted({s.ticket for s in current.missing if s.ticket and s not in waiting})
     if lost:
@@ -122,25 +140,49 @@ def close_if_due(state: State, config: FederationConfig, now: float) -> State:
         return _release(state, config, lost, now, reasons or "the client did not answer in its unlearning round")
     if waiting:
         return state
-    retained = [s for s in current.slots if not s.ticket]
-    have = sum(s.key in current.received for s in retained)
-    if episode.mode == "regular" and have < min(config.forgetting.min_retained, len(roster.retained(state))):
+    have = sum(s.key in current.received for s in current.slots if not s.ticket)
+    if not method.enough_came(View(state=state, config=config, now=now, episode=episode), have):
         state = rounds.abandon(state, now, "too few retained clients answered")
         return _release(state, config, list(episode.tickets), now, "too few retained clients answered")
     return rounds.fold(state, now)
 
 
-def applied(state: State, config: FederationConfig, current: Round, now: float) -> State:
-    """The unlearning round (or the reset) is committed: targets are off the roster, old models are withdrawn."""
+def _close_without_targets(state: State, config: FederationConfig, current: Round, now: float) -> State:
+    """As an ordinary round closes; one that cannot is planned anew with whoever is there, nothing trained twice."""
+    if current.slots and not current.missing:
+        return rounds.fold(state, now)
+    if rounds.hopeful(current, state, config, now):
+        return state
+    if current.slots and rounds.has_quorum(current, config):
+        return rounds.close_without(state, now)
+    if current.declined and now < current.declined_at + config.plan.absent_seconds:
+        return state
+    return rounds.abandon(state, now, "too few clients answered")
+
+
+def stepped(state: State, current: Round) -> State:
+    """A step that is not the last is committed: the episode goes on from what it made; what that replaces is gone."""
+    episode, made = state.episode, state.newest
+    assert episode is not None
+    old = episode.aux.get(current.into) if current.into else episode.working
+    if old is not None:
+        state = versions.delete(state, (old,))
+    episode = replace(episode, step=episode.step + 1, memo={**episode.memo, **current.memo})
+    if current.into:
+        return replace(state, episode=replace(episode, aux={**episode.aux, current.into: made}))
+    return replace(state, episode=replace(episode, working=made))
+
+
+def applied(state: State, config: FederationConfig, current: Round, before: int, now: float) -> State:
+    """The last step (or the reset) is committed: targets are off the roster, old models are withdrawn."""
     if current.kind is Kind.RESET:
         ids = [t.id for t in state.tickets.values() if t.state is TicketState.PENDING]
         episode = Episode(tickets=tuple(ids), mode="reset", evaluators=(), measured=True)
     else:
         assert state.episode is not None
         episode = state.episode
+    method = _method(config, episode)
     scales = {s.ticket: s.scale for s in current.slots if s.negated}
-    before = current.base if current.kind is Kind.UNLEARN else state.version - 1
-    method = "reset" if current.kind is Kind.RESET else f"puf-{episode.mode}"
     since = state.number
     for ticket_id in episode.tickets:
         ticket = state.tickets[ticket_id]
@@ -149,13 +191,14 @@ def applied(state: State, config: FederationConfig, current: Round, now: float) 
         if ticket.scope == "client":
             state = state.with_member(replace(member, status=MemberStatus.FORGOTTEN, session="", instance=""))
             state = replace(state, seen={n: at for n, at in state.seen.items() if n != member.name})
+        label = "reset" if current.kind is Kind.RESET else _label(method, ticket)
         state = tickets.move(
             state,
             ticket_id,
             TicketState.APPLIED,
             now,
-            f"committed in round {current.number} by {method}",
-            method=method,
+            f"committed in round {current.number} by {label}",
+            method=label,
             applied_round=current.number,
             applied_at=now,
             scale=scales.get(ticket_id, 0.0),
@@ -164,94 +207,24 @@ def applied(state: State, config: FederationConfig, current: Round, now: float) 
             score_before=surveys.total(episode.before),
             score_clients=len(episode.before),
         )
+        state = history.forget(state, state.tickets[ticket_id], now)
     for ticket_id in episode.tickets:
         state = _cover(state, state.tickets[ticket_id], now)
+    state = versions.delete(state, versions.made_by(episode))
+    if current.kind is Kind.RESET or method.rewrites:
+        state = history.rewritten(state, config, now)
     state = versions.withdraw(state, since)
+    reset = current.kind is Kind.RESET
+    at_least, at_most = (0, None) if reset else method.recovery_bounds
     recovery = Recovery(
-        evaluators=episode.evaluators, before=episode.before, started_at=now, reset=current.kind is Kind.RESET
+        evaluators=episode.evaluators,
+        before=episode.before,
+        started_at=now,
+        reset=reset,
+        at_least=at_least,
+        at_most=at_most,
     )
     return replace(state, episode=None, recovery=recovery)
-
-
-def drive_recovery(state: State, config: FederationConfig, now: float) -> State:
-    """The next step of recovery: a measurement, another round, or the end."""
-    recovery = state.recovery
-    if recovery is None:
-        return state
-    if recovery.before and recovery.surveyed != state.version:
-        return surveys.open_survey(state, config, recovery.evaluators, now, training_side=True)
-    over, recovered = _verdict(state, config, recovery, now)
-    if over:
-        return _complete(state, config, recovered, now) if _measured(state, config, now) else state
-    members = roster.retained(state)
-    alive = roster.cohort(members, state, config, now)
-    if not alive or len(alive) < ceil(config.plan.participation * config.plan.quorum * len(members)):
-        return state
-    for ticket in state.tickets.values():
-        if ticket.state is TicketState.APPLIED:
-            state = tickets.move(state, ticket.id, TicketState.RECOVERING, now, "recovery rounds have begun")
-    return rounds.open_round(state, config, Kind.RECOVER, rounds.ordinary_slots(alive, config), now)
-
-
-def _verdict(state: State, config: FederationConfig, recovery: Recovery, now: float) -> tuple[bool, bool | None]:
-    """Whether recovery is over, and whether the model has recovered (None: nobody could tell)."""
-    policy = config.forgetting
-    if recovery.reset:
-        return True, None
-    common = recovery.before.keys() & recovery.latest.keys()
-    if common:
-        before, latest = (surveys.total({n: s[n] for n in common}) for s in (recovery.before, recovery.latest))
-        assert before is not None
-        assert latest is not None
-        if latest.score >= policy.recovery_ratio * before.score:
-            return True, True
-    known = bool(recovery.before)
-    most = policy.max_recovery_rounds if known else policy.blind_recovery_rounds
-    timed_out = now >= recovery.started_at + policy.recovery_days * 86400
-    if recovery.rounds >= most or timed_out or not roster.retained(state):
-        return True, False if known or timed_out else None
-    return False, None
-
-
-def _measured(state: State, config: FederationConfig, now: float) -> bool:
-    """Whether every owner has measured the models that completion deletes, or has had the time."""
-    for t in state.tickets.values():
-        if t.recovering and now < t.applied_at + config.forgetting.measure_seconds:
-            wanted = {t.version_before, t.version_unlearned}
-            if not wanted <= t.measurements.keys():
-                return False
-    return True
-
-
-def still_measured(state: State, ticket: Ticket) -> bool:
-    """Whether the retained clients' measurement of the model right after unlearning is still to come."""
-    recovery = state.recovery
-    if recovery is None or not ticket.recovering or ticket.version_unlearned != state.version:
-        return False
-    return bool(recovery.before) and recovery.surveyed != state.version
-
-
-def _complete(state: State, config: FederationConfig, recovered: bool | None, now: float) -> State:
-    recovery = state.recovery
-    assert recovery is not None
-    state, gone = versions.delete_withdrawn(state)
-    current = state.models[state.version]
-    state = state.with_model(replace(current, status=ModelStatus.READY))
-    word = {True: "recovered", False: "not recovered within the allowed rounds", None: "recovery could not be measured"}
-    for ticket in [t for t in state.tickets.values() if t.recovering]:
-        state = tickets.move(
-            state,
-            ticket.id,
-            TicketState.COMPLETED,
-            now,
-            "the model went back to its initial weights" if recovery.reset else word[recovered],
-            completed_at=now,
-            recovered=recovered,
-            version_recovered=state.version,
-            score_recovered=surveys.total(recovery.latest),
-            deleted_versions=gone,
-        )
-    return versions.collect(replace(state, recovery=None), config, now)
 
 
 def _complete_empty(state: State, ticket: Ticket, now: float) -> State:
@@ -288,18 +261,19 @@ def _release(state: State, config: FederationConfig, lost: list[str], now: float
         pause = min(_LONGEST_PAUSE, config.plan.absent_seconds * 2.0 ** max(0, attempts - 1))
         state = tickets.move(state, ticket_id, TicketState.PENDING, now, why, not_before=now + pause)
     rest = tuple(t for t in episode.tickets if t not in lost)
+    if episode.step:
+        # What was made so far was made for those who are lost, too.
+        state = versions.delete(state, versions.made_by(episode))
+        episode = replace(episode, step=0, memo={}, working=None, aux={})
     return replace(state, episode=replace(episode, tickets=rest) if rest else None)
 
 
-def _others(state: State, config: FederationConfig, now: float) -> list[Member]:
-    """Retained clients of a Regular round: the plan's share, and as many as the round needs to close."""
-    return roster.cohort(roster.retained(state), state, config, now, at_least=config.forgetting.min_retained)
+def _method(config: FederationConfig, episode: Episode) -> Method:
+    return methods.by_name(config.forgetting, episode.method)
 
 
-def _strength(state: State, config: FederationConfig, ticket: Ticket, now: float) -> float:
-    target = puf.Target(ticket, state.members[ticket.client])
-    others = _others(state, config, now) if ticket.mode == "regular" else []
-    return puf.effective_kappa(target, sum(m.samples for m in others) + target.forget_samples)
+def _label(method: Method, ticket: Ticket) -> str:
+    return f"{method.label(ticket)} (fallback: {ticket.fallback})" if ticket.fallback else method.label(ticket)
 
 
 def _nothing_to_forget(state: State, ticket: Ticket) -> bool:

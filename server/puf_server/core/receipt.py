@@ -80,6 +80,7 @@ def build(
             "recovered": ticket.recovered,
         },
         "models": {stage: _model(state, getattr(ticket, f"version_{stage}")) for stage in _STAGES},
+        "deleted_history": {"records": ticket.deleted_records, "bytes": ticket.deleted_bytes},
         "deleted_models": [_model(state, v) for v in ticket.deleted_versions],
         "exports": [
             {"at": _date(at), "version": facts["version"], "digest": facts["digest"]}
@@ -181,16 +182,19 @@ def _share(sums: Sums | None) -> dict[str, Any] | None:
 def _costs(state: State, ticket: Ticket) -> dict[str, Any]:
     """Tensor bytes between server and clients, and samples trained on, in the rounds that served the ticket."""
     last = ticket.version_recovered or 0
-    mine = [
+    unlearning = [
         r
         for r in state.records.values()
-        if (r.number == ticket.applied_round and ticket.version_unlearned is not None)
-        or (r.kind is Kind.RECOVER and r.number > ticket.applied_round and r.version <= last)
+        if ticket.version_unlearned is not None and (r.number == ticket.applied_round or ticket.id in r.tickets)
     ]
-    unlearning = [r for r in mine if r.number == ticket.applied_round]
+    recovery = [
+        r
+        for r in state.records.values()
+        if r.kind is Kind.RECOVER and r.number > ticket.applied_round and r.version <= last
+    ]
     return {
         "unlearning": _cost(unlearning),
-        "recovery": _cost([r for r in mine if r not in unlearning]),
+        "recovery": _cost(recovery),
         "requests_served_together": max((len(r.tickets) for r in unlearning), default=0) or None,
     }
 

@@ -151,14 +151,21 @@ def required(state: State, config: FederationConfig) -> int:
 
 
 def cohort(
-    members: list[Member], state: State, config: FederationConfig, now: float, *, at_least: int = 0
+    members: list[Member],
+    state: State,
+    config: FederationConfig,
+    now: float,
+    *,
+    at_least: int = 0,
+    round_number: int | None = None,
 ) -> list[Member]:
     """Those of `members` that are alive, or the plan's share of them, drawn by seed and round alone."""
     alive = [m for m in members if worker_alive(state, m.name, config, now)]
     size = max(ceil(config.plan.participation * len(alive)), min(at_least, len(alive)))
     if size == len(alive):
         return alive
-    drawn = Random(derive(config.recipe.seed, "cohort", state.number + 1)).sample(alive, size)  # noqa: S311
+    number = state.number + 1 if round_number is None else round_number
+    drawn = Random(derive(config.recipe.seed, "cohort", number)).sample(alive, size)  # noqa: S311
     return sorted(drawn, key=lambda m: m.name)
 
 

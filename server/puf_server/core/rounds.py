@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
+from typing import Any
 
 from puf_common.errors import Conflict, InvalidUpdate, StaleRound
 from puf_server.core import roster
@@ -27,11 +28,14 @@ __all__ = [
     "abandon",
     "check_header",
     "close_if_due",
+    "close_without",
     "commit",
     "decline",
     "drop_client",
     "expected_slot",
     "fold",
+    "has_quorum",
+    "hopeful",
     "lose",
     "open_round",
     "ordinary_slots",
@@ -63,19 +67,25 @@ def open_round(
     *,
     denominator: int | None = None,
     base: int | None = None,
+    lr: float | None = None,
+    **episode: Any,
 ) -> State:
-    """Opens round `number + 1`. The cohort is part of the state, so it is on disk before anybody is asked."""
+    """Opens round `number + 1`. The cohort is part of the state, so it is on disk before anybody is asked.
+
+    `episode` are the fields of a round that is a step of a method.
+    """
     number, attempt = state.number + 1, state.attempt + 1
     current = Round(
         number=number,
         attempt=attempt,
         kind=kind,
         base=state.version if base is None else base,
-        lr=config.recipe.lr_at(number),
+        lr=config.recipe.lr_at(number) if lr is None else lr,
         slots=slots,
         opened_at=now,
         deadline_at=_deadline(config, now),
         denominator=denominator,
+        **episode,
     )
     state = replace(state, round=current, attempt=attempt)
     return state.note(
@@ -156,9 +166,16 @@ def close_if_due(state: State, config: FederationConfig, now: float) -> State:
     waiting = hopeful(current, state, config, now)
     if waiting:
         return state
-    if _has_quorum(current, config):
-        return fold(state.note("round.closed_without", now, round=current.number, clients=_names(current.missing)), now)
+    if has_quorum(current, config):
+        return close_without(state, now)
     return _repeat(state, config, current, now)
+
+
+def close_without(state: State, now: float) -> State:
+    """Closes the round with what came, and says who is missing."""
+    current = state.round
+    assert current is not None
+    return fold(state.note("round.closed_without", now, round=current.number, clients=_names(current.missing)), now)
 
 
 def hopeful(current: Round, state: State, config: FederationConfig, now: float) -> tuple[Slot, ...]:
@@ -177,10 +194,10 @@ def stalled(state: State, config: FederationConfig, now: float) -> bool:
     current = state.round
     if current is None or current.phase is not RoundPhase.COLLECTING:
         return False
-    return not hopeful(current, state, config, now) and not _has_quorum(current, config)
+    return not hopeful(current, state, config, now) and not has_quorum(current, config)
 
 
-def _has_quorum(current: Round, config: FederationConfig) -> bool:
+def has_quorum(current: Round, config: FederationConfig) -> bool:
     return len(current.received) >= max(1, ceil(config.plan.quorum * len(current.slots)))
 
 
@@ -224,11 +241,11 @@ def abandon(state: State, now: float, why: str) -> State:
 
 
 def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: float) -> State:
-    """The round's sum is the new model. Contributions of the round are counted, then forgotten."""
+    """The round's sum is the new model, or one on the way to it. Contributions of the round are counted, then forgotten."""
     current = state.round
     if current is None or current.phase is not RoundPhase.FOLDING:
         raise AssertionError("only a round that is being folded can be committed")
-    version = state.version + 1
+    version = state.newest + 1
     model = ModelVersion(
         version=version, round=current.number, digest=digest, nbytes=nbytes, status=status, created_at=now
     )
@@ -260,7 +277,7 @@ def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: 
             )
     state = replace(
         state,
-        version=version,
+        version=version if current.last else state.version,
         number=current.number,
         attempt=0,
         trained=state.trained + (current.kind is Kind.TRAIN),

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from puf_server.core import episodes, roster, rounds, surveys, tickets, versions
+from puf_server.core import episodes, history, recovery, roster, rounds, surveys, tickets, versions
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Kind, ModelStatus, RoundPhase, State, TicketState
+from puf_server.core.state import Kind, ModelStatus, Remembered, RoundPhase, State, TicketState
 
 __all__ = ["advance", "committed", "fold_failed", "phase", "restarted", "waiting_for"]
 
@@ -40,7 +40,7 @@ def _once(state: State, config: FederationConfig, now: float) -> State:
     if waiting:
         return episodes.start(state, config, waiting, now)
     if state.recovery is not None:
-        return episodes.drive_recovery(state, config, now)
+        return recovery.drive(state, config, now)
     if _measurement_due(state, config):
         who = roster.evaluators(state, config, now)
         if who:
@@ -54,16 +54,30 @@ def _once(state: State, config: FederationConfig, now: float) -> State:
     return state
 
 
-def committed(state: State, config: FederationConfig, *, digest: str, nbytes: int, now: float) -> State:
-    """The shell has written the folded model: model, round, roster and tickets move together."""
+def committed(
+    state: State,
+    config: FederationConfig,
+    *,
+    digest: str,
+    nbytes: int,
+    now: float,
+    remembered: tuple[Remembered, ...] = (),
+) -> State:
+    """The shell has written the folded model: model, round, roster, tickets and what is remembered move together."""
     current = state.round
     if current is None:
         raise AssertionError("no round to commit")
+    before = state.version
     recovering = state.recovery is not None or current.kind in (Kind.UNLEARN, Kind.RESET)
     status = ModelStatus.UNLEARNED if recovering else ModelStatus.READY
+    if current.into:
+        status = ModelStatus.AUXILIARY
     state = rounds.commit(state, digest=digest, nbytes=nbytes, status=status, now=now)
-    if current.kind in (Kind.UNLEARN, Kind.RESET):
-        state = episodes.applied(state, config, current, now)
+    state = history.keep(state, remembered)
+    if current.kind is Kind.UNLEARN and not current.last:
+        state = episodes.stepped(state, current)
+    elif current.kind in (Kind.UNLEARN, Kind.RESET):
+        state = episodes.applied(state, config, current, before, now)
     elif current.kind is Kind.RECOVER and state.recovery is not None:
         state = replace(state, recovery=replace(state.recovery, rounds=state.recovery.rounds + 1))
         for ticket in state.tickets.values():
@@ -77,6 +91,7 @@ def fold_failed(state: State, why: str, now: float) -> State:
     state = rounds.abandon(state, now, why)
     episode = state.episode
     if episode is not None:
+        state = versions.delete(state, versions.made_by(episode))
         for ticket_id in episode.tickets:
             state = tickets.move(state, ticket_id, TicketState.PENDING, now, why)
     return replace(state, episode=None, halted=why).note("federation.halted", now, why=why)
@@ -124,6 +139,8 @@ def waiting_for(state: State, config: FederationConfig, now: float) -> str:
         return f"round {current.number} ({current.kind}): waiting for {_few(names)}"
     if state.survey is not None:
         return f"measuring model {state.survey.version}: waiting for {_few(sorted(state.survey.missing))}"
+    if state.episode is not None:
+        return f"unlearning by {state.episode.method}, step {state.episode.step + 1}: waiting for more clients"
     if state.recovery is not None:
         return "recovery: waiting for clients, or for the leaver's measurements"
     pending = [t for t in state.tickets.values() if t.waiting]

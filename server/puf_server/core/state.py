@@ -14,6 +14,7 @@ from typing import Any
 from puf_common.evidence import Attack
 
 __all__ = [
+    "Combine",
     "Episode",
     "Evidence",
     "Kind",
@@ -25,6 +26,7 @@ __all__ = [
     "Part",
     "Received",
     "Recovery",
+    "Remembered",
     "Round",
     "RoundPhase",
     "RoundRecord",
@@ -80,6 +82,8 @@ class ModelStatus(StrEnum):
     UNLEARNED = "unlearned"
     # Knew somebody who was forgotten; kept only until the ticket completes.
     WITHDRAWN = "withdrawn"
+    # A method's second model; only for clients whose work names it, gone when the tickets are applied.
+    AUXILIARY = "auxiliary"
     DELETED = "deleted"
 
 
@@ -124,6 +128,15 @@ class Slot:
     ticket: str = ""
     # Whether the update enters negated.
     negated: bool = False
+    # What the client runs, with numbers of its own; ordinary descent unless a method asks for more.
+    routine: str = "train"
+    options: Mapping[str, float] = field(default_factory=dict)
+    # None: the round's.
+    lr: float | None = None
+    # A second model that the client needs.
+    aux: int | None = None
+    # Tensors that come back, by name; empty: all. "@head" is the model's last layer.
+    outputs: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -141,6 +154,20 @@ class Received:
     train_loss: float | None
     samples_processed: int
     at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combine:
+    """What the shell makes of a closed round. `fold` is the one rule; others are their method's own equations."""
+
+    rule: str = "fold"
+    options: Mapping[str, float] = field(default_factory=dict)
+    # Numbers per client, such as lengths that were kept.
+    values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    # Further models that enter, by the name the rule knows them under.
+    others: Mapping[str, int] = field(default_factory=dict)
+    # Kept updates, by their key, that enter as if they had come just now.
+    history: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +192,19 @@ class Round:
     repeats: int = 0
     # Grows when something is taken out, so that a sum computed before is known to be outdated.
     revision: int = 0
+    # Rounds of an episode: the method whose step this is, how its result comes about, and what becomes of it.
+    method: str = ""
+    combine: Combine = field(default_factory=Combine)
+    last: bool = True
+    into: str = ""
+    # Known once this is committed.
+    memo: Mapping[str, float | int | str] = field(default_factory=dict)
+    # The round that random choices derive from where it is not this one; 0: this one.
+    stream: int = 0
+    # Whether the federation's wish for unlearning without augmentation holds here.
+    plain: bool = True
+    # Tickets that are served by it, whether or not their clients take part.
+    targets: tuple[str, ...] = ()
 
     @property
     def missing(self) -> tuple[Slot, ...]:
@@ -172,7 +212,7 @@ class Round:
 
     @property
     def tickets(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(s.ticket for s in self.slots if s.ticket))
+        return self.targets or tuple(dict.fromkeys(s.ticket for s in self.slots if s.ticket))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +346,11 @@ class Ticket:
     deleted_versions: tuple[int, ...] = ()
     # "client" or "operator".
     filed_by: str = "client"
+    # Why the fallback serves this ticket instead of the federation's method; empty: it does not.
+    fallback: str = ""
+    # Records about the client that were kept for the method and deleted when it was forgotten, and their bytes.
+    deleted_records: int = 0
+    deleted_bytes: int = 0
 
     @property
     def open(self) -> bool:
@@ -327,7 +372,10 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """Tickets on their way to one unlearning round: first the measurement before, then the round."""
+    """Tickets on their way to being applied: first the measurement before, then the method's steps, one round each.
+
+    The federation's model stays what it is until the last step commits; on the way the episode has a model of its own.
+    """
 
     tickets: tuple[str, ...]
     mode: str
@@ -335,6 +383,14 @@ class Episode:
     before: Mapping[str, Sums] = field(default_factory=dict)
     # Whether the measurement before is done, or cannot be.
     measured: bool = False
+    method: str = "puf"
+    # Steps committed, and what the method wants to know about them.
+    step: int = 0
+    memo: Mapping[str, float | int | str] = field(default_factory=dict)
+    # The version that the last step made; None before the first.
+    working: int | None = None
+    # Auxiliary versions by name.
+    aux: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,6 +409,9 @@ class Recovery:
     latest: Mapping[str, Sums] = field(default_factory=dict)
     # The model went back to w_0: there is nothing to recover.
     reset: bool = False
+    # The method's own bounds on the rounds; None: the federation's.
+    at_least: int = 0
+    at_most: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,6 +426,23 @@ class ModelVersion:
     score_clients: int = 0
     # The retained clients' training samples, all together.
     training: Sums | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """One thing that is kept about one client because the federation's method needs it. `kind` is a word of Memory."""
+
+    key: str
+    kind: str
+    client: str
+    membership: int
+    round: int
+    samples: int
+    # Lengths of an update, per parameter in manifest order.
+    norms: tuple[float, ...] = ()
+    # An update or a sum of updates on disk; empty: numbers alone.
+    digest: str = ""
+    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,6 +477,8 @@ class State:
     tickets: Mapping[str, Ticket] = field(default_factory=dict)
     models: Mapping[int, ModelVersion] = field(default_factory=dict)
     records: Mapping[int, RoundRecord] = field(default_factory=dict)
+    # What the federation's method has to remember, by key; empty for most methods.
+    history: Mapping[str, Remembered] = field(default_factory=dict)
     # Volatile.
     stopping: bool = False
     seen: Mapping[str, float] = field(default_factory=dict)
@@ -409,6 +487,11 @@ class State:
     nbytes_down: int = 0
     # Lines not written yet.
     notes: tuple[Note, ...] = ()
+
+    @property
+    def newest(self) -> int:
+        """The highest version number in use; above `version` while an episode is on its way."""
+        return max(self.models, default=0)
 
     def note(self, event: str, now: float, **facts: Any) -> State:
         return replace(self, notes=(*self.notes, Note(event=event, at=now, facts=facts)))

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from puf_common.errors import NotFound, NotNow, UsageError
-from puf_server.core import rounds
+from puf_server.core import methods, rounds
 from puf_server.core.config import FederationConfig, Forgetting
+from puf_server.core.methods.base import Asked
 from puf_server.core.roster import worker_alive
 from puf_server.core.state import Evidence, MemberStatus, State, Step, Sums, Ticket, TicketState
 
@@ -60,9 +61,12 @@ def file(
     if whole is not None:
         return state, whole, True
     policy = config.forgetting
+    _require_servable(state, config, name, request)
     ticket = _checked(
         request, policy, member.samples, now, ticket_id=ticket_id, name=name, membership=member.membership
     )
+    if request.by == "operator" and not worker_alive(state, name, config, now):
+        ticket = _fallen_back(ticket, state, config, "absent") or ticket
     for standing in mine:
         if not standing.waiting:
             continue
@@ -138,11 +142,22 @@ def move(state: State, ticket_id: str, to: TicketState, now: float, note: str, *
 
 
 def expire(state: State, config: FederationConfig, now: float) -> State:
-    """Fails what is past its deadline while its client is away. One that is there, or was filed just now, is still served."""
+    """Fails what is past its deadline while its client is away, or leaves it to the fallback, which needs no client.
+
+    One that is there, or was filed just now, is still served, and so is one whose method can do without it.
+    """
     for ticket in state.tickets.values():
         if ticket.state is not TicketState.PENDING or now < ticket.deadline_at:
             continue
+        if not methods.serving(config.forgetting, ticket).requires.target_takes_part:
+            continue
         if now >= ticket.filed_at + config.plan.absent_seconds and not worker_alive(state, ticket.client, config, now):
+            fallen_back = _fallen_back(ticket, state, config, "absent")
+            if fallen_back is not None:
+                state = state.with_ticket(fallen_back)
+                facts = {"ticket": ticket.id, "client": ticket.client, "method": config.forgetting.fallback}
+                state = state.note("ticket.fell_back", now, **facts, why="deadline passed: the client never came back")
+                continue
             state = move(
                 state,
                 ticket.id,
@@ -151,6 +166,33 @@ def expire(state: State, config: FederationConfig, now: float) -> State:
                 "deadline passed: the client never came back for its unlearning round",
             )
     return state
+
+
+def _require_servable(state: State, config: FederationConfig, name: str, request: Request) -> None:
+    """Asks the method when a request is filed: what it cannot serve is refused now and not after weeks."""
+    asked = Asked(
+        client=name,
+        scope=request.scope,
+        mode=request.mode,
+        kappa=request.kappa,
+        eta_u=request.eta_u,
+        epochs=request.epochs,
+        flip=request.flip,
+        by=request.by,
+    )
+    why = methods.method_of(config.forgetting).refuse(asked, state, config)
+    if why is not None:
+        raise NotNow(why, method=config.forgetting.method)
+
+
+def _fallen_back(ticket: Ticket, state: State, config: FederationConfig, why: str) -> Ticket | None:
+    """The ticket as one that the fallback serves; None where there is none, or where it is not needed or cannot."""
+    fallback = methods.fallback_of(config.forgetting)
+    needed = methods.serving(config.forgetting, ticket).requires.target_takes_part
+    if fallback is None or not needed:
+        return None
+    asked = Asked(client=ticket.client, scope=ticket.scope, by=ticket.filed_by)
+    return replace(ticket, fallback=why) if fallback.refuse(asked, state, config) is None else None
 
 
 def _checked(

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from puf_common.errors import Forgotten, NotFound
+from puf_server.core import methods
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Member, MemberStatus, ModelStatus, ModelVersion, State
+from puf_server.core.state import Episode, Member, MemberStatus, ModelStatus, ModelVersion, State
 
-__all__ = ["collect", "delete_withdrawn", "may_fetch", "readable", "withdraw"]
+__all__ = ["collect", "delete", "delete_withdrawn", "made_by", "may_fetch", "readable", "withdraw"]
 
 _DAY = 86400.0
 
@@ -37,6 +38,8 @@ def may_fetch(state: State, config: FederationConfig, member: Member, version: i
     if member.status is MemberStatus.ACTIVE:
         mine |= {state.version}
         mine |= {state.round.base} if state.round else set()
+        slots = state.round.slots if state.round else ()
+        mine |= {s.aux for s in slots if s.client == member.name and s.aux is not None}
         mine |= {state.survey.version} if state.survey else set()
     if version not in mine:
         if member.status is MemberStatus.ACTIVE:
@@ -57,18 +60,24 @@ def withdraw(state: State, since_round: int) -> State:
 
 
 def delete_withdrawn(state: State) -> tuple[State, tuple[int, ...]]:
-    gone = tuple(v for v, m in sorted(state.models.items()) if m.status is ModelStatus.WITHDRAWN)
-    return _delete(state, gone), gone
+    """What knew somebody who is forgotten, and an unlearned model that has the very same weights (Natural's)."""
+    withdrawn = {m.digest for m in state.models.values() if m.status is ModelStatus.WITHDRAWN}
+    gone = tuple(
+        v
+        for v, m in sorted(state.models.items())
+        if m.digest in withdrawn and m.status in (ModelStatus.WITHDRAWN, ModelStatus.UNLEARNED) and v != state.version
+    )
+    return delete(state, gone), gone
 
 
 def collect(state: State, config: FederationConfig, now: float) -> State:
     """Deletes old versions beyond the plan's number, never one that a round, a ticket or its owner may need."""
     keep = config.plan.keep_models
-    if not keep:
+    if not keep or any(memory.checkpoints for memory in methods.remembering(config.forgetting)):
         return state
     present = sorted((v for v, m in state.models.items() if m.status is not ModelStatus.DELETED), reverse=True)
     needed = {0, state.version, *present[:keep], *_needed(state, config, now)}
-    return _delete(state, (v for v in present if v not in needed))
+    return delete(state, (v for v in present if v not in needed))
 
 
 def _needed(state: State, config: FederationConfig, now: float) -> set[int]:
@@ -76,13 +85,22 @@ def _needed(state: State, config: FederationConfig, now: float) -> set[int]:
     needed = {state.round.base} if state.round else set()
     if state.survey:
         needed.add(state.survey.version)
+    if state.round:
+        needed |= set(state.round.combine.others.values())
+    if state.episode:
+        needed |= set(made_by(state.episode))
     for t in state.tickets.values():
         if t.open or now <= t.completed_at + grace:
             needed |= {v for v in (t.version_before, t.version_unlearned, t.version_recovered) if v is not None}
     return needed
 
 
-def _delete(state: State, versions: Iterable[int]) -> State:
+def made_by(episode: Episode) -> tuple[int, ...]:
+    """Versions that an episode has made on its way and still needs."""
+    return (*episode.aux.values(), *(() if episode.working is None else (episode.working,)))
+
+
+def delete(state: State, versions: Iterable[int]) -> State:
     models = dict(state.models)
     for v in versions:
         models[v] = replace(models[v], status=ModelStatus.DELETED)

@@ -20,6 +20,10 @@ class Train:
     seconds_left: float
 
     @property
+    def lr(self) -> float:
+        return self.round.lr if self.slot.lr is None else self.slot.lr
+
+    @property
     def exact_samples(self) -> int:
         """The count the update must state, 0 where anything up to the announced count will do."""
         return self.slot.samples if self.round.denominator is not None else 0
@@ -42,7 +46,7 @@ def work_for(state: State, config: FederationConfig, name: str, session: str, no
             if slot.client == name and slot.key not in current.declined:
                 ticket = state.tickets.get(slot.ticket)
                 left = 0.0 if current.deadline_at is None else max(0.001, current.deadline_at - now)
-                plain = config.recipe.plain_unlearning and current.kind is Kind.UNLEARN
+                plain = config.recipe.plain_unlearning and current.kind is Kind.UNLEARN and current.plain
                 return Train(current, slot, plain, ticket.request_key if ticket else "", left)
     survey = state.survey
     if survey is not None and name in survey.missing:
@@ -55,10 +59,11 @@ def training_id(work: Train) -> str:
     slot = work.slot
     # What remains depends on the request too: another one may leave the same number of other samples.
     request = work.forget_request if slot.part in ("forget", "retain") else ""
-    return "/".join(
-        map(
-            str,
-            (work.round.number, work.round.base, slot.membership, slot.part, slot.samples, slot.epochs, work.round.lr,
-             int(work.plain), request),
-        )
+    named: tuple[object, ...] = (
+        work.round.number, work.round.base, slot.membership, slot.part, slot.samples, slot.epochs, work.lr,
+        int(work.plain), request,
     )  # fmt: skip
+    if slot.routine != "train" or slot.options or slot.aux is not None or slot.outputs or work.round.stream:
+        options = ",".join(f"{k}={v!r}" for k, v in sorted(slot.options.items()))
+        named += (slot.routine, options, slot.aux, ",".join(slot.outputs), work.round.stream)
+    return "/".join(map(str, named))

@@ -14,19 +14,74 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from puf_server.core.state import Member, Part, Slot, Ticket
+from puf_server.core import roster
+from puf_server.core.config import FederationConfig
+from puf_server.core.methods.base import Asked, Method, Requirements, Step, Target, View
+from puf_server.core.state import Episode, Member, Part, Slot, State, Ticket
 
-__all__ = ["RoundPlan", "Target", "effective_kappa", "plan"]
+__all__ = ["Puf", "RoundPlan", "Target", "effective_kappa", "plan"]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    ticket: Ticket
-    member: Member
+class Puf(Method):
+    name = "puf"
+    summary = "one round in which the target's update enters negated and scaled"
+    requires = Requirements(
+        history=False,
+        full_participation=False,
+        stateful_clients=False,
+        task_agnostic=True,
+        auxiliary_data=False,
+        single_round=True,
+        simultaneous=True,
+        selective=True,
+        target_takes_part=True,
+        retained_take_part=True,
+    )
 
-    @property
-    def forget_samples(self) -> int:
-        return self.ticket.forget_samples if self.ticket.scope == "samples" else self.member.samples
+    def refuse(self, asked: Asked, state: State, config: FederationConfig) -> str | None:
+        """Mode, strength and epochs are this method's own; filing holds them against the operator's limits."""
+        return None
+
+    def label(self, ticket: Ticket) -> str:
+        return f"puf-{ticket.mode}"
+
+    def ready(self, ticket: Ticket, view: View) -> bool:
+        """The target is there and, in Regular, enough others are."""
+        retained = roster.retained(view.state)
+        alive = sum(view.alive(m.name) for m in retained)
+        enough = alive >= min(view.config.forgetting.min_retained, len(retained))
+        return view.alive(ticket.client) and (enough or ticket.mode == "special")
+
+    def choose(self, waiting: Sequence[Ticket], view: View) -> list[Ticket]:
+        """All that share the oldest one's mode, up to the cap on the sum of kappa."""
+        chosen: list[Ticket] = []
+        total = 0.0
+        for ticket in (t for t in waiting if t.mode == waiting[0].mode):
+            strength = _strength(ticket, view)
+            if chosen and total + strength > view.config.forgetting.max_total_kappa:
+                break
+            chosen.append(ticket)
+            total += strength
+        return chosen
+
+    def step(self, view: View) -> Step:
+        mode = view.started.mode
+        planned = plan(
+            view.targets,
+            _others(view) if mode == "regular" else [],
+            mode=mode,
+            retained_rate=view.config.forgetting.retained_rate,
+            epochs=float(view.config.recipe.epochs),
+        )
+        return Step(base=view.state.version, slots=planned.slots, denominator=planned.denominator, last=True)
+
+    def needs_retained(self, episode: Episode) -> bool:
+        return episode.mode == "regular"
+
+    def enough_came(self, view: View, retained: int) -> bool:
+        """A Regular round with too few others would disclose a lone target's update as Special does."""
+        wanted = min(view.config.forgetting.min_retained, len(roster.retained(view.state)))
+        return view.started.mode != "regular" or retained >= wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +142,18 @@ def _scale(target: Target, n: int) -> float:
     if target.ticket.kappa is not None:
         return -target.ticket.kappa * n / target.forget_samples
     return -float(target.ticket.eta_u or 0.0)
+
+
+def _others(view: View) -> list[Member]:
+    """Retained clients of a Regular round: the plan's share, and as many as the round needs to close."""
+    at_least = view.config.forgetting.min_retained
+    return roster.cohort(roster.retained(view.state), view.state, view.config, view.now, at_least=at_least)
+
+
+def _strength(ticket: Ticket, view: View) -> float:
+    target = Target(ticket, view.state.members[ticket.client])
+    others = _others(view) if ticket.mode == "regular" else []
+    return effective_kappa(target, sum(m.samples for m in others) + target.forget_samples)
 
 
 _ORDER = {Part.MAIN: 0, Part.RETAIN: 0, Part.FORGET: 1}

@@ -1,0 +1,59 @@
+"""What is remembered about clients' updates: only where a method of the federation needs it, only of ordinary rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from puf_server.core import methods
+from puf_server.core.config import FederationConfig, Forgetting
+from puf_server.core.state import Kind, Remembered, Round, State, Ticket
+
+__all__ = ["forget", "keep", "kinds", "rewritten", "wanted", "words"]
+
+
+def words(policy: Forgetting) -> tuple[str, ...]:
+    """Everything that is kept, as clients are told when they join."""
+    return tuple(dict.fromkeys(word for memory in methods.remembering(policy) for word in memory.words))
+
+
+def kinds(policy: Forgetting) -> frozenset[str]:
+    """What is kept of updates."""
+    return frozenset(words(policy)) & {"norms", "first-updates", "sums"}
+
+
+def wanted(state: State, config: FederationConfig, current: Round) -> frozenset[str]:
+    """What is to be kept of this round. Rounds of an episode leave nothing: they are themselves made from history."""
+    if current.kind not in (Kind.TRAIN, Kind.RECOVER):
+        return frozenset()
+    found = kinds(config.forgetting)
+    if any(r.kind in (Kind.TRAIN, Kind.RECOVER) for r in state.records.values()):
+        found -= {"first-updates"}
+    return found
+
+
+def keep(state: State, remembered: Sequence[Remembered]) -> State:
+    if not remembered:
+        return state
+    return replace(state, history={**state.history, **{r.key: r for r in remembered}})
+
+
+def forget(state: State, ticket: Ticket, now: float) -> State:
+    """Deletes what is kept about a client that is forgotten, and writes down on its ticket how much that was."""
+    gone = {k: r for k, r in state.history.items() if (r.client, r.membership) == (ticket.client, ticket.membership)}
+    if ticket.scope != "client" or not gone:
+        return state
+    nbytes = sum(r.nbytes for r in gone.values())
+    ticket = replace(ticket, deleted_records=len(gone), deleted_bytes=nbytes)
+    state = replace(state, history={k: r for k, r in state.history.items() if k not in gone}).with_ticket(ticket)
+    return state.note("history.deleted", now, ticket=ticket.id, client=ticket.client, records=len(gone), bytes=nbytes)
+
+
+def rewritten(state: State, config: FederationConfig, now: float) -> State:
+    """The model was rebuilt: what only made sense for the old one goes, so that nobody subtracts what is not in it."""
+    stays = {word for m in methods.remembering(config.forgetting) if m.survives_rewrite for word in m.words}
+    left = {k: r for k, r in state.history.items() if r.kind in stays}
+    if len(left) == len(state.history):
+        return state
+    gone = len(state.history) - len(left)
+    return replace(state, history=left).note("history.outdated", now, records=gone)

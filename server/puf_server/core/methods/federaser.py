@@ -1,0 +1,162 @@
+"""FedEraser (Liu et al. 2021): the rounds that were, replayed without the target, with calibrated updates.
+
+For each retained round t_1 = 1, t_(j+1) = t_j + delta_t the server kept how long every client's update U_k was, and of
+the first one the updates themselves.
+
+    w~ <- w_0 + sum p_k U_k^(t_1)                           nobody trains
+    w~ <- w~ + sum p_k |U_k^(t_j)| * U^_k / |U^_k|          U^_k: what client k makes of w~ in E_cal epochs
+
+with p_k = n_k / sum of n over the clients that answer. The stored update gives the length, the fresh one the direction.
+Stored lengths are measured against the model before the round, per client and over the whole model; the authors' code
+takes the model after it, which lets the target into the step size. Only lengths are used after the first round, so
+nothing else is kept: C * R numbers and C updates where the paper counts C * R updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import fsum, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from puf_common.manifest import Manifest
+from puf_server.core import roster
+from puf_server.core.config import FederationConfig
+from puf_server.core.methods.base import (
+    Asked,
+    Block,
+    Memory,
+    Method,
+    Options,
+    Piece,
+    Requirements,
+    Rule,
+    Step,
+    View,
+    mean_of_buffers,
+)
+from puf_server.core.state import Combine, Remembered, State
+
+__all__ = ["FedEraser", "FedEraserOptions", "calibrated", "factors", "replayed"]
+
+
+class FedEraserOptions(Options):
+    delta_t: int = Field(1, ge=1, description="every so many rounds one is replayed")
+    epochs: float = Field(0.5, gt=0, description="local epochs of a calibration (E_cal); 0.5 is half of the batches")
+    per_tensor: bool = Field(False, description="keep the length of every tensor instead of the whole update's")
+
+
+class FedEraser(Method):
+    name = "federaser"
+    summary = "past rounds replayed without the target: stored lengths, fresh directions"
+    requires = Requirements(
+        history=True,
+        full_participation=True,
+        stateful_clients=False,
+        task_agnostic=True,
+        auxiliary_data=False,
+        single_round=False,
+        simultaneous=True,
+        selective=True,
+        target_takes_part=False,
+        retained_take_part=True,
+        scopes=("client",),
+    )
+    memory = Memory(norms=True, first_updates=True, survives_rewrite=True)
+    options_type = FedEraserOptions
+    options: FedEraserOptions
+    rewrites = True
+    measures = True
+
+    def refuse(self, asked: Asked, state: State, config: FederationConfig) -> str | None:
+        refused = super().refuse(asked, state, config)
+        member = state.members.get(asked.client)
+        if refused is not None or member is None or member.first_round == 0:
+            return refused
+        first = min(r.number for r in state.records.values() if r.kind in ("train", "recover"))
+        kept = {(r.client, r.round) for r in state.history.values() if r.kind == "norms"}
+        others = [m for m in roster.retained(state) if m.first_round == first and m.name != asked.client]
+        if not kept or any((m.name, first) not in kept for m in others):
+            return (
+                "federaser needs the history of every round since the first, and this federation kept none of round "
+                f"{first}: choose retrain, not or puf"
+            )
+        return None
+
+    def step(self, view: View) -> Step | None:
+        # Told by round, not counted: somebody who asks to be forgotten meanwhile may take a round along.
+        done = int(view.started.memo.get("replayed", 0))
+        base = view.model if view.started.step else 0
+        coming = [kept for kept in replayed(view.state, self.options.delta_t) if kept[0].round > done]
+        first = [(key, r) for key, r in sorted(view.state.history.items()) if _counts(view.state, r, "first-updates")]
+        if not done and first:
+            number = first[0][1].round
+            last = not any(kept[0].round > number for kept in coming)
+            combine = Combine(history=tuple(key for key, _ in first))
+            return Step(base=base, combine=combine, last=last, memo={"replayed": number})
+        if not coming:
+            return Step(base=base, combine=Combine(rule="keep"), last=True)
+        number, lengths = coming[0][0].round, {r.client: r.norms for r in coming[0]}
+        members = [m for m in view.retained if m.name in lengths and view.alive(m.name)]
+        if not members or not view.enough:
+            return None
+        return Step(
+            base=base,
+            slots=view.ordinary(members, epochs=self.options.epochs),
+            combine=Combine(rule="calibrate", values={m.name: lengths[m.name] for m in members}),
+            lr=view.config.recipe.lr_at(number),
+            stream=number,
+            last=len(coming) == 1,
+            memo={"replayed": number},
+        )
+
+    def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
+        if combine.rule == "keep":
+            return lambda block: block.w
+        by = {
+            p.client: f
+            for p in pieces
+            if (f := factors(combine.values[p.client], p.norms, per_tensor=self.options.per_tensor)) is not None
+        }
+        n = sum(p.samples for p in pieces if p.client in by)
+        return lambda block: calibrated(block, by, n)
+
+
+def replayed(state: State, delta_t: int) -> list[list[Remembered]]:
+    """What is kept of each round that is replayed, oldest round first, without those who asked to be forgotten."""
+    numbers = sorted({r.round for r in state.history.values() if r.kind == "norms"})[::delta_t]
+    by: dict[int, list[Remembered]] = {number: [] for number in numbers}
+    for _, r in sorted(state.history.items()):
+        if r.round in by and _counts(state, r, "norms"):
+            by[r.round].append(r)
+    return [kept for kept in by.values() if kept]
+
+
+def _counts(state: State, kept: Remembered, kind: str) -> bool:
+    member = state.members.get(kept.client)
+    same = member is not None and member.membership == kept.membership
+    return same and kept.kind == kind and kept.client not in state.kept_out()
+
+
+def factors(stored: Sequence[float], fresh: Sequence[float], *, per_tensor: bool) -> tuple[float, ...] | None:
+    """What each parameter of a fresh update is multiplied with; None for an update of length zero, which has no direction."""
+    whole = sqrt(fsum(x * x for x in fresh))
+    if whole == 0.0:
+        return None
+    if per_tensor:
+        return tuple(s / f if f else 0.0 for s, f in zip(stored, fresh, strict=True))
+    return (sqrt(fsum(x * x for x in stored)) / whole,) * len(fresh)
+
+
+def calibrated(block: Block, factor: Mapping[str, tuple[float, ...]], n: int) -> NDArray[Any]:
+    """w~ + sum p_k * factor_k * U^_k over the clients that have a factor."""
+    if block.tensor.role != "parameter":
+        return mean_of_buffers(block)
+    total = np.zeros(block.w.size, np.float64)
+    for piece in block.pieces:
+        if piece.client in factor and piece.u is not None:
+            total += np.multiply(piece.u, factor[piece.client][block.parameter] * piece.samples / n, dtype=np.float64)
+    return block.w.astype(np.float64) + total

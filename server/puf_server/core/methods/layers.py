@@ -1,0 +1,43 @@
+"""First and last layers, as the model's own order of tensors tells them."""
+
+from __future__ import annotations
+
+from puf_common.errors import UsageError
+from puf_common.manifest import Manifest, TensorSpec
+
+__all__ = ["HEAD", "first_layer", "last_layer", "outputs"]
+
+# In a slot's outputs: the model's last layer, whatever its tensors are called.
+HEAD = "@head"
+
+
+def first_layer(manifest: Manifest, *, include_bias: bool = False) -> frozenset[str]:
+    """The first weight in declared order (not by name): a parameter with at least two axes, and its bias if asked for."""
+    return _with_bias(manifest, _weights(manifest)[0], include_bias)
+
+
+def last_layer(manifest: Manifest) -> frozenset[str]:
+    """The last weight in declared order, and its bias."""
+    return _with_bias(manifest, _weights(manifest)[-1], True)
+
+
+def outputs(manifest: Manifest, wanted: tuple[str, ...]) -> Manifest:
+    """The manifest of what comes back: all of it, or the tensors that are named."""
+    if not wanted:
+        return manifest
+    names = {n for word in wanted for n in (last_layer(manifest) if word == HEAD else (word,))}
+    unknown = names - {t.name for t in manifest.tensors}
+    if unknown:
+        raise UsageError(f"the model has no tensor {min(unknown)}", tensor=min(unknown))
+    return Manifest(tuple(t for t in manifest.tensors if t.name in names))
+
+
+def _weights(manifest: Manifest) -> list[TensorSpec]:
+    parameters = [t for t in manifest.tensors if t.role == "parameter"]
+    return [t for t in parameters if len(t.shape) >= 2] or parameters[:1]
+
+
+def _with_bias(manifest: Manifest, weight: TensorSpec, include_bias: bool) -> frozenset[str]:
+    bias = weight.name.removesuffix("weight") + "bias"
+    present = include_bias and any(t.name == bias and t.role == "parameter" for t in manifest.tensors)
+    return frozenset({weight.name, bias} if present else {weight.name})

@@ -1,0 +1,67 @@
+"""Retrain: the same initial model, the same number of rounds, without the target. What all others are measured against.
+
+Its rounds are those of a federation that the target never joined: they draw and decay as rounds 1, 2, ..., so the
+result is, to the bit, what that federation would have trained with the same clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from puf_common.manifest import Manifest
+from puf_server.core.methods.base import Method, Options, Piece, Requirements, Rule, Step, View
+from puf_server.core.state import Combine
+
+__all__ = ["Retrain", "RetrainOptions"]
+
+
+class RetrainOptions(Options):
+    rounds: int = Field(0, ge=0, description="rounds to train anew; 0: as many as were trained so far")
+
+
+class Retrain(Method):
+    name = "retrain"
+    summary = "all rounds again from w_0 without the target"
+    requires = Requirements(
+        history=False,
+        full_participation=False,
+        stateful_clients=False,
+        task_agnostic=True,
+        auxiliary_data=False,
+        single_round=False,
+        simultaneous=True,
+        selective=True,
+        target_takes_part=False,
+        retained_take_part=True,
+    )
+    options_type = RetrainOptions
+    options: RetrainOptions
+    rewrites = True
+
+    def step(self, view: View) -> Step | None:
+        # How many rounds there were is asked once: training may be extended meanwhile.
+        rounds = int(view.started.memo.get("rounds", self.options.rounds or view.state.trained))
+        number = view.started.step + 1
+        if rounds == 0:
+            return Step(base=0, combine=Combine(rule="keep"), last=True)
+        if not view.enough:
+            return None
+        return Step(
+            base=0 if number == 1 else view.model,
+            slots=view.ordinary(view.cohort(drawn_as=number)),
+            lr=view.config.recipe.lr_at(number),
+            stream=number,
+            plain=False,
+            last=number >= rounds,
+            memo={"rounds": rounds},
+        )
+
+    @property
+    def recovery_bounds(self) -> tuple[int, int | None]:
+        """It is as good as training without the target can be: there is nothing to recover."""
+        return 0, 0
+
+    def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
+        return lambda block: block.w
