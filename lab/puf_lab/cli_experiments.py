@@ -53,6 +53,7 @@ def _setting_flags(parser: Parser) -> None:
     )
     parser.add_argument("--seeds", metavar="N,M", help="seeds, of data and training alike")
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where the dataset is")
+    parser.add_argument("--weights", type=Path, metavar="FILE", help="published checkpoint, for settings that need one")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, cuda:1 or auto")
     parser.add_argument("--cache", type=Path, default=Path("runs/cache"), metavar="DIR", help="finished runs")
 
@@ -78,7 +79,8 @@ def _place(arguments: argparse.Namespace, engine: str) -> Place:
     from puf_lab.jobs import Place
 
     directory = arguments.data_dir.resolve() if arguments.data_dir else None
-    return Place(data_dir=directory, device=arguments.device, engine=engine)
+    weights = arguments.weights.resolve() if arguments.weights else None
+    return Place(data_dir=directory, device=arguments.device, engine=engine, weights=weights)
 
 
 def _list(_: argparse.Namespace) -> int:
@@ -88,6 +90,7 @@ def _list(_: argparse.Namespace) -> int:
     from puf_lab.experiment import load_experiment, names
 
     table = Table("setting", "what", "targets", "rounds", box=None, header_style="bold")
+    table.columns[0].no_wrap = True
     for name in names():
         e = load_experiment(name)
         table.add_row(name, e.title, str(len(e.targets)), str(e.rounds))

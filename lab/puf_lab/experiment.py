@@ -39,6 +39,8 @@ class Data(_Part):
 class Model(_Part):
     name: str = "digits-cnn"
     options: dict[str, str | int] = {}
+    pretrained: bool = False
+    """Starts from a published checkpoint, which the command line names."""
     flops_per_sample: float = Field(0.0, ge=0)
     """F of the appendix; 0 where nobody has stated one, and then no computation is shown."""
     head_parameters: int = Field(0, ge=0)

@@ -39,7 +39,8 @@ class ProcessFederation:
         shards = [i for i in range(setting.clients) if i not in without]
         if not (directory / "server").exists():
             plan = {"heartbeat_seconds": 1.0, "absent_seconds": 10.0}
-            create_server(setting.federation(clients=len(shards), keep_models=1, **plan), directory / "server")
+            config = setting.federation(clients=len(shards), keep_models=1, **plan)
+            create_server(config, directory / "server", setting.weights)
         self._without, self._left_out = without, without_samples or {}
         self._stack = ExitStack()
 

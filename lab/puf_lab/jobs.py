@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from puf_common.errors import UsageError
 from puf_lab.experiment import Experiment
 from puf_lab.methods import Variant
 from puf_lab.setting import Setting
@@ -31,6 +32,7 @@ class Place:
     data_dir: Path | None = None
     device: str = "cpu"
     engine: str = "in-process"
+    weights: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,13 @@ class Job:
         return 1 + max(e.recovery_rounds + max(e.persistence, default=0), e.horizon)
 
     def setting(self, place: Place) -> Setting:
-        return replace(self.experiment.setting(self.seed, place.data_dir), title="lab", device=place.device)
+        if self.experiment.model.pretrained and place.weights is None:
+            raise UsageError(
+                f"{self.experiment.name} starts from published weights: name the checkpoint with --weights FILE.safetensors"
+            )
+        return replace(
+            self.experiment.setting(self.seed, place.data_dir), title="lab", device=place.device, weights=place.weights
+        )
 
     @cached_property
     def key(self) -> str:
@@ -88,7 +96,7 @@ class Job:
             "format": _FORMAT,
             "software": [version("puf"), version("torch"), version("numpy")],
             "kind": self.kind,
-            "model": [e.model.name, e.model.options],
+            "model": [e.model.name, e.model.options, e.model.pretrained],
             "recipe": {**whole["recipe"], "seed": self.seed},
             **{name: whole[name] for name in ("data", "task", "rounds", "participation")},
         }

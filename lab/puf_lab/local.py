@@ -134,7 +134,7 @@ class LocalFederation:
         shards = [i for i in range(setting.clients) if i not in without]
         if not (directory / "server").exists():
             config = setting.federation(clients=len(shards), keep_models=keep_models, **_ALWAYS)
-            create_server(config, directory / "server")
+            create_server(config, directory / "server", setting.weights)
         self.engine = Engine(Store.open(directory / "server"), time.time)
         self.handlers = Handlers(self.engine)
         self._clients: dict[int, tuple[Session, Worker]] = {}
@@ -294,9 +294,14 @@ def leave_out(state: StateDir, samples: Sequence[str]) -> None:
     state.filed("left-out", "left-out")
 
 
-def create_server(config: FederationConfig, directory: Path) -> None:
+def create_server(config: FederationConfig, directory: Path, weights: Path | None = None) -> None:
+    """A new federation's state; its model is fresh, or starts from a published checkpoint."""
     from puf_common.models import build_any
 
     model = build_any(config.model, config.model_options, config.recipe.seed)
+    if weights is not None:
+        from puf_common.mit import load_published
+
+        load_published(model, weights)
     manifest = manifest_of(model)
     create(directory, config, manifest, payload_of(model, manifest), time.time())

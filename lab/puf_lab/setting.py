@@ -54,6 +54,8 @@ class Setting:
     rounds: int
     participation: float = 1.0
     device: str = "cpu"
+    weights: Path | None = None
+    """A published checkpoint to start from, for models that have one."""
     forgetting: Forgetting = field(default_factory=Forgetting)
 
     def context(self, shard: int) -> DataContext:

@@ -80,7 +80,7 @@ def test_initial_weights_depend_on_the_seed_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("digits-cn", {}, "no built-in model 'digits-cn'; use one of cifar-cnn, digits-cnn, resnet18-gn, resnet8-gn"),
+        ("digits-cn", {}, "no built-in model 'digits-cn'; use one of cifar-cnn, digits-cnn, mit-b0, res-unet"),
         ("digits-cnn", {"clases": "3"}, "no option 'clases'; it takes classes"),
         ("digits-cnn", {"classes": "0"}, "at least 1, not '0'"),
         ("digits-cnn", {"classes": "ten"}, "whole number"),

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
+from puf_client.data import prostate
 from puf_client.data.api import ClientData, DataContext
 from puf_client.data.partition import Indices, partition, stream
 from puf_common.errors import UsageError
@@ -35,7 +36,7 @@ _DIGITS_SEED = 1797
 
 
 def names() -> tuple[str, ...]:
-    return ("cifar10", "cifar100", "digits")
+    return ("cifar10", "cifar100", "digits", "prostate")
 
 
 def load(name: str, ctx: DataContext) -> ClientData:
@@ -244,9 +245,11 @@ _LOADERS: dict[str, Callable[[DataContext], ClientData]] = {
     "cifar10": _CIFAR10.load,
     "cifar100": _CIFAR100.load,
     "digits": _load_digits,
+    "prostate": prostate.load,
 }
 _TEST_SETS: dict[str, Callable[[DataContext], Dataset[Any]]] = {
     "cifar10": _CIFAR10.test,
     "cifar100": _CIFAR100.test,
     "digits": _test_digits,
+    "prostate": prostate.test_set,
 }

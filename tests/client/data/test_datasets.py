@@ -103,7 +103,9 @@ def test_wrong_options_are_told(options: dict[str, str], says: str) -> None:
 
 def test_unknown_names_are_told() -> None:
     for function in (data.load_data, data.test_set):
-        with pytest.raises(UsageError, match="no built-in dataset 'mnist'; use one of cifar10, cifar100, digits"):
+        with pytest.raises(
+            UsageError, match="no built-in dataset 'mnist'; use one of cifar10, cifar100, digits, prostate"
+        ):
             function("mnist", DataContext())
 
 
