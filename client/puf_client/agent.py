@@ -95,6 +95,7 @@ def _work(
             membership=session.membership,
             samples=session.samples,
             holdout=learner.data.holdout_samples,
+            **({"the_server_keeps": list(session.remembers)} if session.remembers else {}),
         )
         display.say("waiting for work")
         for work in session:

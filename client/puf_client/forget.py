@@ -66,7 +66,8 @@ def run_unlearn(options: UnlearnOptions) -> Exit:
         state.pin_server_key(description.server_key)
         if state.unsettled():
             settle(state, transport)
-        wanted = plan(options, description.forgetting, state, learner, list(transport.list_my_tickets().tickets))
+        mine = list(transport.list_my_tickets().tickets)
+        wanted = plan(options, description.forgetting, state, learner, mine, description.method or "puf")
         show_request(options.name, description, wanted.request, wanted.ticket)
         if options.dry_run:
             console().print("dry run: nothing was filed")
@@ -127,18 +128,24 @@ def plan(
     state: StateDir,
     learner: Learner | None,
     tickets: list[tk.Ticket],
+    method: str = "puf",
 ) -> Plan:
-    """The request that the options describe. Refuses what the data does not have, before anything is filed."""
+    """The request that the options describe. Refuses what the data does not have, before anything is filed.
+
+    Mode, side and strength are PUF's: where the federation has another `method`, only what was asked for is said, and the
+    server refuses it with the reason.
+    """
+    puf = method == "puf"
     request = tk.UnlearningRequest(
-        mode=f"MODE_{options.mode.upper()}" if options.mode else policy.default_mode,
-        flip=f"FLIP_{options.flip.upper()}" if options.flip else policy.default_flip,
-        strength=tk.Strength(epochs=options.unlearn_epochs or policy.default_epochs),
+        mode=f"MODE_{options.mode.upper()}" if options.mode else policy.default_mode if puf else None,
+        flip=f"FLIP_{options.flip.upper()}" if options.flip else policy.default_flip if puf else None,
+        strength=tk.Strength(epochs=options.unlearn_epochs or (policy.default_epochs if puf else 0)),
         reference=options.reference,
         received_at=options.received.timestamp() if options.received else 0.0,
     )
     if options.eta_u is not None:
         request.strength.eta_u = options.eta_u
-    else:
+    elif puf or options.kappa is not None:
         request.strength.kappa = policy.default_kappa if options.kappa is None else options.kappa
     if options.forget is None or learner is None:
         return _whole_client(request, tickets)

@@ -38,10 +38,15 @@ def show_request(
     rows = {
         "federation": f"{description.title} ({description.federation_id})",
         "forget": scope,
-        "mode": _MODES.get(request.mode, "as the federation decides"),
-        "strength": strength(request),
-        "negated": _SIDES.get(request.flip, "as the federation decides"),
     }
+    if (description.method or "puf") == "puf":
+        rows |= {
+            "mode": _MODES.get(request.mode, "as the federation decides"),
+            "strength": strength(request),
+            "negated": _SIDES.get(request.flip, "as the federation decides"),
+        }
+    else:
+        rows["method"] = description.method
     if request.reference:
         rows["reference"] = request.reference
     if ticket is not None:
@@ -145,6 +150,8 @@ def _sentences(ticket: tk.Ticket) -> list[str]:
         )
     if ticket.deleted_versions:
         told.append(f"Deleted: {_counted(len(ticket.deleted_versions), 'older model')}.")
+    if ticket.deleted_records:
+        told.append(f"Deleted: {_counted(ticket.deleted_records, 'record')} that the method had kept about it.")
     return told
 
 

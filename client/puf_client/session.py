@@ -142,6 +142,8 @@ class Session:
         self.membership = 0
         # Signs receipts; worth pinning.
         self.server_key = b""
+        # What is kept about clients because the federation's method needs it.
+        self.remembers: tuple[str, ...] = ()
         self._request = request
         self._count = count
         self._request.samples = count()
@@ -402,6 +404,7 @@ class Session:
         self.server_key = reply.server_key
         if self.membership and reply.membership != self.membership:
             self._trained.clear()
+        self.remembers = tuple(reply.remembers)
         self._id = reply.session
         self.membership = reply.membership
         self.position = reply.position

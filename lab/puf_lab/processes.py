@@ -149,6 +149,8 @@ def init_server(state: Path, setting: Setting, *, clients: int, more: Sequence[s
         *("--plan-heartbeat-seconds", "1", "--plan-absent-seconds", "6"),
         *(w for k, v in recipe.model_dump(exclude={"plain_unlearning"}).items() for w in (_flag("recipe", k), str(v))),
         *("--forgetting-max-recovery-rounds", str(forgetting.max_recovery_rounds)),
+        *("--forgetting-method", forgetting.method, "--forgetting-fallback", forgetting.fallback),
+        *(w for k, v in forgetting.method_options.items() for w in ("--forgetting-method-options", f"{k}={v}")),
         *more,
     ]
     done = subprocess.run(  # noqa: S603

@@ -55,6 +55,10 @@ def _parser(argv: list[str]) -> Parser:
 
         add_settings(serve, ServeSettings)
 
+    listed = commands.add_parser("methods", help="ways to forget, and what each of them needs")
+    listed.add_argument("--markdown", action="store_true", help="as a table for a document")
+    listed.set_defaults(run=_methods)
+
     def operator(name: str, help_text: str, run: Callable[[Control, argparse.Namespace], int]) -> Parser:
         command: Parser = commands.add_parser(name, help=help_text, description=help_text)
         command.add_argument(
@@ -104,6 +108,18 @@ def _init(arguments: argparse.Namespace) -> int:
     print(f"model {config.model}: {manifest.parameters:,} parameters, fingerprint {manifest.fingerprint.hex()[:16]}")
     print(f"receipts are signed with the key {key_fingerprint(settings.state)}")
     print(f"next: puf-server serve --state {settings.state} --insecure")
+    return Exit.OK
+
+
+def _methods(arguments: argparse.Namespace) -> int:
+    if arguments.markdown:
+        from puf_server.core.methods.table import markdown
+
+        print(markdown(), end="")
+        return Exit.OK
+    from puf_server import show
+
+    show.methods()
     return Exit.OK
 
 

@@ -10,9 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from puf_common.errors import UsageError
 from puf_common.manifest import Manifest
+from puf_server import own_methods
 from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
 
 __all__ = ["InitSettings", "init"]
+
+own_methods.allow()
 
 
 class InitSettings(BaseModel):

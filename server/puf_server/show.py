@@ -14,7 +14,7 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import tickets_pb2 as tk
 
-__all__ = ["clients", "models", "rounds", "status", "tickets"]
+__all__ = ["clients", "methods", "models", "rounds", "status", "tickets"]
 
 
 def status(reply: op.StatusReply) -> None:
@@ -102,6 +102,20 @@ def models(found: Sequence[op.ModelInfo]) -> None:
         for m in found
     ]
     _print(("version", "round", "status", "hold-out", "size", "sha256", "made"), rows, "no models")
+
+
+def methods() -> None:
+    from puf_server.core import methods as known
+    from puf_server.core.methods import table
+
+    facts = [row[1:] for row in table.rows()]
+    names = [row[0] for row in table.rows()]
+    _print(("", *names), [(column, *values) for column, *values in zip(table.COLUMNS[1:], *facts, strict=True)], "")
+    console = Console(highlight=False)
+    for name, method in known.known().items():
+        console.print(f"[bold]{name}[/bold]: {method.summary}")
+        for option, field in method.options_type.model_fields.items():
+            console.print(f"    {option}: {field.description} (default {field.default})")
 
 
 def _print(head: Sequence[str], rows: Sequence[Sequence[Any]], empty: str) -> None:

@@ -30,6 +30,7 @@ from puf_common.manifest import Manifest, TensorSpec
 from puf_common.modelfile import read_manifest, read_payload, write_header
 from puf_common.private import write_new
 from puf_common.signing import SigningKey, fingerprint
+from puf_server import own_methods
 from puf_server.core import chain
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import (
@@ -52,6 +53,7 @@ from puf_server.files import DISK, Files, FileSource, NewFile, end_process, new_
 
 __all__ = ["KEY_FILE", "Store", "append_audit", "audit_head", "audit_lines", "create", "key_fingerprint"]
 
+own_methods.allow()
 SCHEMA = 1
 KEY_FILE = "signing-key.pem"
 

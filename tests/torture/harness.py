@@ -55,7 +55,7 @@ class Failed(Exception):
     """The federation did not survive; the message says what is wrong and where to look."""
 
 
-def setting(rounds: int) -> Setting:
+def setting(rounds: int, method: str = "puf") -> Setting:
     return Setting(
         title="torture",
         data_options={"per_client": "20"},
@@ -63,7 +63,7 @@ def setting(rounds: int) -> Setting:
         recipe=Recipe(lr=0.1, batch_size=8, seed=7),
         rounds=rounds,
         # As it is told to an engine in this process; nobody there measures, and nobody waits for it.
-        forgetting=Forgetting(max_recovery_rounds=2, recovery_ratio=1.0, measure_seconds=0.0),
+        forgetting=Forgetting(method=method, max_recovery_rounds=2, recovery_ratio=1.0, measure_seconds=0.0),
     )
 
 
@@ -127,6 +127,7 @@ class Federation:
         self.directory = directory
         self.kills = kills
         self._plan = plan
+        self._strength = _STRONG if plan.forgetting.method == "puf" else ()
         self._say = say
         self._logs = directory / "logs"
         self._stack = ExitStack()
@@ -288,7 +289,7 @@ class Federation:
         self._told = f"round {status.position.round} of {status.rounds_planned}, {status.waiting_for}"
         if status.rounds_trained >= status.rounds_planned and status.position.phase == fed.PHASE_IDLE:
             words = unlearn_command(
-                self._plan, server, self.directory / "clients", TARGET, *_STRONG, "--log-format", "json"
+                self._plan, server, self.directory / "clients", TARGET, *self._strength, "--log-format", "json"
             )
             self._leaving = Process(words, self._logs / "leaver.log")
             self._stack.callback(_kill_group, self._leaving)

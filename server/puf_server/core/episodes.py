@@ -25,7 +25,7 @@ from puf_server.core.state import (
     TicketState,
 )
 
-__all__ = ["applied", "close_if_due", "drive", "nobody_left", "ready", "start", "stepped"]
+__all__ = ["applied", "close_if_due", "drive", "ready", "start", "stepped"]
 
 _LONGEST_PAUSE = 3600.0
 _NOBODY = "everybody else has asked to be forgotten meanwhile"
@@ -39,7 +39,7 @@ def ready(state: State, config: FederationConfig, now: float) -> list[Ticket]:
         view = View(state=state, config=config, now=now, about=(ticket.id,))
         return methods.serving(config.forgetting, ticket).ready(ticket, view)
 
-    able_now = (t for t in waiting if _nothing_to_forget(state, t) or nobody_left(state) or able(t))
+    able_now = (t for t in waiting if _nothing_to_forget(state, t) or roster.nobody_left(state) or able(t))
     return sorted(able_now, key=lambda t: (t.filed_at, t.id))
 
 
@@ -48,7 +48,7 @@ def start(state: State, config: FederationConfig, waiting: list[Ticket], now: fl
     for ticket in waiting:
         if _nothing_to_forget(state, ticket):
             return _complete_empty(state, ticket, now)
-    if nobody_left(state):
+    if roster.nobody_left(state):
         return rounds.fold(rounds.open_round(state, config, Kind.RESET, (), now, base=0), now)
     first = waiting[0]
     method = methods.serving(config.forgetting, first)
@@ -65,7 +65,7 @@ def start(state: State, config: FederationConfig, waiting: list[Ticket], now: fl
         evaluators=who,
         before=before,
         measured=bool(state.recovery) or not who,
-        method=method.name,
+        method=config.forgetting.fallback if first.fallback else config.forgetting.method,
     )
     return replace(state, episode=episode)
 
@@ -82,9 +82,10 @@ def drive(state: State, config: FederationConfig, now: float) -> State:
         lost = [t for t in episode.tickets if not roster.worker_alive(state, state.tickets[t].client, config, now)]
         if lost:
             return _release(state, config, lost, now, "the client went away")
-    elif method.needs_retained(episode) and nobody_left(state):
+    view = View(state=state, config=config, now=now, episode=episode)
+    if not method.possible(view):
         return _release(state, config, list(episode.tickets), now, _NOBODY)
-    step = method.step(View(state=state, config=config, now=now, episode=episode))
+    step = method.step(view)
     if step is None:
         return state
     if episode.step == 0:
@@ -128,7 +129,8 @@ def close_if_due(state: State, config: FederationConfig, now: float) -> State:
     if current is None or episode is None or current.phase is not RoundPhase.COLLECTING:
         return state
     method = _method(config, episode)
-    if method.needs_retained(episode) and nobody_left(state):
+    view = View(state=state, config=config, now=now, episode=episode)
+    if not method.possible(view):
         return _release(rounds.abandon(state, now, _NOBODY), config, list(episode.tickets), now, _NOBODY)
     if not any(s.ticket for s in current.slots):
         return _close_without_targets(state, config, current, now)
@@ -141,7 +143,7 @@ def close_if_due(state: State, config: FederationConfig, now: float) -> State:
     if waiting:
         return state
     have = sum(s.key in current.received for s in current.slots if not s.ticket)
-    if not method.enough_came(View(state=state, config=config, now=now, episode=episode), have):
+    if not method.enough_came(view, have):
         state = rounds.abandon(state, now, "too few retained clients answered")
         return _release(state, config, list(episode.tickets), now, "too few retained clients answered")
     return rounds.fold(state, now)
@@ -278,9 +280,3 @@ def _label(method: Method, ticket: Ticket) -> str:
 
 def _nothing_to_forget(state: State, ticket: Ticket) -> bool:
     return state.members[ticket.client].first_round == 0
-
-
-def nobody_left(state: State) -> bool:
-    """Everybody who trains has asked for everything to be forgotten."""
-    out = {t.client for t in state.tickets.values() if t.keeps_out and t.scope == "client"}
-    return not any(m.trains and name not in out for name, m in state.members.items())

@@ -20,6 +20,7 @@ __all__ = [
     "join",
     "leave",
     "member_of",
+    "nobody_left",
     "readmit",
     "required",
     "retained",
@@ -139,6 +140,12 @@ def retained(state: State) -> list[Member]:
     """Members that train and have not asked to be forgotten, by name."""
     out = state.kept_out()
     return [m for name, m in sorted(state.members.items()) if m.trains and name not in out]
+
+
+def nobody_left(state: State) -> bool:
+    """Everybody who trains has asked for everything to be forgotten."""
+    out = {t.client for t in state.tickets.values() if t.keeps_out and t.scope == "client"}
+    return not any(m.trains and name not in out for name, m in state.members.items())
 
 
 def required(state: State, config: FederationConfig) -> int:

@@ -22,7 +22,7 @@ def advance(state: State, config: FederationConfig, now: float) -> State:
 
 def _once(state: State, config: FederationConfig, now: float) -> State:
     state = tickets.expire(state, config, now)
-    if state.round is not None and state.round.kind is Kind.RESET and not episodes.nobody_left(state):
+    if state.round is not None and state.round.kind is Kind.RESET and not roster.nobody_left(state):
         return rounds.abandon(state, now, "somebody is there to retain the model after all")
     if state.paused or state.stopping or state.halted:
         return state

@@ -9,7 +9,7 @@ federaser  calibrated replay of the rounds that were
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from pydantic import ValidationError
 
@@ -29,12 +29,14 @@ __all__ = [
     "known",
     "method_of",
     "named",
-    "register",
     "remembering",
     "serving",
     "serving_round",
+    "use_loader",
 ]
 
+_load: Callable[[str], type[Method]] | None = None
+_own: dict[str, type[Method]] = {}
 _made: dict[tuple[str, tuple[tuple[str, str], ...]], Method] = {}
 _METHODS: dict[str, type[Method]] = {m.name: m for m in (Puf, Natural, Retrain, NoT, FedEraser)}
 
@@ -43,10 +45,20 @@ def known() -> Mapping[str, type[Method]]:
     return _METHODS
 
 
-def register(method: type[Method]) -> None:
-    """Makes a method of somebody's own code known under its name; only ever from a local flag."""
-    if _METHODS.setdefault(method.name, method) is not method:
-        raise ValueError(f"there is another method of the name {method.name}")
+def use_loader(load: Callable[[str], type[Method]]) -> None:
+    """Names of the form package.module:Class are looked up by this; the shell's, as the core imports no foreign code."""
+    global _load
+    _load = load
+
+
+def _kind(name: str) -> type[Method]:
+    if name in _METHODS:
+        return _METHODS[name]
+    if ":" in name and _load is not None:
+        if name not in _own:
+            _own[name] = _load(name)
+        return _own[name]
+    raise ValueError(f"there is no method {name!r}; known are {', '.join(_METHODS)}, or package.module:Class")
 
 
 def named(name: str, options: Mapping[str, str] | None = None) -> Method:
@@ -58,10 +70,7 @@ def named(name: str, options: Mapping[str, str] | None = None) -> Method:
 
 
 def _make(name: str, options: Mapping[str, str]) -> Method:
-    try:
-        kind = _METHODS[name]
-    except KeyError:
-        raise ValueError(f"there is no method {name!r}; known are {', '.join(_METHODS)}") from None
+    kind = _kind(name)
     try:
         return kind(kind.options_type.model_validate(options))
     except ValidationError as error:
@@ -99,7 +108,7 @@ def remembering(policy: Forgetting) -> Iterator[Memory]:
     """What is kept, of the chosen method, of the fallback and of those the operator wants to be able to change to."""
     for name in dict.fromkeys((policy.method, policy.fallback, *policy.also_remember)):
         if name:
-            yield _METHODS[name].memory
+            yield _kind(name).memory
 
 
 def check(policy: Forgetting) -> None:

@@ -288,9 +288,9 @@ class Method:
         """The next step of the episode; None while there are too few clients for it."""
         raise NotImplementedError
 
-    def needs_retained(self, episode: Episode) -> bool:
-        """Whether the steps make no sense when everybody has asked to be forgotten."""
-        return self.requires.retained_take_part
+    def possible(self, view: View) -> bool:
+        """Whether the episode still makes sense; not where everybody whom it needs has asked to be forgotten meanwhile."""
+        return bool(view.retained) or not self.requires.retained_take_part
 
     def enough_came(self, view: View, retained: int) -> bool:
         """Whether a step with targets may close with so many retained contributions."""

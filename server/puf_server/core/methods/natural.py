@@ -29,7 +29,7 @@ class Natural(Method):
         auxiliary_data=False,
         single_round=True,
         simultaneous=True,
-        selective=True,
+        selective=False,
         target_takes_part=False,
         retained_take_part=False,
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
 from puf_server.core.methods.base import Asked, Method, Requirements, Step, Target, View
-from puf_server.core.state import Episode, Member, Part, Slot, State, Ticket
+from puf_server.core.state import Member, Part, Slot, State, Ticket
 
 __all__ = ["Puf", "RoundPlan", "Target", "effective_kappa", "plan"]
 
@@ -75,8 +75,8 @@ class Puf(Method):
         )
         return Step(base=view.state.version, slots=planned.slots, denominator=planned.denominator, last=True)
 
-    def needs_retained(self, episode: Episode) -> bool:
-        return episode.mode == "regular"
+    def possible(self, view: View) -> bool:
+        return view.started.mode != "regular" or not roster.nobody_left(view.state)
 
     def enough_came(self, view: View, retained: int) -> bool:
         """A Regular round with too few others would disclose a lone target's update as Special does."""

@@ -1,0 +1,160 @@
+"""Every method in a federation in this process, and what it declares held against what it does."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from puf_common.errors import NotNow, PufError
+from puf_common.v1 import federation_pb2 as fed
+from puf_lab.local import LocalFederation
+from puf_lab.setting import Setting, client_name
+from puf_server.core import methods
+from puf_server.core.config import Forgetting, Recipe
+from puf_server.core.state import Kind, TicketState
+
+ALL = list(methods.known())
+HISTORIES = tuple(name for name, method in methods.known().items() if method.memory.words)
+BRIEF = {"max_recovery_rounds": 1, "measure_seconds": 0.0}
+SETTING = Setting(
+    title="methods",
+    clients=4,
+    rounds=3,
+    data_options={"noise": "1.0", "per_client": "20"},
+    recipe=Recipe(lr=0.1, batch_size=10, seed=1),
+    forgetting=Forgetting(also_remember=HISTORIES, **BRIEF),
+)
+
+
+def policy(method: str, **options: str) -> Forgetting:
+    if method == "natural":
+        options = {"rounds": "1", **options}
+    return Forgetting(method=method, method_options=options, **BRIEF)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFederation]:
+    with LocalFederation(SETTING, tmp_path_factory.mktemp("trained") / "all") as federation:
+        federation.train()
+        yield federation
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_what_a_method_declares_is_what_it_does(method: str, trained: LocalFederation, tmp_path: Path) -> None:
+    declared = methods.known()[method].requires
+    unlearned, rounds = [], []
+    for target in (1, 2):
+        with trained.copy(tmp_path / f"for-{target}", forgetting=policy(method)) as federation:
+            [ticket] = federation.forget([target])
+            assert (ticket.state, ticket.method.split("-")[0]) == (TicketState.COMPLETED, method)
+            assert ticket.version_unlearned is not None
+            unlearned.append(federation.state.models[ticket.version_unlearned].digest)
+            rounds.append(sum(r.kind is Kind.UNLEARN for r in federation.state.records.values()))
+            asked = sum(r.expected for r in federation.state.records.values() if r.kind is Kind.UNLEARN)
+            assert (asked > 0) == (declared.target_takes_part or declared.retained_take_part)
+            # Nothing of the target is left: neither on the roster nor in what was remembered.
+            assert client_name(target) not in {r.client for r in federation.state.history.values()}
+    assert (unlearned[0] != unlearned[1]) == declared.selective
+    assert (rounds == [1, 1]) == declared.single_round
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_several_targets_at_once_where_a_method_says_so(method: str, trained: LocalFederation, tmp_path: Path) -> None:
+    with trained.copy(tmp_path / "two", forgetting=policy(method)) as federation:
+        if not methods.known()[method].requires.simultaneous:
+            pytest.skip("one at a time")
+        first, second = federation.forget([1, 2])
+        assert first.applied_round == second.applied_round
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_a_target_that_is_gone_is_no_hindrance_where_a_method_says_so(
+    method: str, trained: LocalFederation, tmp_path: Path
+) -> None:
+    with trained.copy(tmp_path / "gone", without=[1], forgetting=policy(method)) as federation:
+        ticket, _ = federation.handlers.forget(client_name(1), "", 0.0)
+        if methods.known()[method].requires.target_takes_part:
+            with pytest.raises(PufError, match="does not go on"):
+                federation._until(lambda s: not s.tickets[ticket.id].open, lambda _: None)
+        else:
+            federation._until(lambda s: not s.tickets[ticket.id].open, lambda _: None)
+            assert federation.state.tickets[ticket.id].method == method
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_only_a_method_that_declares_history_leaves_any(method: str, tmp_path: Path) -> None:
+    setting = Setting(**{**vars(SETTING), "rounds": 1, "forgetting": policy(method)})
+    with LocalFederation(setting, tmp_path / "f") as federation:
+        federation.train()
+        memory = methods.known()[method].memory
+        files = list((tmp_path / "f" / "server").glob("history/*"))
+        assert bool(federation.state.history) == memory.of_updates
+        assert bool(files) == (memory.first_updates or memory.sums)
+        reply = federation.handlers.describe(fed.DescribeRequest())
+        assert (reply.method, tuple(reply.remembers)) == (method, memory.words)
+        assert bool(memory.words) == (
+            methods.known()[method].requires.history or methods.known()[method].requires.stateful_clients
+        )
+
+
+def test_retraining_gives_the_very_model_of_a_federation_without_the_target(
+    trained: LocalFederation, tmp_path: Path
+) -> None:
+    with trained.copy(tmp_path / "again", forgetting=policy("retrain")) as federation:
+        [ticket] = federation.forget([1])
+        again = federation.payload(ticket.version_unlearned)
+    with LocalFederation(SETTING, tmp_path / "never", without=[1]) as never:
+        never.train()
+        assert bytes(never.payload()) == bytes(again)
+
+
+def test_natural_without_a_round_is_the_original(trained: LocalFederation, tmp_path: Path) -> None:
+    with trained.copy(tmp_path / "same", forgetting=policy("natural", rounds="0")) as federation:
+        [ticket] = federation.forget([1])
+        assert bytes(federation.payload()) == bytes(trained.payload())
+        assert ticket.version_recovered == ticket.version_unlearned
+
+
+def test_federaser_does_not_depend_on_what_was_kept_of_the_target(trained: LocalFederation, tmp_path: Path) -> None:
+    digests = []
+    for poisoned in (False, True):
+        with trained.copy(tmp_path / f"p-{poisoned}", forgetting=policy("federaser")) as federation:
+            if poisoned:
+                [path] = (tmp_path / f"p-{poisoned}" / "server" / "history").glob("*.first-updates.client-1.*")
+                path.write_bytes(bytes(path.stat().st_size))
+            [ticket] = federation.forget([1])
+            digests.append(hashlib.sha256(federation.payload(ticket.version_unlearned)).hexdigest())
+    assert digests[0] == digests[1]
+
+
+def test_a_method_whose_history_was_not_kept_is_refused(tmp_path: Path) -> None:
+    setting = Setting(**{**vars(SETTING), "rounds": 1, "forgetting": policy("puf")})
+    with LocalFederation(setting, tmp_path / "f") as federation:
+        federation.train()
+        with (
+            federation.copy(tmp_path / "g", forgetting=policy("federaser")) as changed,
+            pytest.raises(NotNow, match="kept none of round 1"),
+        ):
+            changed.forget([1])
+
+
+OWN = '''
+from puf_server.core.methods.nott import NoT
+
+class Twice(NoT):
+    """Negates, and says so under another name."""
+    name = "twice"
+'''
+
+
+def test_a_method_of_ones_own_comes_from_local_code(
+    trained: LocalFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_method.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with trained.copy(tmp_path / "own", forgetting=policy("own_method:Twice")) as federation:
+        [ticket] = federation.forget([1])
+        assert (ticket.state, ticket.method) == (TicketState.COMPLETED, "twice")

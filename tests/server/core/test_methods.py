@@ -1,0 +1,338 @@
+"""Methods as plans and equations, without tensors on disk and without clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from puf_common.errors import NotNow
+from puf_common.manifest import Manifest, TensorSpec
+from puf_server.core import methods, rounds, tickets
+from puf_server.core.config import Forgetting
+from puf_server.core.methods import federaser, layers, table
+from puf_server.core.methods.base import Block, Piece
+from puf_server.core.state import Combine, Kind, MemberStatus, ModelStatus, Part, Remembered, State, TicketState
+from tests.server.core.builders import Federation, config
+
+EVERYONE = ("a", "b", "c", "d")
+NET = Manifest(
+    (
+        TensorSpec("stem.weight", "f32", (2, 2)),
+        TensorSpec("stem.bias", "f32", (2,)),
+        TensorSpec("norm.running_mean", "f32", (2,), "buffer"),
+        TensorSpec("head.weight", "f32", (3, 2)),
+        TensorSpec("head.bias", "f32", (3,)),
+    )
+)
+
+
+def trained(rounds: int = 3, **forgetting: Any) -> Federation:
+    f = Federation(config(plan={"rounds": rounds}, forgetting=forgetting))
+    f.join(*EVERYONE, holdout=0)
+    f.train()
+    return f
+
+
+def block(w: Sequence[float], pieces: Sequence[Piece] = (), name: str = "stem.weight") -> Block:
+    spec = next(t for t in NET.tensors if t.name == name)
+    return Block(tensor=spec, parameter=0, w=np.array(w, np.float32), others={}, pieces=pieces)
+
+
+def piece(client: str, samples: int, u: Sequence[float]) -> Piece:
+    return Piece(client=client, samples=samples, u=np.array(u, np.float32), norms=(float(np.linalg.norm(u)),))
+
+
+# -- equations ---------------------------------------------------------------------------------------------------------
+
+
+def calibrated(stored: Mapping[str, Sequence[float]], fresh: Sequence[Piece], w: Sequence[float]) -> NDArray[Any]:
+    lengths = {client: (float(np.linalg.norm(u)),) for client, u in stored.items()}
+    method = methods.named("federaser")
+    return method.rule(Combine(rule="calibrate", values=lengths), NET, fresh)(block(w, fresh))
+
+
+def test_federaser_keeps_the_stored_length_and_the_fresh_direction() -> None:
+    one = calibrated({"a": (3, 4)}, [piece("a", 1, (0, 0.5))], (0, 0))
+    assert one.tolist() == [0.0, 5.0]
+    both = calibrated({"a": (3, 4), "b": (0, 1)}, [piece("a", 1, (0, 0.5)), piece("b", 3, (2, 0))], (0, 0))
+    assert both.tolist() == pytest.approx([0.75, 1.25])
+
+
+@given(st.floats(0.01, 100.0), st.floats(-3, 3), st.floats(0.5, 3))
+def test_federaser_does_not_see_how_long_a_fresh_update_is(c: float, x: float, y: float) -> None:
+    once = calibrated({"a": (1, 2)}, [piece("a", 1, (x, y))], (0, 0))
+    scaled = calibrated({"a": (1, 2)}, [piece("a", 1, (c * x, c * y))], (0, 0))
+    assert scaled == pytest.approx(once, rel=1e-5, abs=1e-6)
+    assert float(np.linalg.norm(once)) == pytest.approx(np.sqrt(5), rel=1e-5)
+
+
+def test_federaser_with_the_very_same_updates_repeats_the_round() -> None:
+    stored = {"a": (1.0, -2.0), "b": (0.5, 0.25)}
+    again = calibrated(stored, [piece("a", 1, stored["a"]), piece("b", 1, stored["b"])], (1, 1))
+    assert again == pytest.approx([1.75, 0.125])
+
+
+def test_an_update_of_length_zero_has_no_direction_and_no_weight() -> None:
+    assert federaser.factors((5.0,), (0.0,), per_tensor=False) is None
+    one = calibrated({"a": (3, 4), "b": (1, 0)}, [piece("a", 1, (0, 2)), piece("b", 9, (0, 0))], (0, 0))
+    assert one.tolist() == [0.0, 5.0]
+
+
+def test_lengths_may_be_kept_per_tensor() -> None:
+    assert federaser.factors((3.0, 4.0), (1.0, 2.0), per_tensor=True) == (3.0, 2.0)
+    whole = federaser.factors((3.0, 4.0), (0.0, 0.5), per_tensor=False)
+    assert whole == (10.0, 10.0)
+
+
+def test_not_is_an_involution_of_the_first_layer_alone() -> None:
+    rule = methods.named("not").rule(Combine(rule="negate"), NET, ())
+    w = block((1.5, -2, 0, 3))
+    once = rule(w)
+    assert once.tolist() == [-1.5, 2, 0, -3]
+    assert rule(replace(w, w=once)).tobytes() == w.w.tobytes()
+    for name in ("stem.bias", "norm.running_mean", "head.weight"):
+        other = block((1, 2), name=name)
+        assert rule(other) is other.w
+    with_bias = methods.named("not", {"include_bias": "true"}).rule(Combine(rule="negate"), NET, ())
+    assert with_bias(block((1, 2), name="stem.bias")).tolist() == [-1, -2]
+
+
+def test_layers_are_told_by_the_order_of_the_model() -> None:
+    assert layers.first_layer(NET) == {"stem.weight"}
+    assert layers.last_layer(NET) == {"head.weight", "head.bias"}
+    assert [t.name for t in layers.outputs(NET, ("@head",)).tensors] == ["head.weight", "head.bias"]
+    assert layers.outputs(NET, ()) is NET
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def test_retrain_runs_all_rounds_again_and_the_model_stays_until_the_last() -> None:
+    f = trained(method="retrain")
+    ticket = f.file("b")
+    for number in (1, 2, 3):
+        current = f.round
+        assert (current.base, current.stream, current.lr) == (
+            0 if number == 1 else f.state.newest,
+            number,
+            f.config.recipe.lr_at(number),
+        )
+        assert [s.client for s in current.slots] == ["a", "c", "d"]
+        assert (f.state.version, f.ticket(ticket.id).state) == (3, TicketState.SCHEDULED)
+        f.run_round(Kind.UNLEARN)
+    done = f.ticket(ticket.id)
+    assert (done.state, done.method, done.version_before, done.version_unlearned) == (
+        TicketState.COMPLETED,
+        "retrain",
+        3,
+        6,
+    )
+    assert done.recovery_rounds == 0
+    assert [v for v, m in f.state.models.items() if m.status is not ModelStatus.DELETED] == [0, 6]
+    assert f.state.records[4].tickets == f.state.records[6].tickets == (ticket.id,)
+
+
+def test_a_step_that_too_few_answer_is_planned_anew_with_those_who_are_there() -> None:
+    f = trained(method="retrain")
+    f.file("b")
+    f.run_round(Kind.UNLEARN)
+    f.submit("a")
+    f.wait(61, "a")
+    assert f.state.round is None
+    assert f.state.episode is not None
+    assert f.state.episode.step == 1
+    f.wait(1, "a", "c", "d")
+    assert (f.round.attempt, f.round.base) == (2, 4)
+    f.run_round(Kind.UNLEARN)
+    f.run_round(Kind.UNLEARN)
+    assert f.state.version == 6
+
+
+def test_somebody_who_asks_on_the_way_leaves_the_steps_and_is_served_next() -> None:
+    f = trained(method="retrain")
+    first = f.file("b")
+    f.run_round(Kind.UNLEARN)
+    second = f.file("c")
+    assert [s.client for s in f.round.slots] == ["a", "d"]
+    f.run_round(Kind.UNLEARN)
+    f.run_round(Kind.UNLEARN)
+    assert f.ticket(first.id).state is TicketState.APPLIED
+    for _ in range(3):
+        assert [s.client for s in f.round.slots] == ["a", "d"]
+        f.run_round(Kind.UNLEARN)
+    assert {f.ticket(t.id).state for t in (first, second)} == {TicketState.COMPLETED}
+
+
+def test_when_nobody_is_left_to_retain_the_episode_gives_way() -> None:
+    """All others ask for some of their samples meanwhile: without giving way everybody would wait for everybody."""
+    f = Federation(config(plan={"rounds": 1}, forgetting={"method": "retrain"}))
+    f.join("a", "b", holdout=0)
+    f.train()
+    whole = f.file("a")
+    some = f.file("b", scope="samples", forget_samples=4, retain_samples=6)
+    assert f.ticket(whole.id).state is TicketState.PENDING
+    f.join("b", samples=6, holdout=0)
+    assert [(s.client, s.part) for s in f.round.slots] == [("b", "retain")]
+    f.run_round(Kind.UNLEARN)
+    assert f.ticket(some.id).state is TicketState.COMPLETED
+    f.wait(3600, "a", "b")
+    f.run_round(Kind.UNLEARN)
+    assert f.ticket(whole.id).state is TicketState.COMPLETED
+
+
+def test_natural_goes_on_for_its_rounds_and_no_further() -> None:
+    f = Federation(config(forgetting={"method": "natural", "method_options": {"rounds": "2"}}))
+    f.join(*EVERYONE)
+    f.train()
+    ticket = f.file("b")
+    f.answer_survey(0.8)
+    f.commit()
+    for _ in range(2):
+        f.answer_survey(0.9)
+        f.run_round(Kind.RECOVER)
+    f.answer_survey(0.9)
+    done = f.ticket(ticket.id)
+    assert (done.state, done.recovery_rounds, done.recovered) == (TicketState.COMPLETED, 2, True)
+
+
+# -- fallback and refusals ---------------------------------------------------------------------------------------------
+
+
+def test_the_fallback_serves_an_absent_target_at_its_deadline() -> None:
+    f = trained(fallback="retrain", deadline_days=1.0)
+    ticket = f.file("b", received_at=0.0)
+    assert f.round.kind is Kind.UNLEARN
+    f.wait(61, "a", "c", "d")
+    f.wait(86400, "a", "c", "d")
+    assert f.ticket(ticket.id).fallback == "absent"
+    f.wait(3600, "a", "c", "d")
+    for _ in range(3):
+        f.run_round(Kind.UNLEARN)
+    assert f.ticket(ticket.id).method == "retrain (fallback: absent)"
+    assert f.state.members["b"].status is MemberStatus.FORGOTTEN
+
+
+def test_without_a_fallback_it_fails() -> None:
+    f = trained(deadline_days=1.0)
+    ticket = f.file("b")
+    f.wait(61, "a", "c", "d")
+    f.wait(86400, "a", "c", "d")
+    assert f.ticket(ticket.id).state is TicketState.FAILED
+
+
+def test_the_operator_need_not_wait_for_one_that_is_gone() -> None:
+    f = trained(fallback="not")
+    f.wait(61, "a", "c", "d")
+    ticket = f.file("b", by="operator")
+    f.commit()
+    assert f.ticket(ticket.id).method == "not (fallback: absent)"
+    f = trained(fallback="not")
+    assert f.file("b", by="operator").fallback == ""
+
+
+@pytest.mark.parametrize(
+    "wish", [{"kappa": 2.0}, {"mode": "special"}, {"eta_u": 5.0}, {"epochs": 2}, {"flip": "server"}]
+)
+def test_what_only_puf_understands_is_refused_by_others(wish: dict[str, Any]) -> None:
+    f = trained(method="not")
+    with pytest.raises(NotNow, match="PUF's"):
+        f.file("b", **wish)
+
+
+def test_samples_are_refused_where_the_method_cannot() -> None:
+    f = trained(method="retrain", also_remember=("federaser",))
+    f.config = config(forgetting={"method": "federaser"})
+    with pytest.raises(NotNow, match="ask for the whole client"):
+        f.file("b", scope="samples", forget_samples=3, retain_samples=7)
+
+
+def kept(f: Federation) -> State:
+    """What a fold would have remembered of the training rounds."""
+    entries = [
+        Remembered(key=f"norms/{n:08d}/{c}", kind="norms", client=c, membership=1, round=n, samples=10, norms=(2.0,))
+        for n in (1, 2, 3)
+        for c in EVERYONE
+    ]
+    entries += [
+        Remembered(
+            key=f"first-updates/{c}/1", kind="first-updates", client=c, membership=1, round=1, samples=10, nbytes=8
+        )
+        for c in EVERYONE
+    ]
+    return replace(f.state, history={r.key: r for r in entries})
+
+
+def test_federaser_without_its_history_is_refused_with_what_would_work() -> None:
+    f = trained(method="federaser")
+    with pytest.raises(NotNow, match="choose retrain, not or puf"):
+        f.file("b")
+
+
+def test_federaser_replays_what_was_kept_and_deletes_what_it_kept_of_the_target() -> None:
+    f = trained(method="federaser")
+    f.state = kept(f)
+    ticket = f.file("b")
+    assert f.round.combine.history == tuple(f"first-updates/{c}/1" for c in ("a", "c", "d"))
+    assert (f.round.slots, f.round.base) == ((), 0)
+    f.commit()
+    for number in (2, 3):
+        assert (f.round.stream, f.round.combine.rule) == (number, "calibrate")
+        assert f.round.combine.values == dict.fromkeys(("a", "c", "d"), (2.0,))
+        assert {s.epochs for s in f.round.slots} == {0.5}
+        f.run_round(Kind.UNLEARN)
+    done = f.ticket(ticket.id)
+    assert (done.deleted_records, done.deleted_bytes) == (4, 8)
+    assert {r.client for r in f.state.history.values()} == {"a", "c", "d"}
+
+
+def test_every_second_round_is_replayed() -> None:
+    f = trained(method="federaser", method_options={"delta_t": "2"})
+    f.state = kept(f)
+    f.file("b")
+    f.commit()
+    assert (f.round.stream, f.round.last) == (3, True)
+
+
+def test_a_sum_that_is_no_model_sends_an_episode_back_to_its_start() -> None:
+    from puf_server.core import schedule
+
+    f = trained(method="retrain")
+    ticket = f.file("b")
+    f.run_round(Kind.UNLEARN)
+    f.submit_all()
+    f.apply(schedule.fold_failed(f.state, "not finite", f.now))
+    assert f.ticket(ticket.id).state is TicketState.PENDING
+    assert f.state.models[4].status is ModelStatus.DELETED
+    assert f.state.version == 3
+
+
+def test_names_and_options_are_checked() -> None:
+    for wrong, why in (
+        ({"method": "nott"}, "known are puf"),
+        ({"method": "natural", "method_options": {"rounds": "-1"}}, "options of natural: rounds"),
+        ({"fallback": "puf"}, "needs the target"),
+        ({"also_remember": ("nothing",)}, "no method"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            Forgetting(**wrong)
+
+
+def test_the_table_has_a_row_for_every_method() -> None:
+    assert [row[0] for row in table.rows()] == list(methods.known())
+    assert all(len(row) == len(table.COLUMNS) for row in table.rows())
+
+
+def test_an_update_for_a_step_is_checked_like_any_other() -> None:
+    f = trained(method="retrain")
+    f.file("b")
+    with pytest.raises(Exception, match="no update of b"):
+        rounds.expected_slot(f.state, "b", membership=1, number=4, attempt=1, part=Part.MAIN)
+    with pytest.raises(NotNow):
+        tickets.withdraw(f.state, "b", next(iter(f.state.tickets)), f.now)
