@@ -109,13 +109,13 @@ def song_threshold(members: ArrayLike, non_members: ArrayLike, forget: ArrayLike
 class RelativeAttack:
     """`auc` is the chance that a forgotten sample looks more like a member than an unseen one: 0.5 is "like unseen data".
 
-    `member_at_1`: share of the forgotten samples called members where 1 % of the unseen ones are. `forgotten_at_1`: share
-    of the unseen samples called forgotten where 1 % of the forgotten ones are, the same test read from the other end.
+    `member_at_1`: share of the forgotten samples that look more like members than all but 1 % of the unseen ones: still
+    known. `traced_at_1`: share that look less like members than all but 1 % of them: forgetting itself left a trace.
     """
 
     auc: float
     member_at_1: float
-    forgotten_at_1: float
+    traced_at_1: float
 
 
 def rmia(
@@ -142,7 +142,7 @@ def rmia(
     population = np.sort(gamma * outside[order[: outside.size // 2]])
     members = np.searchsorted(population, inside, "right") / population.size
     others = np.searchsorted(population, outside[order[outside.size // 2 :]], "right") / population.size
-    return RelativeAttack(_auc(members, others), _caught(members, others), _caught(-others, -members))
+    return RelativeAttack(_auc(members, others), _caught(members, others), _caught(-members, -others))
 
 
 def _ratio(pair: tuple[ArrayLike, ArrayLike], what: str, offline: float) -> Vector:

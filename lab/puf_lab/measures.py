@@ -42,7 +42,7 @@ def _rmia(look: Look) -> Mapping[str, float]:
     return {
         "rmia": 100 * found.auc,
         "rmia_member_at_1": 100 * found.member_at_1,
-        "rmia_forgotten_at_1": 100 * found.forgotten_at_1,
+        "rmia_traced_at_1": 100 * found.traced_at_1,
     }
 
 

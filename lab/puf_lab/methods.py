@@ -11,15 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from puf_common import plugins
 from puf_common.errors import UsageError
-from puf_server.core.methods import known, register
-from puf_server.core.methods.base import Memory
-from puf_server.core.methods.base import Method as ServerMethod
+from puf_server import own_methods
+from puf_server.core.methods import named
 
 __all__ = ["METHODS", "Method", "Variant"]
 
 Kind = Literal["original", "retrain", "natural", "forget"]
+
+# Whoever runs an experiment runs it here, with code of this machine: every process of the lab may load it.
+own_methods.allow()
 
 
 @dataclass(frozen=True)
@@ -83,24 +84,11 @@ class Variant:
     @property
     def remembers(self) -> str:
         """The server's name of a method that needs history of the rounds before, so that these are kept; else empty."""
-        name = self._server_name()
-        return name if name and known()[name].memory != Memory() else ""
-
-    def _server_name(self) -> str:
-        """The server's own name of the method; one of the user's own is made known to it here, in this process."""
         name = str(self.method.policy.get("method", ""))
-        if ":" in name:
-            found = plugins.load(name)
-            if not (isinstance(found, type) and issubclass(found, ServerMethod)):
-                raise UsageError(f"{name} must be a class derived from puf_server.core.methods.base.Method")
-            try:
-                register(found)
-            except ValueError as error:
-                raise UsageError(f"{name}: {error}") from None
-            return found.name
-        if name and name not in known():
-            raise UsageError(f"the server has no method {name!r}; it has {', '.join(known())}")
-        return name
+        try:
+            return name if name and named(name).memory.words else ""
+        except ValueError as error:
+            raise UsageError(str(error)) from None
 
     @property
     def is_puf(self) -> bool:
@@ -118,7 +106,7 @@ class Variant:
 
     def policy(self) -> dict[str, Any]:
         """What changes in the federation's way of forgetting."""
-        policy = {**self.method.policy, "method": self._server_name()} if self.method.policy else {}
+        policy = dict(self.method.policy)
         own = dict(self.options) if not self.is_puf else {}
         return {**policy, "method_options": own} if own else policy
 
