@@ -77,9 +77,12 @@ def _experiment(summary: Summary, out: Path) -> str:
 def _told(results: Results, summary: Summary) -> list[str]:
     lines = [f"Setting {results.name}, profile {results.experiment['profile']}."]
     if summary.gap is not None:
-        lines.append(
-            f"There is something to forget: the original is {summary.gap} points from Retrain on the forget data."
-        )
+        word = {
+            True: "There is something to forget",
+            False: "What there is to forget cannot be told from chance here",
+            None: "What there is to forget, from one run alone",
+        }[summary.measurable]
+        lines.append(f"{word}: the original is {summary.gap} points from Retrain on the forget data.")
     for facts in results.facts:
         seconds = f", {facts['seconds']:.0f} s" if "seconds" in facts else ""
         lines.append(

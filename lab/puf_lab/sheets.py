@@ -122,13 +122,12 @@ def _lasting(summary: Summary) -> Sheet:
 def _shape(summary: Summary) -> Shape:
     e, facts = summary.results.experiment, summary.results.facts[0]
     samples = facts["samples_per_client"]
-    targets = e["targets"] if isinstance(e["targets"][0], int) else e["targets"][0]
     return Shape(
         parameters=facts["parameters"],
         flops_per_sample=e["model"]["flops_per_sample"],
         samples_per_client=sum(samples) / len(samples),
         clients=e["data"]["clients"],
-        targets=1 if isinstance(targets, int) else len(targets),
+        targets=len(e["targets"][0]),
         epochs=e["recipe"]["epochs"],
         rounds=e["rounds"],
         head_parameters=e["model"]["head_parameters"],

@@ -87,6 +87,15 @@ class Summary:
         """What there is to forget: the original's distance to the retrained model on the forget data."""
         return next((line.deltas["forget"] for line in self.lines if line.method == "original"), None)
 
+    @property
+    def measurable(self) -> bool | None:
+        """Whether that is more than chance: two standard errors over the runs above zero. None for fewer than two runs."""
+        trained = {(r.targets, r.seed): r.values["trained"]["forget"] for r in self.results.of("retrain")}
+        gaps = [r.values["trained"]["forget"] - trained[r.targets, r.seed] for r in self.results.of("original")]
+        if len(gaps) < 2:
+            return None
+        return bool(np.mean(gaps) > 2 * np.std(gaps, ddof=1) / np.sqrt(len(gaps)))
+
     def line(self, method: str) -> Line | None:
         return next((line for line in self.lines if line.method == method), None)
 
