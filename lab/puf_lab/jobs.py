@@ -17,6 +17,7 @@ from typing import Any
 from puf_common.errors import UsageError
 from puf_lab.experiment import Experiment
 from puf_lab.methods import Variant
+from puf_lab.owncode import digest
 from puf_lab.setting import Setting
 
 __all__ = ["Job", "Place", "jobs_of"]
@@ -96,6 +97,7 @@ class Job:
             "format": _FORMAT,
             "software": [version("puf"), version("torch"), version("numpy")],
             "kind": self.kind,
+            "code": [digest(spec) for spec in (e.data.name, e.model.name, e.task, self.variant.name)],
             "model": [e.model.name, e.model.options, e.model.pretrained],
             "recipe": {**whole["recipe"], "seed": self.seed},
             **{name: whole[name] for name in ("data", "task", "rounds", "participation")},

@@ -13,10 +13,14 @@ from puf_common.errors import UsageError
 from puf_lab import attacks
 from puf_lab.evaluator import Look
 from puf_lab.metrics import percent
+from puf_lab.owncode import digest
 
-__all__ = ["MEASURES", "Measure", "measure_all", "names_for"]
+__all__ = ["MEASURES", "Measure", "measure_all", "names_for", "stamps"]
 
 Value = float | Mapping[str, float]
+
+# Changes when a metric of ours gives other numbers than before.
+_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,11 @@ MEASURES: dict[str, Measure] = {
 def names_for(task: str, extra: Sequence[str] = ()) -> tuple[str, ...]:
     """The metrics of a task, and the user's own."""
     return (*(name for name, m in MEASURES.items() if not m.tasks or task in m.tasks), *extra)
+
+
+def stamps(names: Sequence[str]) -> list[str]:
+    """The metrics as they are now: who changes the code of one measures again."""
+    return [f"{name} {_VERSION if name in MEASURES else digest(name)}" for name in names]
 
 
 def measure_all(look: Look, names: Sequence[str]) -> dict[str, float]:

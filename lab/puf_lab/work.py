@@ -16,7 +16,7 @@ from puf_lab.evaluator import Evaluator, Forget, Look
 from puf_lab.forgetset import forget_set
 from puf_lab.jobs import Job, Place
 from puf_lab.local import copy_state
-from puf_lab.measures import measure_all
+from puf_lab.measures import measure_all, stamps
 from puf_lab.setting import Setting, Spent
 
 __all__ = ["Stages", "evaluator_of", "forgotten_by", "perform", "score"]
@@ -46,7 +46,7 @@ def score(
     """Every metric of every stage of a finished job, judged on what these targets want forgotten. Computed once."""
     file = f"scores-{'+'.join(map(str, targets))}.json"
     known = cache.noted(job, file)
-    if known is None or not set(names) <= set(known["names"]):
+    if known is None or known["stamps"] != stamps(names):
         stages = cache.outcome(job).get("stages") or {"trained": None}
         retrained = Job(job.experiment, job.retrain.variant, job.seed, targets)
         forgotten = forgotten_by(retrained, job.setting(place))
@@ -56,7 +56,7 @@ def score(
             if number not in looks:
                 look = evaluator_of(job.setting(place)).look(cache.payload(job, number), forgotten, reference)
                 looks[number] = measure_all(look, names)
-        known = {"names": names, "stages": {stage: looks[number] for stage, number in stages.items()}}
+        known = {"stamps": stamps(names), "stages": {stage: looks[number] for stage, number in stages.items()}}
         cache.note(job, file, known)
     found: dict[str, dict[str, float]] = known["stages"]
     return found
