@@ -63,18 +63,19 @@ def test_histories_are_worth_the_name() -> None:
 def test_crashes_of_the_server_do_not_change_a_single_model() -> None:
     strikes = {"crash_server": 0.9, "crash_before_save": 0.03, "crash_after_save": 0.05, "crash_in_fold": 0.3}
     strikes |= {"crash_in_upload": 0.1, "drop_reply": 0.05, "disk_full": 0.03}
-    for seed in range(4):
-        quiet, rough = _scripted(seed, {}), _scripted(seed, strikes)
+    for seed, method in [(0, "puf"), (1, "puf"), (2, "puf"), (3, "puf"), (4, "retrain"), (5, "not"), (6, "federaser")]:
+        quiet, rough = _scripted(seed, {}, method), _scripted(seed, strikes, method)
         assert quiet.server.crashes == 0
         assert rough.server.crashes > 0
         assert [c for c in quiet.checker.commits if "unlearn" in c]
         assert rough.checker.commits == quiet.checker.commits
 
 
-def _scripted(seed: int, faults: dict[str, float]) -> World:
+def _scripted(seed: int, faults: dict[str, float], method: str) -> World:
     """Two clients ask to be forgotten, each when the federation has nothing else to do."""
-    world = World(calm(seed, faults))
-    wanted = iter([(world.agents[1], frozenset[int]()), (world.agents[2], frozenset({0}))])
+    world = World(calm(seed, faults, method))
+    some: frozenset[int] = frozenset() if method == "federaser" else frozenset({0})
+    wanted = iter([(world.agents[1], frozenset[int]()), (world.agents[2], some)])
 
     def next_request() -> None:
         state = world.server.engine.state if world.server.up else None

@@ -39,6 +39,25 @@ def test_a_server_killed_at_these_points_ends_with_the_weights_of_one_that_was_n
     assert outcome.acknowledged >= 2 * plan.clients
 
 
+@pytest.mark.timeout(280)
+def test_a_server_killed_in_the_middle_of_federaser_ends_with_the_same_weights(tmp_path: Path) -> None:
+    plan = setting(3, "federaser")
+    with LocalFederation(plan, tmp_path / "local") as undisturbed:
+        undisturbed.train()
+        undisturbed.forget([TARGET])
+        digests = tuple(m.digest for m in undisturbed.state.models.values())
+    # In training, while history is written; before the commit of a step; between two steps.
+    armed = {
+        "commit.train.before": ["1*off->kill"],
+        "commit.unlearn.before": ["kill"],
+        "commit.unlearn.after": ["1*off->kill"],
+    }
+    kills = Kills(armed=armed)
+    Federation(tmp_path / "killed", kills, plan).run(240)
+    assert kills.done == dict.fromkeys(armed, 1)
+    assert judge(tmp_path / "killed").digests == digests
+
+
 def test_every_failpoint_is_in_the_plan() -> None:
     planned = scenarios()
     assert planned.keys() == POINTS.keys()

@@ -1,0 +1,93 @@
+"""Methods beside PUF over the wire: a real server, real agents, and the command that a leaver types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.grpc.test_client import CLIENTS, Clinic
+from tests.running import make_state, running, tiny_config
+
+from puf_client.cli import main
+from puf_common.exits import Exit
+from puf_common.models import build, manifest_of, payload_of
+from puf_common.v1 import tickets_pb2 as tk
+from puf_server.core.state import Kind, TicketState
+
+
+@contextmanager
+def clinic_that(tmp_path: Path, **forgetting: Any) -> Iterator[Clinic]:
+    model = build("digits-cnn", {}, 1)
+    manifest = manifest_of(model)
+    config = tiny_config(
+        recipe={"batch_size": 10},
+        plan={"rounds": 2, "min_clients": CLIENTS, "heartbeat_seconds": 0.2, "absent_seconds": 3.0},
+        forgetting={"measure_seconds": 60.0, "max_recovery_rounds": 1, **forgetting},
+    ).model_copy(update={"model": "digits-cnn"})
+    make_state(tmp_path / "server", config, manifest, payload_of(model, manifest))
+    with running(tmp_path / "server") as server:
+        clinic = Clinic(server, tmp_path / "state")
+        clinic.run(0, 1, 2)
+        try:
+            clinic.wait_for_rounds(2)
+            yield clinic
+        finally:
+            clinic.end()
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "steps"),
+    [("natural", {"rounds": "1"}, 1), ("not", {}, 1), ("retrain", {}, 2), ("federaser", {}, 2)],
+)
+def test_a_client_is_forgotten_by(
+    method: str,
+    options: dict[str, str],
+    steps: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with clinic_that(tmp_path, method=method, method_options=options) as clinic:
+        # What only PUF knows is refused by name, before anything is filed.
+        assert main(["--unlearn", *clinic.flags(2), "--yes", "--kappa", "2"]) != Exit.OK
+        assert "PUF's; leave them away" in capsys.readouterr().err
+        assert main(["--unlearn", *clinic.flags(2), "--yes"]) == Exit.OK
+        told = capsys.readouterr().out
+        assert f"by {method}." in told
+        assert clinic.runs[2].result(30) == Exit.FORGOTTEN
+        ticket = clinic.ticket(2)
+        assert (ticket.state, ticket.method) == (tk.TICKET_STATE_COMPLETED, method)
+        assert {m.version for m in ticket.measurements} >= {ticket.version_before, ticket.version_unlearned}
+        state = clinic.server.engine.state
+        assert [r.kind for r in state.records.values()].count(Kind.UNLEARN) == steps
+        # Each retained client, and nobody else, once per step that is not the server's alone.
+        asked = [r.contributions for r in state.records.values() if r.kind is Kind.UNLEARN]
+        assert asked == {"retrain": [2, 2], "federaser": [0, 2]}.get(method, [0])
+        kept = {r.client for r in state.history.values()}
+        assert kept == ({"client-0", "client-1"} if method == "federaser" else set())
+        assert ticket.deleted_records == (3 if method == "federaser" else 0)
+
+
+def test_the_operator_has_an_absent_client_forgotten_by_the_fallback(tmp_path: Path) -> None:
+    with clinic_that(tmp_path, fallback="retrain") as clinic:
+        engine = clinic.server.engine
+        member = engine.state.members["client-2"]
+        # Gone, as far as the server can tell, though its process will only notice later.
+        engine.call(lambda state, now: (_unseen(state, member.name), None))
+        with clinic.control() as control:
+            ticket = control.forget(member.name).ticket
+        assert ticket.fallback == "absent"
+        clinic.wait_for_rounds(4)
+        done = engine.state.tickets[ticket.id]
+        assert (done.method, done.state) == ("retrain (fallback: absent)", TicketState.COMPLETED)
+
+
+def _unseen(state: Any, name: str) -> Any:
+    from dataclasses import replace
+
+    seen = {n: at for n, at in state.seen.items() if n != name}
+    return replace(state.with_member(replace(state.members[name], session="", instance="")), seen=seen)
