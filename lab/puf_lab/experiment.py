@@ -197,6 +197,11 @@ def _profile(profile: str, raw: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError(f"there is no profile {profile!r}; use one of {', '.join(PROFILES)}")
     tables = tomllib.loads(files("puf_lab.settings").joinpath("profiles", f"{profile}.toml").read_text())
     change: dict[str, Any] = tables.get(str(raw.get("data", {}).get("name", "digits")), {})
+    literal = raw.get("defaults", {}).get("puf-special", {}).get("eta_u")
+    if profile == "author-code" and "samples" in raw and literal is not None:
+        # The code divides the forget data's update by all of the target's samples, the paper by those that take part.
+        share = raw["samples"].get("fraction", 0.5)
+        change = _merged(change, {"defaults": {"puf-special": {"eta_u": literal * share}}})
     return change
 
 

@@ -131,6 +131,7 @@ def _shape(summary: Summary) -> Shape:
         epochs=e["recipe"]["epochs"],
         rounds=e["rounds"],
         head_parameters=e["model"]["head_parameters"],
+        targets_stay=e["samples"] is not None,
     )
 
 

@@ -46,6 +46,13 @@ def test_a_file_builds_on_another_and_a_profile_on_both(tmp_path: Path) -> None:
         assert setting.partition == "dirichlet:0.1"
 
 
+def test_the_authors_code_forgets_samples_more_weakly_than_the_paper_says() -> None:
+    for profile, rate in (("paper", 2.0), ("author-code", 1.0)):
+        e = load_experiment("cifar100-iid-samples", profile=profile)
+        assert Variant.parse("puf-special", e.defaults).strength() == {"eta_u": rate}
+        assert Variant.parse("puf-regular", e.defaults).strength() == {"eta_u": 20.0}
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
