@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PROTOS := $(wildcard protos/puf/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check protos bench quality lock clean torture
+.PHONY: help demo test check protos bench quality lab lock clean torture
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -37,6 +37,10 @@ torture: $(VENV)/.ready  ## Kill server and clients at every failpoint and 200 r
 
 quality: $(VENV)/.ready  ## Measure forgetting on the demo's setting over several targets
 	$(BIN)/puf-lab quality
+
+lab: $(VENV)/.ready  ## Compare the methods on digits: results and report in runs/
+	$(BIN)/puf-lab run digits
+	$(BIN)/puf-lab report
 
 bench: $(VENV)/.ready  ## Measure the server against raw TCP on this machine
 	$(BIN)/puf-lab bench

@@ -52,6 +52,12 @@ def _dress(axes: Axes, title: str = "") -> None:
         spine.set_color(_FAINT)
 
 
+def _whole() -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(integer=True)
+
+
 def label_distribution(path: Path, counts: Sequence[Sequence[int]], title: str) -> None:
     """Samples per class and client: the area of a dot is a number of samples. Above it what each client has in all."""
     table = np.asarray(counts, np.float64)
@@ -106,6 +112,7 @@ def recovery_curves(path: Path, summary: Summary) -> None:
                 axes.axhline(reference.values[name].mean, color=_INK, linestyle=style, linewidth=1.4, label=label)
         _dress(axes, f"{name} {unit}, %")
         axes.set_xlabel("rounds after unlearning", color=_INK)
+        axes.xaxis.set_major_locator(_whole())
     _legend_below(figure, left)
     figure.savefig(path)
 
@@ -126,7 +133,8 @@ def scatter(path: Path, summary: Summary) -> None:
     figure = _figure(7.6, 5.4)
     axes = figure.subplots()
     families = list(dict.fromkeys(line.method.split()[0] for line in lines))
-    for line in lines:
+    # Neighbours are told above and below their points in turn.
+    for rank, line in enumerate(sorted(lines, key=lambda line: line.deltas["forget"].mean)):
         i = families.index(line.method.split()[0])
         assert line.recovery is not None
         x, y = line.recovery.mean, line.deltas["forget"].mean
@@ -136,10 +144,15 @@ def scatter(path: Path, summary: Summary) -> None:
             color=_PALETTE[i % len(_PALETTE)], markerfacecolor=_PALETTE[i % len(_PALETTE)] if whole else "white",
             markersize=8, elinewidth=0.8, capsize=2, alpha=0.9,
         )  # fmt: skip
-        axes.annotate(line.label, (x, y), xytext=(7, 5), textcoords="offset points", fontsize=8.5, color=_INK)
-    axes.set_xlim(left=0)
+        above = rank % 2 == 1
+        axes.annotate(
+            line.label, (x, y), xytext=(7, 4 if above else -4), textcoords="offset points", fontsize=8.5,
+            va="bottom" if above else "top", color=_PALETTE[i % len(_PALETTE)], fontweight="bold",
+        )  # fmt: skip
+    furthest = max(line.recovery.mean for line in lines if line.recovery)
+    axes.set_xlim(0, max(2.0, 1.25 * furthest))
     axes.set_ylim(bottom=0)
-    axes.margins(x=0.15, y=0.15)
+    axes.xaxis.set_major_locator(_whole())
     axes.set_xlabel(
         "recovery rounds to the retrained model's test score (hollow: some runs did not get there)", color=_INK
     )
@@ -178,7 +191,7 @@ def radar(path: Path, summary: Summary) -> None:
     axes.set_xticks(angles, list(spokes))
     axes.set_ylim(0, 1.02)
     axes.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "", "", ""])
-    axes.tick_params(axis="x", labelcolor=_INK, pad=14)
+    axes.tick_params(axis="x", labelcolor=_INK, pad=20)
     axes.grid(color="#DDDDDD")
     axes.spines["polar"].set_color(_FAINT)
     _legend_below(figure, axes)

@@ -38,7 +38,7 @@ class ProcessFederation:
         self._clients = self._directory / "clients"
         shards = [i for i in range(setting.clients) if i not in without]
         if not (directory / "server").exists():
-            plan = {"heartbeat_seconds": 1.0, "absent_seconds": 10.0}
+            plan = {"heartbeat_seconds": 1.0, "absent_seconds": 10.0, "min_clients": 1}
             config = setting.federation(clients=len(shards), keep_models=1, **plan)
             create_server(config, directory / "server", setting.weights)
         self._without, self._left_out = without, without_samples or {}

@@ -37,8 +37,8 @@ from puf_server.store import Store, create
 
 __all__ = ["LocalFederation", "LocalTransport", "copy_state", "create_server", "leave_out"]
 
-# Clients in this process do not beat; they are there.
-_ALWAYS = {"absent_seconds": 1e9, "heartbeat_seconds": 5.0}
+# Clients in this process do not beat; they are there, and one that is left over goes on alone.
+_ALWAYS = {"absent_seconds": 1e9, "heartbeat_seconds": 5.0, "min_clients": 1}
 
 
 class LocalTransport:

@@ -138,6 +138,18 @@ def test_retraining_does_not_depend_on_what_was_forgotten(tiny: Experiment, tmp_
     assert cache.outcome(regular)["spent"]["samples"] == 60 + 50 * cache.outcome(regular)["stages"]["recovered"]
 
 
+def test_two_targets_leave_in_one_round(tiny: Experiment, tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache")
+    both = tiny.narrowed(targets=[(0, 2)], methods=["puf-special"])
+    for job in jobs_of(both):
+        perform(job, cache, Place())
+        if job.kind == "forget":
+            assert cache.outcome(job)["unlearning"] == {"rounds": 1, "nbytes": 4 * 38_378 * 4, "samples": 40}
+            assert cache.outcome(job)["spent"]["samples"] == 40 + 20 * cache.outcome(job)["stages"]["recovered"]
+        elif job.kind == "retrain":
+            assert cache.outcome(job)["spent"]["samples"] == 2 * 20
+
+
 def test_commands_say_what_is_wrong(tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, says in {
         ("run", "nothing"): "there is no setting 'nothing'",
