@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from puf_lab import paper
 from puf_lab.costs import Cost, Shape, cost
-from puf_lab.summary import Line, Summary, compared
+from puf_lab.summary import Line, Summary, compared, told
 
 __all__ = ["Sheet", "sheets"]
 
@@ -80,7 +80,7 @@ def _efficacy(summary: Summary) -> Sheet:
         [
             line.label,
             str(line.values["test"]),
-            *(cell for name, _ in metrics for cell in (str(line.values[name]), str(line.deltas.get(name, _MISSING)))),
+            *(cell for n, _ in metrics for cell in (told(n, line.values[n]), told(n, line.deltas.get(n)))),
             str(line.recovery or _MISSING),
             str(line.near or _MISSING),
         ]
@@ -112,7 +112,7 @@ def _lasting(summary: Summary) -> Sheet:
     rows = []
     for line in lines:
         at = {**line.later, "recovered": line.deltas}
-        rows.append([line.label, *(str(at[s][n]) if s in at else _MISSING for n, _ in metrics for s, _ in stages)])
+        rows.append([line.label, *(told(n, at.get(s, {}).get(n)) for n, _ in metrics for s, _ in stages)])
     notes = [
         "At a fixed horizon methods are compared after equally much training; later: does what was forgotten return?"
     ]
@@ -212,7 +212,9 @@ def _beside(summary: Summary) -> Sheet | None:
                     f"{row.method}, {metric}: the paper's mean difference is smaller than the difference of its means",
                 )
             here = line.deltas.get(metric)
-            cells += [f"{_number(row[f'{metric}_delta'])}{wrong}", f"{here.mean:.1f}" if here else _MISSING]
+            digits = 2 if metric == "loss" else 1
+            theirs_told = _number(row[f"{metric}_delta"], digits)
+            cells += [f"{theirs_told}{wrong}", f"{here.mean:.{digits}f}" if here else _MISSING]
         reference = theirs.get("Retrain")
         times = _times(reference["communication"] if reference else None, row["communication"])
         mine = summary.line("retrain")
@@ -243,8 +245,8 @@ def _noted(notes: list[str], text: str) -> str:
     return _MARK
 
 
-def _number(value: float | None) -> str:
-    return _MISSING if value is None else f"{value:.1f}"
+def _number(value: float | None, digits: int = 1) -> str:
+    return _MISSING if value is None else f"{value:.{digits}f}"
 
 
 def _times(reference: float | None, value: float | None) -> str:

@@ -18,7 +18,7 @@ from puf_lab.results import Results, Run
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Line", "Mean", "Summary", "compared", "rich_summary", "summarise"]
+__all__ = ["Line", "Mean", "Summary", "compared", "rich_summary", "summarise", "told"]
 
 # Metrics of which the difference to the retrained model counts, in the order of the paper's table.
 _COMPARED = ("forget", "song", "yeom", "loss", "rmia")
@@ -100,6 +100,14 @@ class Summary:
         return next((line for line in self.lines if line.method == method), None)
 
 
+def told(name: str, value: Mean | Delta | None) -> str:
+    """As tables print it: a loss is no percentage and has a digit more."""
+    if value is None:
+        return "–"
+    digits = 2 if name == "loss" else 1
+    return f"{value.mean:.{digits}f}" + ("" if value.sd is None else f" ± {value.sd:.{digits}f}")
+
+
 def compared(summary: Summary) -> list[tuple[str, str]]:
     """(name, label) of the metrics that these results have and that are compared with the retrained model."""
     line = summary.lines[0]
@@ -177,7 +185,7 @@ def rich_summary(summary: Summary) -> Table:
             line.label,
             f"{line.values['test'].mean:.1f}",
             f"{line.values['forget'].mean:.1f}",
-            *(str(line.deltas[name]).replace(" ± ", "±") if name in line.deltas else "–" for name, _ in metrics),
+            *(told(name, line.deltas.get(name)).replace(" ± ", "±") for name, _ in metrics),
             str(line.recovery or "–").replace(" ± ", "±"),
             f"{line.nbytes / 1e6:,.1f}",
         )
