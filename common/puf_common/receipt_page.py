@@ -19,6 +19,10 @@ _METHODS = {
     "puf-regular": "the client's last contribution entered the model with its sign reversed, while the others trained on",
     "puf-special": "the client's last contribution entered the model with its sign reversed, without the others",
     "reset": "nobody else was left, so the model went back to its initial state, which knew nobody",
+    "retrain": "the model was trained anew from its initial state, without this data",
+    "natural": "training went on without this data; nothing was taken out of the model",
+    "not": "the first layer of the model was negated, and the others trained on",
+    "federaser": "the earlier rounds were repeated without this data, with the others' contributions corrected",
     "none": "nothing of it had ever entered a model, so no model had to change",
 }
 _CHECK = "puf-client verify"
@@ -148,7 +152,8 @@ def _asked(ticket: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _done(r: Mapping[str, Any]) -> list[tuple[str, str]]:
     method, rounds, costs = r["method"], r["rounds"], r["costs"]
-    how = _METHODS.get(method["name"], method["name"])
+    name, _, reason = method["name"].partition(" (")
+    how = _METHODS.get(name, name) + (f" ({reason}" if reason else "")
     if rounds["applied"] is not None:
         how = f"in round {rounds['applied']}, {_day(r['ticket']['applied_at'])}: {how}"
     rows = [("Forgetting", _text(how))]
@@ -172,6 +177,9 @@ def _done(r: Mapping[str, Any]) -> list[tuple[str, str]]:
             else "what the client had sent",
         )
     )
+    kept = r.get("deleted_history", {}).get("records", 0)
+    if kept:
+        rows.append(("Deleted, too", _text(f"{_counted(kept, 'record')} that the method had kept about this client")))
     left = _exports(r["exports"])
     left += [
         f"a backup with {_counted(len(b['versions']), 'such model')} was made on {_day(b['at'])}" for b in r["backups"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -58,13 +58,16 @@ class Clinic:
             )
             self.runs[i] = self._pool.submit(run_agent, options)
 
-    def wait_for_rounds(self, number: int) -> None:
-        reached = threading.Event()
+    def wait_for(self, reached: Callable[[], bool], what: str = "it") -> None:
+        never = threading.Event()
         for _ in range(1200):
-            if self.server.engine.state.number >= number:
+            if reached():
                 return
-            reached.wait(0.05)
-        raise AssertionError(f"round {number} was never committed")
+            never.wait(0.05)
+        raise AssertionError(f"{what} never happened")
+
+    def wait_for_rounds(self, number: int) -> None:
+        self.wait_for(lambda: self.server.engine.state.number >= number, f"the commit of round {number}")
 
     def ids(self, i: int) -> list[str]:
         data = load_data("digits", DataContext(shard=i, shards=CLIENTS, options={"per_client": "20"}))

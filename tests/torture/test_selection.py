@@ -46,15 +46,10 @@ def test_a_server_killed_in_the_middle_of_federaser_ends_with_the_same_weights(t
         undisturbed.train()
         undisturbed.forget([TARGET])
         digests = tuple(m.digest for m in undisturbed.state.models.values())
-    # In training, while history is written; before the commit of a step; between two steps.
-    armed = {
-        "commit.train.before": ["1*off->kill"],
-        "commit.unlearn.before": ["kill"],
-        "commit.unlearn.after": ["1*off->kill"],
-    }
-    kills = Kills(armed=armed)
+    # Before the commit of its first step, and between two steps.
+    kills = Kills(armed={"commit.unlearn.before": ["kill"], "commit.unlearn.after": ["1*off->kill"]})
     Federation(tmp_path / "killed", kills, plan).run(240)
-    assert kills.done == dict.fromkeys(armed, 1)
+    assert kills.done == {"commit.unlearn.before": 1, "commit.unlearn.after": 1}
     assert judge(tmp_path / "killed").digests == digests
 
 

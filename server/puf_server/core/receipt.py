@@ -42,6 +42,7 @@ def build(
             state=ticket.state,
         )
     knew = known_versions(state, ticket)
+    asked_puf = ticket.kappa is not None or ticket.eta_u is not None
     return {
         "statement": f"Forgetting by this method is {STATEMENT}.",
         "issued_at": _date(now),
@@ -66,11 +67,11 @@ def build(
         },
         "method": {
             "name": ticket.method,
-            "mode": ticket.mode,
-            "flip": ticket.flip,
+            "mode": ticket.mode if asked_puf else None,
+            "flip": ticket.flip if asked_puf else None,
             "kappa": ticket.kappa,
             "eta_u": ticket.eta_u,
-            "epochs": ticket.epochs,
+            "epochs": ticket.epochs if asked_puf else None,
             "scale": ticket.scale,
             "attempts": ticket.attempts,
         },

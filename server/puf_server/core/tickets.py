@@ -201,7 +201,9 @@ def _checked(
     mode = request.mode or policy.mode
     flip = request.flip or policy.flip
     epochs = request.epochs or policy.epochs
-    kappa = policy.kappa if request.kappa is None and request.eta_u is None else request.kappa
+    # Strength is PUF's: other methods have refused a request that names one.
+    open_strength = request.kappa is None and request.eta_u is None
+    kappa = policy.kappa if open_strength and policy.method == "puf" else request.kappa
     if not request.key:
         raise UsageError("a request needs a key of its own, so that asking twice is one ticket")
     if request.scope not in ("client", "samples"):
