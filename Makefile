@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PROTOS := $(wildcard protos/puf/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check protos bench bench-all quality lock clean torture compose
+.PHONY: help demo test check protos bench bench-all quality lab lock clean torture compose
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -37,6 +37,10 @@ torture: $(VENV)/.ready  ## 10,000 simulated histories, kills at every failpoint
 
 quality: $(VENV)/.ready  ## Measure forgetting on the demo's setting over several targets
 	$(BIN)/puf-lab quality
+
+lab: $(VENV)/.ready  ## Compare the methods on digits: results and report in runs/
+	$(BIN)/puf-lab run digits
+	$(BIN)/puf-lab report
 
 bench: $(VENV)/.ready  ## Measure speed, memory and growth against this machine's limits and against Flower
 	$(BIN)/puf-lab bench

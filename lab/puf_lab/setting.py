@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,29 @@ from puf_client.data import DataContext
 from puf_client.options import RunOptions
 from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
 
-__all__ = ["DEMO", "Setting", "client_name"]
+__all__ = ["DEMO", "Setting", "Spent", "client_name"]
 
 
 def client_name(shard: int) -> str:
     return f"client-{shard}"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What rounds have really cost: tensor bytes both ways, samples trained on, and how many rounds they were."""
+
+    rounds: int = 0
+    nbytes: int = 0
+    samples: int = 0
+
+    @classmethod
+    def of(cls, rounds: Iterable[tuple[int, int, int]]) -> Spent:
+        """From (bytes up, bytes down, samples) of each."""
+        listed = list(rounds)
+        return cls(len(listed), sum(up + down for up, down, _ in listed), sum(samples for *_, samples in listed))
+
+    def __sub__(self, other: Spent) -> Spent:
+        return Spent(self.rounds - other.rounds, self.nbytes - other.nbytes, self.samples - other.samples)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +52,10 @@ class Setting:
     task: str = "classification"
     recipe: Recipe
     rounds: int
+    participation: float = 1.0
+    device: str = "cpu"
+    weights: Path | None = None
+    """A published checkpoint to start from, for models that have one."""
     forgetting: Forgetting = field(default_factory=Forgetting)
 
     def context(self, shard: int) -> DataContext:
@@ -55,7 +78,7 @@ class Setting:
             data_seed=self.data_seed,
             partition=self.partition,
             shard=f"{shard}/{self.clients}",
-            device="cpu",
+            device=self.device,
             **more,
         )
 
@@ -68,8 +91,15 @@ class Setting:
             model_options=self.model_options,
             task=self.task,
             recipe=self.recipe,
-            plan=Plan(
-                rounds=self.rounds, start_clients=clients or self.clients, evaluate_every=0, keep_models=0, **plan
+            plan=Plan.model_validate(
+                {
+                    "rounds": self.rounds,
+                    "participation": self.participation,
+                    "start_clients": clients or self.clients,
+                    "evaluate_every": 0,
+                    "keep_models": 0,
+                    **plan,
+                }
             ),
             forgetting=self.forgetting,
         )
