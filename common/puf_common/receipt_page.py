@@ -260,18 +260,12 @@ def _bars(forget: tuple[float, Sequence[float]] | None, unseen: tuple[float, Seq
 def _technical(receipt: Receipt) -> list[tuple[str, str]]:
     r = receipt.content
     method = r["method"]
-    rate = f"kappa {method['kappa']:g}" if method["kappa"] is not None else f"eta_u {method['eta_u']:g}"
     rows = [
         (
             "Ticket",
             f"<code>{_text(r['ticket']['id'])}</code> in federation <code>{_text(r['federation']['id'])}</code>",
         ),
-        (
-            "Method",
-            _text(
-                f"{method['name']}, {rate}, {_counted(method['epochs'], 'epoch')}, update scaled by {method['scale']:g}"
-            ),
-        ),
+        ("Method", _text(_method(method))),
     ]
     rows += [
         (f"Model {m['version']}, {stage}", f"<code>{_text(m['digest'])}</code>")
@@ -281,6 +275,14 @@ def _technical(receipt: Receipt) -> list[tuple[str, str]]:
     rows.append(("Audit log", f"line {r['audit']['line']}, <code>{_text(r['audit']['hash'])}</code>"))
     rows.append(("Signed with the key", f"<code>{_text(receipt.key_fingerprint)}</code>"))
     return rows
+
+
+def _method(method: Mapping[str, Any]) -> str:
+    """With its strength where it has one: that is PUF's."""
+    if method["kappa"] is None and method["eta_u"] is None:
+        return str(method["name"])
+    rate = f"kappa {method['kappa']:g}" if method["kappa"] is not None else f"eta_u {method['eta_u']:g}"
+    return f"{method['name']}, {rate}, {_counted(method['epochs'], 'epoch')}, update scaled by {method['scale']:g}"
 
 
 def _facts(rows: list[tuple[str, str]]) -> str:
