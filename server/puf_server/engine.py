@@ -23,7 +23,6 @@ from puf_common.signing import fingerprint
 from puf_server.aggregate import Contribution, NotFinite, fold
 from puf_server.core import receipt, reopen, rounds, schedule, tickets
 from puf_server.core.state import Kind, Note, Round, RoundPhase, State, TicketState
-from puf_server.database import scrub
 from puf_server.failpoints import hit
 from puf_server.store import Store, audit_head, audit_lines, spool_name
 from puf_server.version import VERSION
@@ -135,7 +134,7 @@ class Engine:
         """After a completed request: older versions of its client's records must not outlive it in the database's log."""
         if self._unscrubbed:
             try:
-                self._unscrubbed = not scrub(self.store.db)
+                self._unscrubbed = not self.store.scrub()
             except sqlite3.Error as error:
                 # A full disk, mostly; the next change tries again.
                 log.error("old records not wiped yet", error=str(error))

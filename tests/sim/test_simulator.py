@@ -23,7 +23,8 @@ from puf_server.core.state import (
     TicketState,
 )
 from puf_server.engine import Engine, Folded
-from tests.sim.scenario import calm, draw
+from tests.sim.client import Agent, Process
+from tests.sim.scenario import calm, draw, restless
 from tests.sim.world import World, run
 
 SEEDS = 300
@@ -36,6 +37,11 @@ def test_random_histories_keep_every_promise(block: int) -> None:
     size = SEEDS // BLOCKS
     failures = [o for seed in range(block * size, (block + 1) * size) if (o := run(draw(seed))).failure]
     assert not failures, "\n".join(f"python -m tests.sim --seed {o.seed} -v: {o.failure}" for o in failures)
+
+
+def test_backups_that_come_back_and_requests_taken_back_keep_every_promise() -> None:
+    failures = [o for seed in range(SEEDS // BLOCKS) if (o := run(restless(seed))).failure]
+    assert not failures, "\n".join(f"restless {o.seed}: {o.failure}" for o in failures)
 
 
 @pytest.mark.parametrize("seed", KNOWN)
@@ -200,7 +206,40 @@ def _anybody_may_fetch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(versions, "may_fetch", may_fetch)
 
 
+def _models_after_a_restore_are_ready(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(versions, "inherited", lambda state, base: state)
+
+
+def _a_completion_makes_any_model_ready(patch: pytest.MonkeyPatch) -> None:
+    def ready(state: State) -> State:
+        return state.with_model(replace(state.models[state.version], status=ModelStatus.READY))
+
+    patch.setattr(versions, "ready", ready)
+
+
+def _clients_believe_any_withdrawal(patch: pytest.MonkeyPatch) -> None:
+    settled = Agent._settled
+
+    def always(self: Agent, process: Process, then: Callable[[], None]) -> None:
+        for known in self.exclusions.values():
+            tickets_now = self.world.server.tickets_of(self.name) if self.world.server.up else []
+            known.withdrawn = known.withdrawn or any(
+                t.id == known.ticket and t.state is TicketState.WITHDRAWN for t in tickets_now
+            )
+        settled(self, process, then)
+
+    patch.setattr(Agent, "_settled", always)
+
+
+def _nobody_looks_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Agent, "_looked_back", lambda self, process, then: then())
+
+
 MUTATIONS = [
+    _models_after_a_restore_are_ready,
+    _a_completion_makes_any_model_ready,
+    _clients_believe_any_withdrawal,
+    _nobody_looks_back,
     _forgotten_may_return,
     _fold_ignores_revision,
     _closes_without_its_targets,
@@ -221,5 +260,5 @@ def test_the_checker_catches_a_broken_core(
     mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutate(monkeypatch)
-    caught = next((o for seed in range(SEEDS) if (o := run(draw(seed))).failure), None)
+    caught = next((o for seed in range(SEEDS) for kind in (draw, restless) if (o := run(kind(seed))).failure), None)
     assert caught is not None
