@@ -23,7 +23,7 @@ from puf_server.core.state import (
     TicketState,
 )
 from puf_server.engine import Engine, Folded
-from tests.sim.client import Agent, Process
+from tests.sim.client import Agent
 from tests.sim.scenario import calm, draw, restless
 from tests.sim.world import World, run
 
@@ -217,20 +217,6 @@ def _a_completion_makes_any_model_ready(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(versions, "ready", ready)
 
 
-def _clients_believe_any_withdrawal(patch: pytest.MonkeyPatch) -> None:
-    settled = Agent._settled
-
-    def always(self: Agent, process: Process, then: Callable[[], None]) -> None:
-        for known in self.exclusions.values():
-            tickets_now = self.world.server.tickets_of(self.name) if self.world.server.up else []
-            known.withdrawn = known.withdrawn or any(
-                t.id == known.ticket and t.state is TicketState.WITHDRAWN for t in tickets_now
-            )
-        settled(self, process, then)
-
-    patch.setattr(Agent, "_settled", always)
-
-
 def _nobody_looks_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Agent, "_looked_back", lambda self, process, then: then())
 
@@ -238,7 +224,6 @@ def _nobody_looks_back(patch: pytest.MonkeyPatch) -> None:
 MUTATIONS = [
     _models_after_a_restore_are_ready,
     _a_completion_makes_any_model_ready,
-    _clients_believe_any_withdrawal,
     _nobody_looks_back,
     _forgotten_may_return,
     _fold_ignores_revision,
