@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PROTOS := $(wildcard protos/puf/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check protos bench bench-all quality lab lock clean torture compose
+.PHONY: help demo test check protos bench bench-all quality lab lock clean torture soak compose
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -34,6 +34,9 @@ check: $(VENV)/.ready  ## Lint, type-check and run the fast tests only
 
 torture: $(VENV)/.ready  ## 10,000 simulated histories, kills at every failpoint and at 200 random moments; nothing may be lost
 	$(BIN)/python -m tests.torture
+
+soak: $(VENV)/.ready  ## Several hundred rounds with clients coming and going; memory and open files stay flat
+	$(BIN)/python -m tests.soak
 
 quality: $(VENV)/.ready  ## Measure forgetting on the demo's setting over several targets
 	$(BIN)/puf-lab quality

@@ -25,7 +25,6 @@ from puf_server.combine import Incoming, combine
 from puf_server.core import history, methods, receipt, reopen, rounds, schedule, tickets
 from puf_server.core.methods.layers import outputs
 from puf_server.core.state import Kind, Note, Remembered, Round, RoundPhase, Slot, State, TicketState
-from puf_server.database import scrub
 from puf_server.failpoints import hit
 from puf_server.files import FileSource
 from puf_server.remember import kept_source, remember
@@ -148,7 +147,7 @@ class Engine:
         """After a completed request: older versions of its client's records must not outlive it in the database's log."""
         if self._unscrubbed:
             try:
-                self._unscrubbed = not scrub(self.store.db)
+                self._unscrubbed = not self.store.scrub()
             except sqlite3.Error as error:
                 # A full disk, mostly; the next change tries again.
                 log.error("old records not wiped yet", error=str(error))

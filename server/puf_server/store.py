@@ -46,7 +46,7 @@ from puf_server.core.state import (
     Ticket,
 )
 from puf_server.core.versions import made_by
-from puf_server.database import append_audit, audit_head, audit_lines, connect, unsaved
+from puf_server.database import append_audit, audit_head, audit_lines, connect, scrub, unsaved
 from puf_server.failpoints import hit
 from puf_server.files import DISK, Files, FileSource, NewFile, new_file, remove, sync_directory, unwritten
 
@@ -330,6 +330,10 @@ class Store:
     def _audit(self, notes: tuple[Note, ...]) -> None:
         for note in notes:
             append_audit(self.db, note.at, note.event, note.facts)
+
+    def scrub(self) -> bool:
+        """Wipes what was overwritten or deleted; False where that has to wait."""
+        return scrub(self.db)
 
     # -- model files ---------------------------------------------------------------------------------------------------
 

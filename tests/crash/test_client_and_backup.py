@@ -15,11 +15,13 @@ import pytest
 from tests.crash.recording import CrashState, Recorder, Site, crash_states
 from tests.crash.workload import same_randomness
 from tests.forgotten import trained_state
+from tests.running import TINY, tiny_payload
 
 import puf_server.backup
 from puf_client.ledger import Ledger
 from puf_client.statedir import StateDir
-from puf_common.errors import Corrupted
+from puf_common import modelfile
+from puf_common.errors import PufError
 from puf_server.backup import backup, restore
 from puf_server.engine import Engine
 from puf_server.store import Store
@@ -55,6 +57,8 @@ def client(recorder: Recorder) -> None:
     recorder.ack("receipt")
     state.mark_forgotten(membership=1, ticket_id="t9")
     recorder.ack("forgotten")
+    modelfile.save(recorder.root / "model.safetensors", TINY, tiny_payload(), {}, recorder)
+    recorder.ack("model")
 
 
 def client_keeps_its_word(root: Path, crash: CrashState) -> None:
@@ -81,7 +85,11 @@ def client_keeps_its_word(root: Path, crash: CrashState) -> None:
             assert state.receipts() == [b"receipt"]
         elif kind == "forgotten":
             assert state.forgotten is not None
+        elif kind == "model":
+            assert modelfile.read_payload(root / "model.safetensors") == tiny_payload()
     # Whatever is there can be read, and written to again.
+    if (root / "model.safetensors").exists():
+        assert modelfile.read_payload(root / "model.safetensors") == tiny_payload()
     state.exclusions()
     state.prepare("r3", IDS[5:])
     assert state.filed("r3", "t3").effective
@@ -196,7 +204,7 @@ def broken(recorder: Recorder, check: Check, scratch: Path) -> tuple[int, str]:
         crash.build(scratch)
         try:
             check(scratch, crash)
-        except (AssertionError, Corrupted, OSError, sqlite3.Error) as error:
+        except (AssertionError, PufError, OSError, sqlite3.Error) as error:
             return len(seen), f"after {crash.prefix} operations, {crash.variant}: {error}"
     return len(seen), ""
 

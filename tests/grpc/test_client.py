@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -272,11 +273,28 @@ def test_samples_are_forgotten_and_stay_out(clinic: Clinic, capsys: pytest.Captu
     wanted.write_text("\n".join(clinic.ids(1)[:5]))
     clinic.run(0, 1, 2)
     clinic.wait_for_rounds(2)
-    assert main(["unlearn", *clinic.flags(1), "--forget", str(wanted), "--reference", "case 7", "--yes"]) == Exit.OK
+    assert (
+        main(
+            [
+                "unlearn",
+                *clinic.flags(1),
+                "--forget",
+                str(wanted),
+                "--reference",
+                "case 7",
+                "--yes",
+                "--received",
+                "2026-01-02",
+            ]
+        )
+        == Exit.OK
+    )
     assert "5 samples of client-1 were forgotten" in capsys.readouterr().out
     assert clinic.state_of(1).excluded(clinic.ids(1)).sum() == 5
     assert clinic.server.engine.state.members["client-1"].samples == 15
     assert clinic.ticket(1).request.reference == "case 7"
+    received = datetime.fromisoformat("2026-01-02").timestamp()
+    assert (clinic.ticket(1).request.received_at, clinic.ticket(1).deadline_at) == (received, received + 30 * 86400)
     # The same list again is the same request; one that overlaps is refused.
     assert main(["unlearn", *clinic.flags(1), "--forget", str(wanted), "--yes"]) == Exit.OK
     assert "asked before" in capsys.readouterr().out

@@ -8,7 +8,7 @@ from random import Random
 
 from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
 
-__all__ = ["FAULTS", "Scenario", "calm", "draw"]
+__all__ = ["FAULTS", "Scenario", "calm", "draw", "restless"]
 
 # Name: how often it strikes per opportunity where a seed has activated it.
 FAULTS: Mapping[str, float] = {
@@ -39,6 +39,11 @@ FAULTS: Mapping[str, float] = {
     "withdraw": 0.40,
     "ask_twice": 0.40,
     "everybody_asks": 0.10,
+    "cut_stream": 0.10,
+    "operator_forgets": 0.10,
+    "lose_state": 0.10,
+    "backup": 0.40,
+    "restore": 0.10,
 }
 
 
@@ -113,6 +118,13 @@ def draw(seed: int, *, method: str | None = None) -> Scenario:
     )
     # The operator's word for a client that is gone.
     return replace(scenario, faults={**scenario.faults, "forget_absent": 0.3}) if fallback else scenario
+
+
+def restless(seed: int) -> Scenario:
+    """One of `draw` with what it seldom has all at once: backups that come back, requests taken back, clients that go."""
+    drawn = draw(seed)
+    often = {"backup": 0.9, "restore": 0.25, "leave": 0.3, "crash_client": 0.3, "extend": 0.9, "withdraw": 0.3}
+    return replace(drawn, clients=max(3, drawn.clients), requests=0.25, faults={**drawn.faults, **often})
 
 
 def calm(seed: int, faults: Mapping[str, float], method: str = "puf") -> Scenario:

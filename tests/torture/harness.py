@@ -274,7 +274,9 @@ class Federation:
         """Whoever is to be killed in a round holds still in time: its slot stays open until then."""
         for kind, shard in self.kills.in_round.items():
             pid = self._clients[shard].pid
-            if pid not in self._frozen and (kind == "train" or self._idle):
+            log = self._logs / "fleet-1" / f"{client_name(shard)}.log"
+            joined = log.exists() and '"joined"' in log.read_text(errors="replace")
+            if pid not in self._frozen and (joined if kind == "train" else self._idle):
                 os.kill(pid, signal.SIGSTOP)
                 self._frozen.add(pid)
 

@@ -330,11 +330,22 @@ def lose(state: State, key: str, now: float, why: str) -> State:
 
 
 def samples_changed(state: State, name: str, now: float) -> State:
-    """A client that joined again with another sample count outdates the frozen n of an unlearning round under way."""
+    """A client that joined again with another sample count outdates the frozen n of an unlearning round under way.
+
+    In an ordinary round n is what was received: the open slot takes the new count, or its update would never fit.
+    """
     current = state.round
-    if current is None or current.denominator is None:
+    if current is None:
         return state
     samples = state.members[name].samples
+    if current.denominator is None:
+        slots = tuple(
+            replace(s, samples=samples)
+            if s.client == name and s.key not in current.received and samples > s.samples
+            else s
+            for s in current.slots
+        )
+        return replace(state, round=replace(current, slots=slots)) if slots != current.slots else state
     open_slots = [s for s in current.missing if s.client == name and s.part is not Part.FORGET]
     if all(s.samples == samples for s in open_slots):
         return state
