@@ -29,6 +29,7 @@ from puf_common.wire import Piece
 from puf_server.core.state import State
 from puf_server.handlers import Handlers
 from puf_server.identity import Identify
+from puf_server.pending import PendingUpload
 from puf_server.sharing import SharedModels
 from puf_server.waking import Changes
 
@@ -102,6 +103,10 @@ def _chunk(frame: bytes) -> Piece | ts.Chunk:
     if message.WhichOneof("frame") != "chunk":
         raise InvalidUpdate("after its header an update has nothing but chunks")
     return message.chunk
+
+
+def _discard(upload: PendingUpload) -> None:
+    upload.discard()
 
 
 class FederationService(rpc.FederationServicer):
@@ -197,14 +202,21 @@ class FederationService(rpc.FederationServicer):
                     await self._run(upload.write, _chunk(frame))
                 seconds = time.monotonic() - begun
                 reply = await self._run(upload.finish)
-            finally:
-                await self._run(upload.discard)
+            except BaseException as error:
+                # A line that breaks is seen as a cancelled call, or as a stream that ends early.
+                broke = isinstance(error, asyncio.CancelledError) or context.cancelled()
+                await self._run(self._handlers.park if broke else _discard, upload)
+                raise
         self._handlers.rates.came_up(name, first.header.byte_length, seconds)
         key = first.header.key
         log.info(
             "update received", client=name, round=key.round, part=fed.Part.Name(key.part), duplicate=reply.duplicate
         )
         return reply
+
+    @answered
+    async def FindUpload(self, request: fed.FindUploadRequest, context: Context) -> fed.FindUploadReply:
+        return await self._run(self._handlers.find_upload, self._identify(context), request)
 
     @answered
     async def ReportEvaluation(
