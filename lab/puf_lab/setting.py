@@ -34,6 +34,8 @@ class Setting:
     recipe: Recipe
     rounds: int
     forgetting: Forgetting = field(default_factory=Forgetting)
+    # What the plan has beside rounds and clients.
+    plan: dict[str, Any] = field(default_factory=dict)
 
     def context(self, shard: int) -> DataContext:
         return DataContext(
@@ -69,7 +71,12 @@ class Setting:
             task=self.task,
             recipe=self.recipe,
             plan=Plan(
-                rounds=self.rounds, start_clients=clients or self.clients, evaluate_every=0, keep_models=0, **plan
+                rounds=self.rounds,
+                start_clients=clients or self.clients,
+                evaluate_every=0,
+                keep_models=0,
+                **self.plan,
+                **plan,
             ),
             forgetting=self.forgetting,
         )
