@@ -180,9 +180,14 @@ class GrpcTransport:
         return self._intact(lambda: self._download(pb.FetchModelRequest(version=version)))
 
     def submit_update(self, header: pb.UpdateHeader, payload: Payload) -> pb.SubmitUpdateReply:
+        again = False
+
         def attempt() -> pb.SubmitUpdateReply:
+            nonlocal again
+            begin = self._held(header) if again else 0
+            again = True
             # A fresh iterator each time: one that a broken call has half read would silently send the rest only.
-            frames = self._frames(header, payload)
+            frames = self._frames(header, payload, begin)
             return self._submit(frames, timeout=self._transfer_seconds, metadata=self._metadata)
 
         return self._intact(attempt)
@@ -289,9 +294,22 @@ class GrpcTransport:
         finally:
             stream.cancel()  # type: ignore[no-untyped-call]
 
-    def _frames(self, header: pb.UpdateHeader, payload: Payload) -> Iterator[bytes]:
-        yield pb.SubmitUpdateRequest(header=header).SerializeToString()
-        for piece in pieces(payload, self._chunk_bytes):
+    def _held(self, header: pb.UpdateHeader) -> int:
+        """How much of an update the server has kept of an attempt that broke."""
+        request = pb.FindUploadRequest(header=header)
+        try:
+            return self._stub.FindUpload(request, timeout=self._call_seconds, metadata=self._metadata).offset
+        except grpc.RpcError as failure:
+            if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return 0
+            raise
+
+    def _frames(self, header: pb.UpdateHeader, payload: Payload, begin: int = 0) -> Iterator[bytes]:
+        started = pb.UpdateHeader()
+        started.CopyFrom(header)
+        started.resume_at = begin
+        yield pb.SubmitUpdateRequest(header=started).SerializeToString()
+        for piece in pieces(payload, self._chunk_bytes, begin):
             self.bytes_sent += len(piece.data)
             yield chunk_frame(piece.offset, piece.data)
 

@@ -57,6 +57,8 @@ class Setting:
     weights: Path | None = None
     """A published checkpoint to start from, for models that have one."""
     forgetting: Forgetting = field(default_factory=Forgetting)
+    # What the plan has beside rounds and clients.
+    plan: dict[str, Any] = field(default_factory=dict)
 
     def context(self, shard: int) -> DataContext:
         return DataContext(
@@ -98,6 +100,7 @@ class Setting:
                     "start_clients": clients or self.clients,
                     "evaluate_every": 0,
                     "keep_models": 0,
+                    **self.plan,
                     **plan,
                 }
             ),

@@ -160,6 +160,7 @@ class Server:
             await asyncio.sleep(_TICK_SECONDS)
             try:
                 await loop.run_in_executor(self._threads, self.engine.tick)
+                await loop.run_in_executor(self._threads, self.handlers.tidy)
             except Exception as error:
                 log.error("state not written", error=str(error))
                 self.engine.trouble = f"the state cannot be written: {error}"

@@ -32,6 +32,7 @@ from puf_server.core.state import State
 from puf_server.handlers import Handlers
 from puf_server.identity import Identify
 from puf_server.metrics import Metrics
+from puf_server.pending import PendingUpload
 from puf_server.sharing import SharedModels
 from puf_server.waking import Changes
 
@@ -105,6 +106,10 @@ def _chunk(frame: bytes) -> Piece | ts.Chunk:
     if message.WhichOneof("frame") != "chunk":
         raise InvalidUpdate("after its header an update has nothing but chunks")
     return message.chunk
+
+
+def _discard(upload: PendingUpload) -> None:
+    upload.discard()
 
 
 class FederationService(rpc.FederationServicer):
@@ -213,13 +218,13 @@ class FederationService(rpc.FederationServicer):
     async def SubmitUpdate(self, request_iterator: AsyncIterator[bytes], context: Context) -> fed.SubmitUpdateReply:
         name = self._caller(context)
         try:
-            return await self._take(name, request_iterator)
+            return await self._take(name, request_iterator, context)
         except PufError as error:
             self._metrics.refused.labels(reason=error.reason()).inc()
             log.warning("update refused", reason=error.reason(), why=error.message)
             raise
 
-    async def _take(self, name: str, request_iterator: AsyncIterator[bytes]) -> fed.SubmitUpdateReply:
+    async def _take(self, name: str, request_iterator: AsyncIterator[bytes], context: Context) -> fed.SubmitUpdateReply:
         first = _message(await anext(aiter(request_iterator), b""))
         if first.WhichOneof("frame") != "header":
             raise InvalidUpdate("an update begins with its header")
@@ -232,14 +237,30 @@ class FederationService(rpc.FederationServicer):
                     await self._run(upload.write, _chunk(frame))
                 seconds = time.monotonic() - begun
                 reply = await self._run(upload.finish)
-            finally:
-                await self._run(upload.discard)
+            except BaseException as error:
+                # A line that breaks is seen as a cancelled call, or as a stream that ends early.
+                broke = isinstance(error, asyncio.CancelledError) or context.cancelled()
+                broke = broke and self._welcome(context)
+                await self._run(self._handlers.park if broke else _discard, upload)
+                raise
         self._handlers.rates.came_up(name, first.header.byte_length, seconds)
         key = first.header.key
         log.info(
             "update received", client=name, round=key.round, part=fed.Part.Name(key.part), duplicate=reply.duplicate
         )
         return reply
+
+    def _welcome(self, context: Context) -> bool:
+        """Whether the caller may come back: of one that was revoked meanwhile nothing is kept."""
+        try:
+            self._identify(context)
+        except PufError:
+            return False
+        return True
+
+    @answered
+    async def FindUpload(self, request: fed.FindUploadRequest, context: Context) -> fed.FindUploadReply:
+        return await self._run(self._handlers.find_upload, self._caller(context), request)
 
     @answered
     async def ReportEvaluation(

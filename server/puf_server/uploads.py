@@ -106,6 +106,11 @@ class Upload:
             self._file.publish(self._store.spool_path(name))
         self._file = None
 
+    @property
+    def open(self) -> bool:
+        """Neither published nor discarded."""
+        return self._file is not None
+
     def discard(self) -> None:
         if self._file is not None:
             self._file.discard()

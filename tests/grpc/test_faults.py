@@ -150,8 +150,8 @@ class Damaging(GrpcTransport):
 
     damages = 2
 
-    def _frames(self, header: pb.UpdateHeader, payload: Payload) -> Iterator[bytes]:
-        for i, frame in enumerate(super()._frames(header, payload)):
+    def _frames(self, header: pb.UpdateHeader, payload: Payload, begin: int = 0) -> Iterator[bytes]:
+        for i, frame in enumerate(super()._frames(header, payload, begin)):
             if i == 2 and self.damages:
                 self.damages -= 1
                 chunk = pb.SubmitUpdateRequest.FromString(frame).chunk

@@ -202,7 +202,7 @@ def test_an_update_that_is_on_disk_but_not_booked_survives_the_booking_of_anothe
     current = local.engine.state.round
     assert current is not None
     name = spool_name(current, "a/main", hashlib.sha256(update_bytes(0.1)).hexdigest())
-    waiting._upload.publish(name)
+    waiting._arrived.upload.publish(name)
     local.submit("b", 0.2)
     assert store.spool_path(name).exists()
     local.engine.close()
