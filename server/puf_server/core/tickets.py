@@ -212,7 +212,10 @@ def _fallen_back(ticket: Ticket, state: State, config: FederationConfig, why: st
     if fallback is None or not needed:
         return None
     asked = Asked(client=ticket.client, scope=ticket.scope, by=ticket.filed_by)
-    return replace(ticket, fallback=why) if fallback.refuse(asked, state, config) is None else None
+    if fallback.refuse(asked, state, config) is not None:
+        return None
+    # A pause was for the target to come back.
+    return replace(ticket, fallback=why, not_before=0.0)
 
 
 def _checked(
