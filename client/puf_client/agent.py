@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from puf_client.connection import Transport
 from puf_client.dial import dial
 from puf_client.display import Display
+from puf_client.lastmodels import WORD, LastModels
 from puf_client.leasing import leased
 from puf_client.ledger import Ledger
 from puf_client.lookback import look_back
@@ -25,10 +27,11 @@ from puf_client.options import RunOptions
 from puf_client.session import Session, connect
 from puf_client.statedir import StateDir
 from puf_client.tickets import settle
-from puf_client.work import EvaluateTask, TrainTask, Work
+from puf_client.work import BESIDE_THE_REST, EvaluateTask, TrainTask, Work
 from puf_common.errors import Forgotten, NotFound, NotYours, PufError, Superseded
 from puf_common.exits import Exit
 from puf_common.logging import get_logger
+from puf_common.manifest import MODEL
 from puf_common.v1 import federation_pb2 as pb
 
 if TYPE_CHECKING:
@@ -92,11 +95,13 @@ def _work(
     learner: Learner,
     display: Display,
 ) -> Exit:
-    worker = Worker(learner, state, transport, display)
+    worker = Worker(learner, state, transport, display, distiller=options.distiller)
     with connect(
         transport,
         samples=worker.count,
-        holdout_samples=learner.data.holdout_samples,
+        # Who brings data without labels cannot say how right a model is.
+        holdout_samples=0 if options.distiller else learner.data.holdout_samples,
+        unlabeled_samples=worker.unlabeled,
         manifest=learner.manifest,
         description=description,
         plugin_version=learner.plugin_version,
@@ -104,6 +109,8 @@ def _work(
         rejoin=options.rejoin,
     ) as session:
         state.pin_server_key(session.server_key)
+        if WORD not in session.remembers:
+            LastModels(state).forget()
         if options.rejoin:
             state.clear_forgotten()
         log.info(
@@ -141,7 +148,11 @@ def _farewell(session: Session, state: StateDir) -> Exit:
 class Worker:
     """Does one piece of work after the other, on those samples that are not forgotten."""
 
-    def __init__(self, learner: Learner, state: StateDir, transport: Transport, display: Display) -> None:
+    def __init__(
+        self, learner: Learner, state: StateDir, transport: Transport, display: Display, *, distiller: bool = False
+    ) -> None:
+        self._distiller = distiller
+        self._last_models = LastModels(state)
         self._learner = learner
         self._state = state
         self._transport = transport
@@ -153,7 +164,12 @@ class Worker:
         """Training samples left; asked before every piece of work, because requests are filed by other processes."""
         if self._state.unsettled():
             settle(self._state, self._transport)
-        return len(self.current())
+        return 0 if self._distiller else len(self.current())
+
+    @property
+    def unlabeled(self) -> int:
+        """Samples for distillation, of a client that brings nothing else."""
+        return len(self.current()) if self._distiller else 0
 
     def current(self) -> NDArray[np.intp]:
         return np.flatnonzero(~self._state.excluded(self._learner.data.ids))
@@ -179,12 +195,21 @@ class Worker:
         if self._state.unsettled():
             settle(self._state, self._transport)
         if work.part == "forget":
-            return self._state.forget_indices(self._learner.data.ids, work.forget_request)
+            named = self._state.forget_indices(self._learner.data.ids, work.forget_request)
+            return np.union1d(named, self.current()) if work.routine in BESIDE_THE_REST else named
         return self.current()
 
     def _train(self, work: TrainTask, session: Session) -> None:
         indices = self.samples_of(work)
-        doing = f"round {work.round}" if work.scale > 0 else f"round {work.round}, to be forgotten"
+        forget = None
+        if work.part == "forget" and work.routine in BESIDE_THE_REST:
+            forget = ~np.isin(indices, self.current())
+        if work.routine == "ascent":
+            # The second model of this routine is the client's own.
+            number, nbytes = int(work.options.get("last_round", 0)), work.manifest.nbytes(MODEL)
+            own = self._last_models.of_round(work.work.key.membership, number, nbytes)
+            work = replace(work, aux_payload=memoryview(own))
+        doing = f"round {work.round}, to be forgotten" if work.unlearns else f"round {work.round}"
         self._display.say(f"training {doing}")
 
         def progress(done: int, total: int) -> None:
@@ -192,8 +217,10 @@ class Worker:
             self._display.count(done, total)
 
         started = time.monotonic()
-        result = self._learner.run(work, indices, progress)
-        self._ledger.note(self._learner.data.ids, indices, number=work.round, unlearning=work.scale < 0)
+        result = self._learner.run(work, indices, progress, forget)
+        self._ledger.note(self._learner.data.ids, indices, number=work.round, unlearning=work.unlearns)
+        if WORD in session.remembers and work.routine == "train" and not work.ticket_id:
+            self._last_models.keep(work.work.key.membership, work.round, self._learner.payload())
         self._display.say(f"sending the update of {doing}")
         taken = work.submit(
             self._learner.model,

@@ -1,4 +1,4 @@
-"""What a client brings to a federation: data, model, task and device, and the two routines on them."""
+"""What a client brings to a federation: data, model, task and device, and the routines on them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from puf_client import routines
+from puf_client.assigned import ROUTINES, WITHOUT_AUGMENTATION, Job, Progress
 from puf_client.data import ClientData, DataContext, load_data
 from puf_client.devices import Choice, choose
 from puf_client.options import LocalOptions
@@ -21,11 +22,11 @@ from puf_client.work import TrainTask
 from puf_common import plugins
 from puf_common.errors import UsageError
 from puf_common.manifest import Manifest
-from puf_common.models import build_any, built_in, load_payload, manifest_of
+from puf_common.models import build_any, built_in, load_payload, manifest_of, payload_of
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.wire import Payload
 
-__all__ = ["ROUTINES", "Learner", "Routine", "context_of", "prepare", "settings_of"]
+__all__ = ["Learner", "context_of", "prepare", "settings_of"]
 
 _BUILT_IN_TASKS = ("classification", "segmentation")
 
@@ -47,6 +48,7 @@ def prepare(options: LocalOptions, description: pb.DescribeReply) -> Learner:
         choice=choice,
         recipe=description.recipe,
         plugin_version=options.plugin_version or (plugins.plugin_version(plugins.load(own)) if own else ""),
+        fresh=lambda seed: build_any(model_spec, description.model_options, seed),
     )
 
 
@@ -83,36 +85,44 @@ class Learner:
     choice: Choice
     recipe: pb.Recipe
     plugin_version: str
+    # Builds a model with the weights of another seed.
+    fresh: Callable[[int], nn.Module]
 
     def run(
-        self, work: TrainTask, indices: NDArray[np.intp], progress: Callable[[int, int], None] | None = None
+        self,
+        work: TrainTask,
+        indices: NDArray[np.intp],
+        progress: Progress | None = None,
+        forget: NDArray[np.bool_] | None = None,
     ) -> TrainResult:
-        """Runs the routine that the work names, looked up among those that are known here."""
+        """Moves the model from the work's base by the routine that it names; `routines.Abandoned` when the work is no
+        longer wanted. `forget` says which of the samples are to be forgotten, for routines that learn the others as they
+        are; None: all of them.
+        """
         routine = ROUTINES.get(work.routine)
         if routine is None:
             raise UsageError(
                 f"this client does not know the routine {work.routine!r}, only {', '.join(ROUTINES)}: use a newer version"
             )
-        return routine(self, work, indices, progress)
-
-    def train(
-        self,
-        work: TrainTask,
-        indices: NDArray[np.intp],
-        progress: Callable[[int, int], None] | None = None,
-    ) -> TrainResult:
-        """Moves the model from the work's base; `routines.Abandoned` when the work is no longer wanted."""
         load_payload(self.model, self.manifest, work.payload)
-        return routines.train(
-            self.model,
-            _part(self._plain if work.plain else self._train, indices),
-            self.task,
-            settings_of(self.recipe, work.lr, work.epochs),
+        chosen = _part(self._plain if work.plain or work.routine in WITHOUT_AUGMENTATION else self._train, indices)
+        job = Job(
+            work=work,
+            model=self.model,
+            manifest=self.manifest,
+            samples=chosen,
+            task=self.task,
+            settings=settings_of(self.recipe, work.lr, work.epochs),
+            forget=forget,
+            fresh=self.fresh,
             device=self.choice.device,
-            stream=work.stream,
             progress=progress,
-            should_stop=work.abandoned,
         )
+        return routine(job)
+
+    def payload(self) -> Payload:
+        """The model as it is now."""
+        return payload_of(self.model, self.manifest)
 
     def look_at_holdout(self, payload: Payload) -> PerSample:
         """What a model does with every sample of the hold-out."""
@@ -140,12 +150,6 @@ class Learner:
         if self.data.holdout is None:
             raise UsageError("this client has no hold-out data")
         return routines.resident(self.data.holdout, self.choice.device)
-
-
-Routine = Callable[[Learner, TrainTask, NDArray[np.intp], Callable[[int, int], None] | None], TrainResult]
-
-# What a server may ask for, by the names of the contract.
-ROUTINES: dict[str, Routine] = {"train": Learner.train}
 
 
 def settings_of(recipe: pb.Recipe, lr: float, epochs: float) -> TrainSettings:

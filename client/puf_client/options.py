@@ -130,6 +130,10 @@ class RunOptions(LocalOptions, Connection):
     """Take part in a federation."""
 
     rejoin: bool = Field(False, description="join anew after having been forgotten and readmitted by the operator")
+    distiller: bool = Field(
+        False,
+        description="bring unlabeled public data for methods that distill (fukd): labels are not read, nothing is trained",
+    )
 
 
 class UnlearnOptions(LocalOptions, Connection):

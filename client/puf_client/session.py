@@ -64,6 +64,7 @@ def connect(
     samples: int | Callable[[], int],
     name: str = "",
     holdout_samples: int = 0,
+    unlabeled_samples: int = 0,
     manifest: Manifest | None = None,
     description: pb.DescribeReply | None = None,
     plugin_version: str = "",
@@ -78,8 +79,9 @@ def connect(
 ) -> Session:
     """Joins a federation as a worker. `server` is HOST:PORT or any transport; `manifest` is that of the local model.
 
-    `samples` is the number of training samples, or a function that is asked for it before every piece of work. Without
-    a manifest the caller vouches for building the federation's own. Raises before joining when they differ.
+    `samples` is the number of training samples, or a function that is asked for it before every piece of work;
+    `unlabeled_samples` is for a client that distills on public data and does not train. Without a manifest the caller
+    vouches for building the federation's own. Raises before joining when they differ.
     """
     owned = isinstance(server, str)
     if isinstance(server, str):
@@ -94,6 +96,7 @@ def connect(
             pb.JoinRequest(
                 instance=secrets.token_hex(16),
                 holdout_samples=holdout_samples,
+                unlabeled_samples=unlabeled_samples,
                 plugin_version=plugin_version,
                 client_version=_own_version(),
                 device=device,

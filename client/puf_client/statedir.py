@@ -7,6 +7,8 @@ Ids are kept as salted hashes; a file left behind does not tell whose samples we
     salt                        32 random bytes, made once
     requests/<request key>.json {"request_key", "hashes", "ticket_id", "withdrawn", "withdrawing"}
     used/                       which samples were trained on, and when (see ledger)
+    last-models/                this client's own model after its last rounds, where the federation's method needs it (see
+                                lastmodels); gone when the client is forgotten
     receipts/<ticket>.json      what was signed: shown again to a server that does not know of it any more
     forgotten.json              {"membership", "ticket_id", "at"}
     shard.json                  {"shard", "shards"}: the part of the data that the server leased to this client
@@ -30,6 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from puf_client.lastmodels import LastModels
 from puf_client.names import check_name
 from puf_common.disk import DISK, Writes, make_directories
 from puf_common.errors import Corrupted, Mismatch, UsageError
@@ -155,6 +158,7 @@ class StateDir:
         return _load(path) if path.exists() else None
 
     def mark_forgotten(self, *, membership: int, ticket_id: str = "") -> None:
+        LastModels(self).forget()
         if self.forgotten is None:
             content = {"membership": membership, "ticket_id": ticket_id, "at": time.time()}
             self.write(self.path / "forgotten.json", json.dumps(content).encode())

@@ -27,10 +27,25 @@ from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2
 from puf_common.wire import Payload
 
-__all__ = ["EvaluateTask", "Flag", "Part", "TrainTask", "Trained", "Work", "cut", "restricted", "update_payload"]
+__all__ = [
+    "BESIDE_THE_REST",
+    "EvaluateTask",
+    "Flag",
+    "Part",
+    "TrainTask",
+    "Trained",
+    "Work",
+    "cut",
+    "restricted",
+    "update_payload",
+]
 
 Part = Literal["main", "retain", "forget"]
 PARTS: Mapping[int, Part] = {pb.PART_MAIN: "main", pb.PART_RETAIN: "retain", pb.PART_FORGET: "forget"}
+
+# With the part "forget" these routines take all of a client's samples, and treat those that are to be forgotten in another
+# way than the rest.
+BESIDE_THE_REST = frozenset({"guide", "aux_head"})
 
 
 class Flag(threading.Event):
@@ -125,6 +140,11 @@ class TrainTask:
     def samples(self) -> int:
         """How many samples the update must state; 0 where the server leaves it open."""
         return self.work.samples
+
+    @property
+    def unlearns(self) -> bool:
+        """Whether what is learnt here is what is to be forgotten."""
+        return self.scale < 0 or (bool(self.ticket_id) and self.routine != "train")
 
     @property
     def ticket_id(self) -> str:

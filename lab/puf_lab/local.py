@@ -145,7 +145,7 @@ class LocalFederation:
             member = self.state.members.get(client_name(shard))
             if member is not None:
                 self.handlers.leave(member.name, fed.LeaveRequest(session=member.session))
-        for shard in shards:
+        for shard in (*shards, *range(setting.clients, setting.shards)):
             self._clients[shard] = self._join(shard)
 
     def __enter__(self) -> LocalFederation:
@@ -243,17 +243,19 @@ class LocalFederation:
         return StateDir.of(transport.describe().federation_id, transport.name, self.directory / "clients")
 
     def _join(self, shard: int) -> tuple[Session, Worker]:
-        transport = LocalTransport(self.handlers, client_name(shard))
+        options = self.setting.options(shard)
+        transport = LocalTransport(self.handlers, options.name)
         description = transport.describe()
         state = self._state_dir(transport)
         if shard in self._left_out:
             leave_out(state, self._left_out[shard])
-        learner = prepare(self.setting.options(shard), description)
-        worker = Worker(learner, state, transport, Display())
+        learner = prepare(options, description)
+        worker = Worker(learner, state, transport, Display(), distiller=options.distiller)
         session = connect(
             transport,
             samples=worker.count(),
-            holdout_samples=learner.data.holdout_samples,
+            holdout_samples=0 if options.distiller else learner.data.holdout_samples,
+            unlabeled_samples=worker.unlabeled,
             manifest=learner.manifest,
             description=description,
             heartbeats=False,

@@ -11,7 +11,10 @@ from puf_client.data import DataContext
 from puf_client.options import RunOptions
 from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
 
-__all__ = ["DEMO", "Setting", "Spent", "client_name"]
+__all__ = ["DEMO", "DISTILLER", "Setting", "Spent", "client_name"]
+
+# Who brings the public shard.
+DISTILLER = "distiller"
 
 
 def client_name(shard: int) -> str:
@@ -59,11 +62,17 @@ class Setting:
     forgetting: Forgetting = field(default_factory=Forgetting)
     # What the plan has beside rounds and clients.
     plan: dict[str, Any] = field(default_factory=dict)
+    public: bool = False
+    """The data is cut into one shard more, which nobody trains on: unlabeled, for methods that distill."""
+
+    @property
+    def shards(self) -> int:
+        return self.clients + self.public
 
     def context(self, shard: int) -> DataContext:
         return DataContext(
             shard=shard,
-            shards=self.clients,
+            shards=self.shards,
             partition=self.partition,
             seed=self.data_seed,
             directory=self.data_dir,
@@ -73,13 +82,14 @@ class Setting:
     def options(self, shard: int, **more: Any) -> RunOptions:
         """What `puf-client run` would be told for this shard."""
         return RunOptions(
-            name=client_name(shard),
+            name=client_name(shard) if shard < self.clients else DISTILLER,
+            distiller=shard >= self.clients,
             data=self.data,
             data_dir=self.data_dir,
             data_option=self.data_options,
             data_seed=self.data_seed,
             partition=self.partition,
-            shard=f"{shard}/{self.clients}",
+            shard=f"{shard}/{self.shards}",
             device=self.device,
             **more,
         )

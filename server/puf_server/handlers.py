@@ -98,6 +98,7 @@ class Handlers:
                 token=secrets.token_hex(8),
                 samples=request.samples,
                 holdout=request.holdout_samples,
+                unlabeled=request.unlabeled_samples,
                 device=request.device[:100],
                 rejoin=request.rejoin,
                 only_if_no_worker=request.only_if_no_worker,

@@ -44,6 +44,8 @@ def remember(
                 found.append(_file(store, "first-updates", slot, about, _whole(store, source)))
             if "sums" in kinds:
                 share = server_lr * samples / total
+                known = state.history.get(_sum_key(slot))
+                about["since"] = known.since if known is not None else current.number
                 found.append(_file(store, "sums", slot, about, _added(store, state, slot, source, share)))
     return tuple(found)
 
@@ -94,7 +96,7 @@ def _whole(store: Store, source: FileSource) -> Iterator[memoryview]:
 
 def _added(store: Store, state: State, slot: Slot, source: FileSource, share: float) -> Iterator[memoryview]:
     """A_k + share * u, in the layout of an update; of buffers nothing is summed."""
-    known = state.history.get(f"sums/{slot.client}/{slot.membership}")
+    known = state.history.get(_sum_key(slot))
     with ExitStack() as stack:
         old = stack.enter_context(kept_source(store, known)) if known is not None else None
         for place in store.manifest.slots(UPDATE):
@@ -107,3 +109,7 @@ def _added(store: Store, state: State, slot: Slot, source: FileSource, share: fl
                         old.read_into(at, block.data.cast("B"))
                     block = (block.astype(np.float64) + np.multiply(fresh, share, dtype=np.float64)).astype(block.dtype)
                 yield block.data.cast("B")
+
+
+def _sum_key(slot: Slot) -> str:
+    return f"sums/{slot.client}/{slot.membership}"

@@ -29,13 +29,20 @@ SETTING = Setting(
     data_options={"noise": "1.0", "per_client": "20"},
     recipe=Recipe(lr=0.1, batch_size=10, seed=1),
     forgetting=Forgetting(also_remember=HISTORIES, **BRIEF),
+    public=True,
 )
+# Fewer rounds and passes than published, where a test is about something else.
+SHORT: dict[str, dict[str, str]] = {
+    "natural": {"rounds": "1"},
+    "mode": {"rounds": "2", "degrade_rounds": "1"},
+    "fedau": {"epochs": "2"},
+    "pga": {"epochs": "1"},
+    "fukd": {"epochs": "1"},
+}
 
 
 def policy(method: str, **options: str) -> Forgetting:
-    if method == "natural":
-        options = {"rounds": "1", **options}
-    return Forgetting(method=method, method_options=options, **BRIEF)
+    return Forgetting(method=method, method_options={**SHORT.get(method, {}), **options}, **BRIEF)
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +62,16 @@ def test_what_a_method_declares_is_what_it_does(method: str, trained: LocalFeder
             assert (ticket.state, ticket.method.split("-")[0]) == (TicketState.COMPLETED, method)
             assert ticket.version_unlearned is not None
             unlearned.append(federation.state.models[ticket.version_unlearned].digest)
-            rounds.append(sum(r.kind is Kind.UNLEARN for r in federation.state.records.values()))
-            asked = sum(r.expected for r in federation.state.records.values() if r.kind is Kind.UNLEARN)
-            assert (asked > 0) == (declared.target_takes_part or declared.retained_take_part)
+            asked = [r.expected for r in federation.state.records.values() if r.kind is Kind.UNLEARN]
+            # What the server does alone is no round of communication.
+            rounds.append(sum(number > 0 for number in asked))
+            assert bool(sum(asked)) == (
+                declared.target_takes_part or declared.retained_take_part or declared.auxiliary_data
+            )
             # Nothing of the target is left: neither on the roster nor in what was remembered.
             assert client_name(target) not in {r.client for r in federation.state.history.values()}
     assert (unlearned[0] != unlearned[1]) == declared.selective
-    assert (rounds == [1, 1]) == declared.single_round
+    assert (max(rounds) <= 1) == declared.single_round
 
 
 @pytest.mark.parametrize("method", ALL)

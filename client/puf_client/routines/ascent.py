@@ -32,6 +32,8 @@ class AscentOptions:
 
     share: float
     """p: the target's samples in the round that made the global model, over all samples in it."""
+    last_round: int = 0
+    """The round that made the global model: the one that this client's own model must be of."""
     delta_l2: float = 0.0
     """Radius of the ball. 0: a third of the mean distance from w_ref to random models."""
     squared_radius: bool = False

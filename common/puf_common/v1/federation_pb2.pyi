@@ -171,7 +171,7 @@ class LeaseShardReply(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("instance", "samples", "holdout_samples", "manifest_fingerprint", "recipe_fingerprint", "plugin_version", "client_version", "device", "rejoin", "only_if_no_worker")
+    __slots__ = ("instance", "samples", "holdout_samples", "manifest_fingerprint", "recipe_fingerprint", "plugin_version", "client_version", "device", "rejoin", "only_if_no_worker", "unlabeled_samples")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     HOLDOUT_SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -182,6 +182,7 @@ class JoinRequest(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     REJOIN_FIELD_NUMBER: _ClassVar[int]
     ONLY_IF_NO_WORKER_FIELD_NUMBER: _ClassVar[int]
+    UNLABELED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     instance: str
     samples: int
     holdout_samples: int
@@ -192,7 +193,8 @@ class JoinRequest(_message.Message):
     device: str
     rejoin: bool
     only_if_no_worker: bool
-    def __init__(self, instance: _Optional[str] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., manifest_fingerprint: _Optional[bytes] = ..., recipe_fingerprint: _Optional[bytes] = ..., plugin_version: _Optional[str] = ..., client_version: _Optional[str] = ..., device: _Optional[str] = ..., rejoin: _Optional[bool] = ..., only_if_no_worker: _Optional[bool] = ...) -> None: ...
+    unlabeled_samples: int
+    def __init__(self, instance: _Optional[str] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., manifest_fingerprint: _Optional[bytes] = ..., recipe_fingerprint: _Optional[bytes] = ..., plugin_version: _Optional[str] = ..., client_version: _Optional[str] = ..., device: _Optional[str] = ..., rejoin: _Optional[bool] = ..., only_if_no_worker: _Optional[bool] = ..., unlabeled_samples: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("session", "membership", "heartbeat_seconds", "chunk_bytes", "position", "server_key", "remembers")

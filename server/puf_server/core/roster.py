@@ -17,6 +17,7 @@ __all__ = [
     "absentees",
     "beat",
     "cohort",
+    "distillers",
     "evaluators",
     "forgotten",
     "join",
@@ -45,6 +46,7 @@ def join(
     rejoin: bool,
     only_if_no_worker: bool,
     now: float,
+    unlabeled: int = 0,
 ) -> State:
     """A worker enters the roster or re-attaches to it; the newest process wins, the same process keeps its session.
 
@@ -53,9 +55,10 @@ def join(
     """
     member = state.members.get(name)
     limits = config.limits
-    if max(samples, holdout) > limits.max_samples:
+    announced = max(samples, holdout, unlabeled)
+    if announced > limits.max_samples:
         raise TooMuch(
-            f"{name} announces {max(samples, holdout)} samples; this federation takes {limits.max_samples} of one client",
+            f"{name} announces {announced} samples; this federation takes {limits.max_samples} of one client",
             limit=limits.max_samples,
         )
     if member is None and len(state.members) >= limits.max_clients:
@@ -89,7 +92,7 @@ def join(
     if member.instance != instance:
         generation = member.generation + 1
         member = replace(member, generation=generation, session=f"{generation}.{token}", instance=instance)
-    member = replace(member, samples=samples, holdout=holdout, device=device)
+    member = replace(member, samples=samples, holdout=holdout, unlabeled=unlabeled, device=device)
     return _seen(state.with_member(member), name, now)
 
 
@@ -119,7 +122,17 @@ def readmit(state: State, name: str, now: float) -> State:
 
 def forgotten(member: Member) -> Member:
     """What stays of a client that was forgotten: its name, so that it does not come back by itself, and when it took part."""
-    return replace(member, status=MemberStatus.FORGOTTEN, session="", instance="", device="", samples=0, holdout=0)
+    return replace(
+        member,
+        status=MemberStatus.FORGOTTEN,
+        session="",
+        instance="",
+        device="",
+        samples=0,
+        holdout=0,
+        unlabeled=0,
+        last_samples=0,
+    )
 
 
 def past_grace(state: State, config: FederationConfig, now: float) -> list[str]:
@@ -163,6 +176,19 @@ def retained(state: State) -> list[Member]:
     """Members that train and have not asked to be forgotten, by name."""
     out = state.kept_out()
     return [m for name, m in sorted(state.members.items()) if m.trains and name not in out]
+
+
+def distillers(state: State, config: FederationConfig, now: float) -> list[Member]:
+    """Members that are alive and hold unlabeled data to distill on, by name."""
+    out = state.kept_out()
+    return [
+        m
+        for name, m in sorted(state.members.items())
+        if m.status is MemberStatus.ACTIVE
+        and m.unlabeled
+        and name not in out
+        and worker_alive(state, name, config, now)
+    ]
 
 
 def nobody_left(state: State) -> bool:

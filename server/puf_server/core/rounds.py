@@ -267,13 +267,17 @@ def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: 
         samples_processed=sum(u.samples_processed for u in updates),
         train_loss=sum(loss * n for loss, n in losses) / weight if weight else None,
         tickets=current.tickets,
+        samples=sum(u.samples for u in updates),
     )
     members = dict(state.members)
     for slot in current.slots:
         member = members.get(slot.client)
         if slot.key in current.received and not slot.negated and member and member.membership == slot.membership:
             members[slot.client] = replace(
-                member, first_round=member.first_round or current.number, last_round=current.number
+                member,
+                first_round=member.first_round or current.number,
+                last_round=current.number,
+                last_samples=current.received[slot.key].samples,
             )
     state = replace(
         state,

@@ -106,6 +106,10 @@ class Member:
     # Rounds in which an update of this membership was folded first and last; 0 for none.
     first_round: int = 0
     last_round: int = 0
+    # Samples of the update that was folded last: its weight in that round's mean.
+    last_samples: int = 0
+    # Unlabeled samples that it can distill a model on; for methods that need data beside the clients' own.
+    unlabeled: int = 0
 
     @property
     def trains(self) -> bool:
@@ -236,6 +240,8 @@ class RoundRecord:
     samples_processed: int
     train_loss: float | None
     tickets: tuple[str, ...] = ()
+    # Samples of all contributions together; 0 in records from before they were counted.
+    samples: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -443,6 +449,8 @@ class Remembered:
     membership: int
     round: int
     samples: int
+    # A sum of updates: the first round in it; `round` is the last. 0: not a sum, or not known.
+    since: int = 0
     # Lengths of an update, per parameter in manifest order.
     norms: tuple[float, ...] = ()
     # An update or a sum of updates on disk; empty: numbers alone.

@@ -10,7 +10,7 @@ from puf_server.core import bounds, methods, rounds, versions
 from puf_server.core.config import FederationConfig, Forgetting
 from puf_server.core.methods.base import Asked
 from puf_server.core.roster import worker_alive
-from puf_server.core.state import Evidence, MemberStatus, State, Step, Sums, Ticket, TicketState
+from puf_server.core.state import Evidence, Kind, MemberStatus, State, Step, Sums, Ticket, TicketState
 
 __all__ = ["Request", "expire", "file", "find", "measure", "move", "withdraw"]
 
@@ -100,6 +100,9 @@ def file(
     state = state.note("ticket.filed", now, **facts)
     if ticket.scope == "samples":
         state = _add_samples(state, name, -ticket.forget_samples)
+    serving = methods.serving(policy, ticket)
+    if serving.as_it_was and state.round is not None and state.round.kind in (Kind.TRAIN, Kind.RECOVER):
+        state = rounds.abandon(state, now, f"{serving.name} forgets {name} in the model as it is")
     return rounds.drop_client(state, name, now), ticket, False
 
 
@@ -160,25 +163,29 @@ def expire(state: State, config: FederationConfig, now: float) -> State:
     One that is there, or was filed just now, is still served, and so is one whose method can do without it.
     """
     for ticket in state.tickets.values():
-        if ticket.state is not TicketState.PENDING or now < ticket.deadline_at:
+        if ticket.state is not TicketState.PENDING:
+            continue
+        hopeless = methods.serving(config.forgetting, ticket).hopeless(ticket, state, config)
+        if hopeless is not None:
+            state = _without_method(state, config, ticket, "too late", hopeless, now)
+            continue
+        if now < ticket.deadline_at:
             continue
         if not methods.serving(config.forgetting, ticket).requires.target_takes_part:
             continue
         if now >= ticket.filed_at + config.plan.absent_seconds and not worker_alive(state, ticket.client, config, now):
-            fallen_back = _fallen_back(ticket, state, config, "absent")
-            if fallen_back is not None:
-                state = state.with_ticket(fallen_back)
-                facts = {"ticket": ticket.id, "client": ticket.client, "method": config.forgetting.fallback}
-                state = state.note("ticket.fell_back", now, **facts, why="deadline passed: the client never came back")
-                continue
-            state = move(
-                state,
-                ticket.id,
-                TicketState.FAILED,
-                now,
-                "deadline passed: the client never came back for its unlearning round",
-            )
+            why = "deadline passed: the client never came back for its unlearning round"
+            state = _without_method(state, config, ticket, "absent", why, now)
     return state
+
+
+def _without_method(state: State, config: FederationConfig, ticket: Ticket, word: str, why: str, now: float) -> State:
+    """The federation's method cannot serve this ticket: the fallback does, or the ticket fails."""
+    fallen_back = _fallen_back(ticket, state, config, word)
+    if fallen_back is None:
+        return move(state, ticket.id, TicketState.FAILED, now, why)
+    facts = {"ticket": ticket.id, "client": ticket.client, "method": config.forgetting.fallback}
+    return state.with_ticket(fallen_back).note("ticket.fell_back", now, **facts, why=why)
 
 
 def _require_servable(state: State, config: FederationConfig, name: str, request: Request) -> None:
@@ -205,7 +212,10 @@ def _fallen_back(ticket: Ticket, state: State, config: FederationConfig, why: st
     if fallback is None or not needed:
         return None
     asked = Asked(client=ticket.client, scope=ticket.scope, by=ticket.filed_by)
-    return replace(ticket, fallback=why) if fallback.refuse(asked, state, config) is None else None
+    if fallback.refuse(asked, state, config) is not None:
+        return None
+    # A pause was for the target to come back.
+    return replace(ticket, fallback=why, not_before=0.0)
 
 
 def _checked(

@@ -5,6 +5,11 @@ natural    training goes on without the target
 retrain    from w_0, without the target
 not        negation of the first layer, then recovery
 federaser  calibrated replay of the rounds that were
+pga        the target's projected gradient ascent
+mode       momentum degradation and memory guidance
+fedau      auxiliary heads of the targets
+fukd       subtraction of what the target contributed, then distillation
+rapid      rollback, then retraining by curvature
 """
 
 from __future__ import annotations
@@ -15,10 +20,15 @@ from pydantic import ValidationError
 
 from puf_server.core.config import Forgetting
 from puf_server.core.methods.base import Memory, Method
+from puf_server.core.methods.fedau import FedAU
 from puf_server.core.methods.federaser import FedEraser
+from puf_server.core.methods.fukd import Fukd
+from puf_server.core.methods.mode import Mode
 from puf_server.core.methods.natural import Natural
 from puf_server.core.methods.nott import NoT
+from puf_server.core.methods.pga import Pga
 from puf_server.core.methods.puf import Puf
+from puf_server.core.methods.rapid import Rapid
 from puf_server.core.methods.retrain import Retrain
 from puf_server.core.state import Round, Ticket
 
@@ -38,7 +48,9 @@ __all__ = [
 _load: Callable[[str], type[Method]] | None = None
 _own: dict[str, type[Method]] = {}
 _made: dict[tuple[str, tuple[tuple[str, str], ...]], Method] = {}
-_METHODS: dict[str, type[Method]] = {m.name: m for m in (Puf, Natural, Retrain, NoT, FedEraser)}
+_METHODS: dict[str, type[Method]] = {
+    m.name: m for m in (Puf, Natural, Retrain, NoT, FedEraser, Pga, Mode, FedAU, Fukd, Rapid)
+}
 
 
 def known() -> Mapping[str, type[Method]]:

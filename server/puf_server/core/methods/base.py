@@ -37,6 +37,7 @@ __all__ = [
     "Step",
     "Target",
     "View",
+    "installed",
     "mean_of_buffers",
 ]
 
@@ -253,6 +254,9 @@ class Method:
     rewrites: ClassVar[bool] = False
     # Whether the rule wants to know the length of what came back.
     measures: ClassVar[bool] = False
+    # Works on the model as it was when the request was filed: an ordinary round under way is given up, because its result
+    # would be another one.
+    as_it_was: ClassVar[bool] = False
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -280,6 +284,10 @@ class Method:
             return False
         return view.enough or not self.requires.retained_take_part
 
+    def hopeless(self, ticket: Ticket, state: State, config: FederationConfig) -> str | None:
+        """Why a ticket that waits can never be served any more, and what would work; None where it still can."""
+        return None
+
     def choose(self, waiting: Sequence[Ticket], view: View) -> list[Ticket]:
         """Which of the tickets that are ready share the episode of the oldest."""
         return list(waiting) if self.requires.simultaneous else list(waiting[:1])
@@ -304,6 +312,15 @@ class Method:
     def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
         """How the blocks of a step are combined. `pieces` have no blocks yet, only clients, samples and lengths."""
         raise NotImplementedError(f"{self.name} has no rule {combine.rule}")
+
+
+def installed(block: Block) -> NDArray[Any]:
+    """What the one contribution stands for becomes the model; buffers come with it."""
+    if block.tensor.role != "parameter":
+        return mean_of_buffers(block)
+    [piece] = block.pieces
+    assert piece.u is not None
+    return block.w.astype(np.float64) + piece.u.astype(np.float64)
 
 
 def mean_of_buffers(block: Block) -> NDArray[Any]:

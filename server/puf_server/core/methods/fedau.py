@@ -13,14 +13,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from puf_common.errors import UsageError
+from puf_common.manifest import Manifest
+from puf_server.core.methods.base import Block, Method, Options, Piece, Requirements, Rule, Step, Target, View
+from puf_server.core.methods.layers import HEAD, last_layer
+from puf_server.core.state import Combine, Part, Slot
 
-__all__ = ["FedauOptions", "mix_heads"]
+__all__ = ["FedAU", "FedauOptions", "mix_heads"]
 
 
-class FedauOptions(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class FedauOptions(Options):
     alpha_aux: float = Field(
         0.96, ge=0, le=1, description="weight of the auxiliary heads (0.04 is a misreading, 0.9 the method's own)"
     )
@@ -32,6 +36,56 @@ class FedauOptions(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     def routine(self) -> dict[str, float]:
         """The options of the client's routine `aux_head`."""
         return {"weight_decay": self.weight_decay, "init_std": self.init_std}
+
+
+class FedAU(Method):
+    name = "fedau"
+    summary = "heads that the targets trained on random labels are mixed into the model's"
+    requires = Requirements(
+        history=False,
+        full_participation=False,
+        stateful_clients=False,
+        task_agnostic=False,
+        auxiliary_data=False,
+        single_round=True,
+        simultaneous=True,
+        selective=True,
+        target_takes_part=True,
+        retained_take_part=False,
+    )
+    options_type = FedauOptions
+    options: FedauOptions
+
+    def step(self, view: View) -> Step:
+        slots = tuple(sorted((self._slot(t) for t in view.targets), key=lambda s: s.client))
+        return Step(base=view.state.version, slots=slots, combine=Combine(rule="mix"), last=True)
+
+    def _slot(self, target: Target) -> Slot:
+        """Single samples are forgotten by a head that gets random labels for them and learns the rest as it is."""
+        samples = target.ticket.scope == "samples"
+        return Slot(
+            client=target.member.name,
+            membership=target.member.membership,
+            part=Part.FORGET if samples else Part.MAIN,
+            samples=target.forget_samples + (target.member.samples if samples else 0),
+            epochs=self.options.epochs,
+            ticket=target.ticket.id,
+            routine="aux_head",
+            options=self.options.routine(),
+            lr=self.options.lr or None,
+            outputs=(HEAD,),
+        )
+
+    def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
+        head = last_layer(manifest)
+
+        def mixed(block: Block) -> NDArray[Any]:
+            if block.tensor.name not in head:
+                return block.w
+            heads = [block.w.astype(np.float64) + p.u.astype(np.float64) for p in block.pieces if p.u is not None]
+            return mix_heads(block.w, heads, self.options.alpha_aux)
+
+        return mixed
 
 
 def mix_heads(head: NDArray[Any], auxiliary: Sequence[NDArray[Any]], alpha_aux: float) -> NDArray[np.float64]:

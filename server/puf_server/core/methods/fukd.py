@@ -3,22 +3,41 @@
     A_k = sum over rounds of p_k Delta_k        kept for every client, as applied: one vector each, not one per round
     M'  = M - sum over targets of A_u           as if they had sent zeros; the others are not rescaled
 
-By linearity w_0 plus all A_k is the model itself, as long as every round since w_0 was an average of updates.
+By linearity w_0 plus all A_k is the model itself, as long as every round since w_0 was an average of updates. Subtracting
+leaves out that later updates depended on the erased ones; that is what distillation repairs, with the old model for a
+teacher. It is run by a client that holds unlabeled public data and does not train (`puf-client run --distiller`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-__all__ = ["FukdOptions", "accumulate", "erase"]
+from puf_common.manifest import Manifest
+from puf_server.core import roster
+from puf_server.core.config import FederationConfig
+from puf_server.core.methods.base import (
+    Asked,
+    Memory,
+    Method,
+    Options,
+    Piece,
+    Requirements,
+    Rule,
+    Step,
+    View,
+    installed,
+)
+from puf_server.core.state import Combine, Member, Part, Slot, State, Ticket
+
+__all__ = ["Fukd", "FukdOptions", "accumulate", "erase"]
 
 
-class FukdOptions(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class FukdOptions(Options):
     """The distillation's values are not published; these are this project's choice."""
 
     temperature: float = Field(3.0, gt=0, description="of teacher and student alike")
@@ -28,6 +47,83 @@ class FukdOptions(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     def routine(self) -> dict[str, float]:
         """The options of the client's routine `distill`."""
         return {"temperature": self.temperature}
+
+
+class Fukd(Method):
+    name = "fukd"
+    summary = "all that the target contributed is subtracted; distillation on unlabeled data repairs the rest"
+    requires = Requirements(
+        history=True,
+        full_participation=False,
+        stateful_clients=False,
+        task_agnostic=False,
+        auxiliary_data=True,
+        single_round=True,
+        simultaneous=True,
+        selective=True,
+        target_takes_part=False,
+        retained_take_part=False,
+        scopes=("client",),
+    )
+    memory = Memory(sums=True)
+    options_type = FukdOptions
+    options: FukdOptions
+
+    def refuse(self, asked: Asked, state: State, config: FederationConfig) -> str | None:
+        refused = super().refuse(asked, state, config)
+        member = state.members.get(asked.client)
+        if refused is not None or member is None or member.first_round == 0:
+            return refused
+        kept = state.history.get(_key(member))
+        if kept is None or kept.since > member.first_round:
+            since = f"only since round {kept.since}" if kept else "not at all"
+            return (
+                f"fukd needs the sum of all that {asked.client} contributed since round {member.first_round}, which was kept "
+                f"{since}: choose retrain, not or puf"
+            )
+        if not any(m.unlabeled for m in state.members.values()):
+            return (
+                "fukd needs unlabeled data, and nobody brings any: start a client with `puf-client run --distiller`, or "
+                "choose retrain, not or puf"
+            )
+        return None
+
+    def ready(self, ticket: Ticket, view: View) -> bool:
+        return bool(roster.distillers(view.state, view.config, view.now))
+
+    def step(self, view: View) -> Step | None:
+        if view.started.step == 0:
+            sums = (_key(t.member) for t in view.targets)
+            kept = tuple(sorted(key for key in sums if key in view.state.history))
+            return Step(base=view.state.version, combine=Combine(rule="erase", history=kept))
+        distillers = roster.distillers(view.state, view.config, view.now)
+        if not distillers:
+            return None
+        slot = Slot(
+            client=distillers[0].name,
+            membership=distillers[0].membership,
+            part=Part.MAIN,
+            samples=distillers[0].unlabeled,
+            epochs=self.options.epochs,
+            routine="distill",
+            options=self.options.routine(),
+            aux=view.state.version,
+        )
+        combine = Combine(rule="install")
+        return Step(base=view.model, slots=(slot,), combine=combine, lr=self.options.lr, last=True)
+
+    def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
+        if combine.rule == "install":
+            return installed
+        return lambda block: (
+            erase(block.w, [p.u for p in block.pieces if p.u is not None])
+            if block.tensor.role == "parameter"
+            else block.w
+        )
+
+
+def _key(member: Member) -> str:
+    return f"sums/{member.name}/{member.membership}"
 
 
 def accumulate(total: NDArray[Any] | None, update: NDArray[Any], weight: float) -> NDArray[np.float64]:

@@ -5,27 +5,46 @@
     M    <- M + sum over all (n_i / n) Delta_i        targets learn M_de's labels, retained clients the true ones
 
 Blending two networks that began apart means little by itself; the guidance does most of the work.
+
+M_de begins as w_0 with the values of every tensor dealt anew: another draw from the distribution that w_0 was drawn from,
+which the server can make of any model without knowing how to build it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from math import ceil
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
-__all__ = ["AUTHORS_CODE", "ModeOptions", "blend", "phases"]
+from puf_common.manifest import Manifest
+from puf_common.seeds import derive
+from puf_server.core.methods.base import Block, Method, Options, Piece, Requirements, Rule, Step, Target, View
+from puf_server.core.state import Combine, Part, Slot
 
-Phase = Literal["degrade", "guide"]
+__all__ = ["Mode", "ModeOptions", "blend", "dealt_anew", "phases"]
+
+Phase = Literal["fresh", "degrade", "blend", "guide"]
+
+# The degradation model's name in an episode.
+_DEGRADED = "degraded"
+# What the authors' code trains targets with; the paper states one rate of guidance for everybody.
+_AUTHORS_TARGET_RATE = 0.1
 
 
-class ModeOptions(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class ModeOptions(Options):
     keep: float = Field(0.95, ge=0, le=1, description="lambda: weight of the model when the degraded one is blended in")
     degrade_rounds: int = Field(6, ge=0, description="R_d: how many of the rounds degrade before they guide")
     rounds: int = Field(10, ge=1, description="R_m: rounds of guidance")
+    lr_degrade: float = Field(0.0, ge=0, description="rate of degradation, without decay; 0: the recipe's of round 1")
     lr_guide_target: float = Field(5e-4, gt=0, description="rate of targets in guidance (the authors' code: 0.1)")
     lr_guide_retain: float = Field(5e-4, gt=0, description="rate of retained clients in guidance")
+    compat: Literal["paper", "author-code"] = Field(
+        "paper", description="author-code: targets guide at 0.1 unless lr_guide_target says otherwise"
+    )
 
     @model_validator(mode="after")
     def _degradation_is_guided(self) -> Self:
@@ -33,9 +52,74 @@ class ModeOptions(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
             raise ValueError(f"degrade_rounds {self.degrade_rounds} must be at most rounds {self.rounds}")
         return self
 
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Of targets and of retained clients in guidance."""
+        theirs = self.compat == "author-code" and "lr_guide_target" not in self.model_fields_set
+        return _AUTHORS_TARGET_RATE if theirs else self.lr_guide_target, self.lr_guide_retain
 
-# The paper states one rate of guidance; in its authors' code targets have another.
-AUTHORS_CODE = ModeOptions(lr_guide_target=0.1, lr_guide_retain=5e-4)
+
+class Mode(Method):
+    name = "mode"
+    summary = "the model drifts towards one that never saw the target, whose labels the target learns"
+    requires = Requirements(
+        history=False,
+        full_participation=False,
+        stateful_clients=False,
+        task_agnostic=False,
+        auxiliary_data=False,
+        single_round=False,
+        simultaneous=False,
+        selective=True,
+        target_takes_part=True,
+        retained_take_part=True,
+    )
+    options_type = ModeOptions
+    options: ModeOptions
+
+    def step(self, view: View) -> Step | None:
+        o, episode = self.options, view.started
+        planned = phases(o)
+        phase = planned[episode.step]
+        if phase == "fresh":
+            seed = float(view.config.recipe.seed % 2**53)
+            return Step(base=0, combine=Combine(rule="fresh", options={"seed": seed}), into=_DEGRADED)
+        degraded = episode.aux[_DEGRADED]
+        if phase == "blend":
+            return Step(base=view.model, combine=Combine(rule="blend", others={_DEGRADED: degraded}))
+        if not view.enough:
+            return None
+        if phase == "degrade":
+            lr = o.lr_degrade or view.config.recipe.lr
+            return Step(base=degraded, slots=view.ordinary(view.cohort()), lr=lr, plain=False, into=_DEGRADED)
+        of_targets, of_retained = o.rates
+        targets = {t.member.name for t in view.targets}
+        others = [m for m in view.cohort() if m.name not in targets]
+        guided = [_guided(t, view, degraded, of_targets) for t in view.targets]
+        slots = (*view.ordinary(others, lr=of_retained), *guided)
+        last = episode.step == len(planned) - 1
+        return Step(base=view.model, slots=tuple(sorted(slots, key=lambda s: s.client)), lr=of_retained, last=last)
+
+    def enough_came(self, view: View, retained: int) -> bool:
+        """Guidance by the target alone would be no guidance."""
+        plan = view.config.plan
+        targets = {t.member.name for t in view.targets}
+        others = [m for m in view.retained if m.name not in targets]
+        return retained >= ceil(plan.participation * plan.quorum * len(others))
+
+    def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
+        if combine.rule == "fresh":
+            return dealt_anew(int(combine.options["seed"]))
+        keep = self.options.keep
+        return lambda b: blend(b.w, b.others[_DEGRADED], keep) if b.tensor.role == "parameter" else b.w
+
+
+def phases(options: ModeOptions) -> tuple[Phase, ...]:
+    """The steps in order: a blend belongs to every degradation."""
+    first: tuple[Phase, ...] = ("degrade", "blend", "guide")
+    later: tuple[Phase, ...] = ("guide",)
+    rounds = range(1, options.rounds + 1)
+    return ("fresh", *(phase for r in rounds for phase in (first if r <= options.degrade_rounds else later)))
 
 
 def blend(model: NDArray[Any], degraded: NDArray[Any], keep: float) -> NDArray[np.float64]:
@@ -43,10 +127,32 @@ def blend(model: NDArray[Any], degraded: NDArray[Any], keep: float) -> NDArray[n
     return keep * model.astype(np.float64) + (1 - keep) * degraded.astype(np.float64)
 
 
-def phases(options: ModeOptions) -> tuple[Phase, ...]:
-    """The rounds in order; a blend belongs to every degradation."""
-    return tuple(
-        phase
-        for r in range(1, options.rounds + 1)
-        for phase in (("degrade", "guide") if r <= options.degrade_rounds else ("guide",))
+def dealt_anew(seed: int) -> Callable[[Block], NDArray[Any]]:
+    """The values of every parameter in another order, block by block; the same for the same seed."""
+    blocks: dict[str, int] = {}
+
+    def deal(block: Block) -> NDArray[Any]:
+        if block.tensor.role != "parameter":
+            return block.w
+        name = block.tensor.name
+        blocks[name] = blocks.get(name, -1) + 1
+        order = np.random.default_rng(derive(seed, "degradation model", name, blocks[name])).permutation(block.w.size)
+        return block.w[order]
+
+    return deal
+
+
+def _guided(target: Target, view: View, degraded: int, lr: float) -> Slot:
+    """A target guides with all it has: what is to be forgotten gets the degradation model's labels, the rest keeps its own."""
+    samples = target.ticket.scope == "samples"
+    return Slot(
+        client=target.member.name,
+        membership=target.member.membership,
+        part=Part.FORGET if samples else Part.MAIN,
+        samples=target.forget_samples + (target.member.samples if samples else 0),
+        epochs=float(view.config.recipe.epochs),
+        ticket=target.ticket.id,
+        routine="guide",
+        lr=lr,
+        aux=degraded,
     )

@@ -1,30 +1,42 @@
 """PGA (Halimi et al. 2022): the target climbs its own loss inside a ball, and what it arrives at becomes the model.
 
     w_ref = (w - p * w_u) / (1 - p)      the ball's centre: the others' average in the round that made w
+    w     <- P(w + lr * momentum(clip(g)))
 
-The target does the work, from its own last local model w_u (`ascend` in the client). The server installs w + Delta, and
-where it still has the target's last update it can look whether the result lies in the ball before it does.
+The target does all of it (`ascend` in the client), from its own last local model w_u, which it keeps on its own disk for
+this. The server knows p, the target's share of the samples in that round, and installs what comes back. It cannot look
+whether that lies in the ball: it would need the target's update of that round, and keeps none.
+
+So the target must have taken part in the very round that made the model; a request for which that does not hold is
+refused, or goes to the fallback where it ceases to hold while the request waits.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from puf_common.errors import UsageError
+from puf_common.manifest import Manifest
+from puf_server.core.config import FederationConfig
+from puf_server.core.methods.base import (
+    Asked,
+    Memory,
+    Method,
+    Options,
+    Piece,
+    Requirements,
+    Rule,
+    Step,
+    View,
+    installed,
+)
+from puf_server.core.state import Combine, Kind, Member, Part, Slot, State, Ticket
 
-__all__ = ["PgaOptions", "in_ball", "length", "reference"]
-
-# What float32 may lose on the way to the server.
-_TOLERANCE = 1e-4
+__all__ = ["Pga", "PgaOptions", "share"]
 
 
-class PgaOptions(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class PgaOptions(Options):
     """The published values, with distances in plain L2."""
 
     lr: float = Field(0.01, gt=0, description="rate of the ascent")
@@ -44,25 +56,93 @@ class PgaOptions(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         description="stop at this distance from the target's last model; 0: never (published: 9 for IID data)",
     )
 
-    def routine(self, share: float) -> dict[str, float]:
-        """The options of the client's routine `ascent` for a target with this share of the last round's samples."""
+    def routine(self, share: float, last_round: int) -> dict[str, float]:
+        """The options of the client's routine `ascent` for a target with this share of the samples in that round."""
         mine = self.model_dump(
             include={"momentum", "clip", "batch_size", "delta_l2", "squared_radius", "stop_distance"}
         )
-        return {"share": share, **{name: float(value) for name, value in mine.items()}}
+        return {"share": share, "last_round": last_round, **{name: float(value) for name, value in mine.items()}}
 
 
-def reference(w: NDArray[Any], local: NDArray[Any], share: float) -> NDArray[np.float64]:
-    """The mean of the others: (1 - p) * w_ref + p * w_u = w."""
-    if not 0 <= share < 1:
-        raise UsageError(f"PGA needs others beside the target: its share of the last round is {share:g}")
-    return (w.astype(np.float64) - share * local.astype(np.float64)) / (1 - share)
+class Pga(Method):
+    name = "pga"
+    summary = "the target climbs its own loss in a ball around the others' last average"
+    requires = Requirements(
+        history=False,
+        full_participation=True,
+        stateful_clients=True,
+        task_agnostic=True,
+        auxiliary_data=False,
+        single_round=True,
+        simultaneous=False,
+        selective=True,
+        target_takes_part=True,
+        retained_take_part=False,
+        scopes=("client",),
+    )
+    memory = Memory(last_local_model=True, survives_rewrite=True)
+    options_type = PgaOptions
+    options: PgaOptions
+    as_it_was = True
+
+    def refuse(self, asked: Asked, state: State, config: FederationConfig) -> str | None:
+        refused = super().refuse(asked, state, config)
+        member = state.members.get(asked.client)
+        if refused is not None or member is None or member.first_round == 0:
+            return refused
+        other = next((t for t in state.tickets.values() if t.waiting and t.client != asked.client), None)
+        if other is not None:
+            return (
+                f"pga forgets one client at a time, and ticket {other.id} waits already: who waits takes no part in the "
+                "rounds after it, so ask again when it is applied and you have taken part in another round"
+            )
+        return _unfit(member, state, config)
+
+    def hopeless(self, ticket: Ticket, state: State, config: FederationConfig) -> str | None:
+        member = state.members[ticket.client]
+        why = _unfit(member, state, config) if member.first_round else None
+        return f"{why}; withdraw this request first" if why else None
+
+    def step(self, view: View) -> Step:
+        [target] = view.targets
+        last = view.state.models[view.state.version].round
+        slot = Slot(
+            client=target.member.name,
+            membership=target.member.membership,
+            part=Part.MAIN,
+            samples=target.member.samples,
+            epochs=self.options.epochs,
+            ticket=target.ticket.id,
+            routine="ascent",
+            options=self.options.routine(share(target.member, view.state) or 0.0, last),
+            lr=self.options.lr,
+        )
+        return Step(base=view.state.version, slots=(slot,), combine=Combine(rule="install"), last=True)
+
+    def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
+        # Buffers stay the model's: they are no part of the ball, and the target's data must not enter by them.
+        return lambda block: installed(block) if block.tensor.role == "parameter" else block.w
 
 
-def length(blocks: Iterable[NDArray[Any]]) -> float:
-    """L2 norm of a vector that comes in blocks."""
-    return math.sqrt(math.fsum(float(np.square(block, dtype=np.float64).sum()) for block in blocks))
+def share(member: Member, state: State) -> float | None:
+    """p: the client's part of the mean that the model is; None where the model is no mean that it took part in."""
+    record = state.records.get(state.models[state.version].round)
+    if record is None or record.kind not in (Kind.TRAIN, Kind.RECOVER) or member.last_round != record.number:
+        return None
+    return member.last_samples / record.samples if record.samples and member.last_samples else None
 
 
-def in_ball(distance: float, radius: float) -> bool:
-    return distance <= radius * (1 + _TOLERANCE)
+def _unfit(member: Member, state: State, config: FederationConfig) -> str | None:
+    instead = "or have the operator set a fallback such as retrain"
+    if config.plan.server_lr != 1:
+        return f"pga needs models that are plain averages, and this federation's server_lr is {config.plan.server_lr:g}"
+    part = share(member, state)
+    if part is None:
+        made = state.models[state.version].round
+        return (
+            f"pga needs a client that took part in the very round that made the model ({made}); {member.name} last did in "
+            f"round {member.last_round}: take part in another round and ask then, {instead}"
+        )
+    if part >= 1:
+        return f"pga needs others in the round that made the model, and {member.name} was alone in it: {instead[3:]}"
+    return None

@@ -13,13 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
 
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
-from puf_server.core.methods.base import Asked, Method, Requirements, Step, Target, View
+from puf_server.core.methods.base import Asked, Method, Options, Requirements, Step, Target, View
 from puf_server.core.state import Member, Part, Slot, State, Ticket
 
-__all__ = ["Puf", "RoundPlan", "Target", "effective_kappa", "plan"]
+__all__ = ["Puf", "PufOptions", "RoundPlan", "Target", "effective_kappa", "plan"]
+
+
+class PufOptions(Options):
+    compat: Literal["paper", "author-code"] = Field(
+        "paper",
+        description="author-code: n of PUF-Special for single samples counts all that a target has; matters for eta_u only",
+    )
 
 
 class Puf(Method):
@@ -37,6 +47,8 @@ class Puf(Method):
         target_takes_part=True,
         retained_take_part=True,
     )
+    options_type = PufOptions
+    options: PufOptions
 
     def refuse(self, asked: Asked, state: State, config: FederationConfig) -> str | None:
         """Mode, strength and epochs are this method's own; filing holds them against the operator's limits."""
@@ -72,6 +84,7 @@ class Puf(Method):
             mode=mode,
             retained_rate=view.config.forgetting.retained_rate,
             epochs=float(view.config.recipe.epochs),
+            whole_n=self.options.compat == "author-code",
         )
         return Step(base=view.state.version, slots=planned.slots, denominator=planned.denominator, last=True)
 
@@ -91,9 +104,19 @@ class RoundPlan:
 
 
 def plan(
-    targets: Sequence[Target], retained: Sequence[Member], *, mode: str, retained_rate: float, epochs: float
+    targets: Sequence[Target],
+    retained: Sequence[Member],
+    *,
+    mode: str,
+    retained_rate: float,
+    epochs: float,
+    whole_n: bool = False,
 ) -> RoundPlan:
-    """Who trains what in the unlearning round, and with which scale it enters. `retained` is ignored in Special."""
+    """Who trains what in the unlearning round, and with which scale it enters. `retained` is ignored in Special.
+
+    `whole_n` counts in n what remains of a target's samples even where it does not train on them, as the authors' code
+    does in Special; in Regular it does train on them, and n is the same.
+    """
     ordinary = [(m, Part.MAIN, "", "client") for m in retained] if mode == "regular" else []
     remaining = [
         (t.member, Part.RETAIN, t.ticket.id, t.ticket.flip)
@@ -101,6 +124,8 @@ def plan(
         if t.ticket.scope == "samples" and mode == "regular"
     ]
     n = sum(m.samples for m, *_ in (*ordinary, *remaining)) + sum(t.forget_samples for t in targets)
+    if whole_n and mode == "special":
+        n += sum(t.member.samples for t in targets if t.ticket.scope == "samples")
     slots = [
         Slot(
             client=member.name,

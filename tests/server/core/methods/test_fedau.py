@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 
 from puf_client.routines import aux_head
 from puf_client.routines.inputs import options_from
-from puf_common.errors import UsageError
+from puf_common.errors import NotNow, UsageError
+from puf_common.manifest import Manifest, TensorSpec
+from puf_server.core import methods
+from puf_server.core.methods.base import Block, Piece
 from puf_server.core.methods.fedau import FedauOptions, mix_heads
+from puf_server.core.state import Combine, Kind
+from tests.server.core.builders import Federation, config
 
 HEAD, AUXILIARY = np.array([1, 2], "f4"), np.array([-1, 0], "f4")
 
@@ -48,3 +53,46 @@ def test_logits_are_linear_in_alpha(alpha: float) -> None:
 
 def test_the_clients_routine_understands_the_methods_options() -> None:
     assert options_from(aux_head.AuxHeadOptions, FedauOptions().routine()) == aux_head.AuxHeadOptions()
+
+
+NET = Manifest((TensorSpec("stem.weight", "f32", (2, 1)), TensorSpec("head.weight", "f32", (1, 2))))
+
+
+@given(alpha=st.floats(0, 1))
+def test_the_backbone_stays_to_the_bit(alpha: float) -> None:
+    rule = methods.named("fedau", {"alpha_aux": repr(alpha)}).rule(Combine(rule="mix"), NET, ())
+    stem, head = NET.tensors
+    untouched = Block(tensor=stem, parameter=0, w=HEAD, others={}, pieces=[Piece(client="u", samples=1, u=None)])
+    assert rule(untouched) is HEAD
+    # An update is a difference, so the head that was trained is the model's and the difference.
+    piece = Piece(client="u", samples=1, u=AUXILIARY - HEAD)
+    mixed = rule(Block(tensor=head, parameter=1, w=HEAD, others={}, pieces=[piece]))
+    assert mixed == pytest.approx((1 - alpha) * HEAD + alpha * AUXILIARY, abs=1e-6)
+
+
+def federation(task: str = "classification") -> Federation:
+    f = Federation(config(task=task, forgetting={"method": "fedau"}))
+    f.join("a", "b", "c", holdout=0)
+    f.train()
+    return f
+
+
+def test_targets_alone_work_and_send_their_heads() -> None:
+    f = federation()
+    f.file("b")
+    [slot] = f.round.slots
+    assert (slot.client, slot.routine, slot.outputs, slot.epochs, slot.lr) == ("b", "aux_head", ("@head",), 10.0, None)
+    f.run_round(Kind.UNLEARN)
+    assert f.state.tickets["t-0"].method == "fedau"
+
+
+def test_of_samples_all_are_needed_and_some_forgotten() -> None:
+    f = federation()
+    f.file("b", scope="samples", forget_samples=4, retain_samples=6)
+    [slot] = f.round.slots
+    assert (slot.part, slot.samples) == ("forget", 10)
+
+
+def test_a_task_without_classes_is_refused() -> None:
+    with pytest.raises(NotNow, match="for classification only"):
+        federation("segmentation").file("b")

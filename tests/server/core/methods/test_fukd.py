@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,13 @@ from hypothesis import strategies as st
 
 from puf_client.routines.distill import DistillOptions
 from puf_client.routines.inputs import options_from
+from puf_common.errors import NotNow
+from puf_common.manifest import Manifest, TensorSpec
+from puf_server.core import methods, roster
+from puf_server.core.methods.base import Block, Piece
 from puf_server.core.methods.fukd import FukdOptions, accumulate, erase
+from puf_server.core.state import Combine, Kind, Remembered, TicketState
+from tests.server.core.builders import Federation, config
 
 
 def test_the_worked_erasure() -> None:
@@ -49,3 +57,90 @@ def test_nobody_to_erase_is_the_model_itself() -> None:
 def test_the_clients_routine_understands_the_methods_options() -> None:
     assert options_from(DistillOptions, FukdOptions(temperature=2).routine()) == DistillOptions(temperature=2)
     assert FukdOptions().temperature == DistillOptions().temperature
+
+
+def federation(*, since: int = 1, distiller: bool = True) -> Federation:
+    f = Federation(config(forgetting={"method": "fukd"}))
+    f.join("a", "b", "c", holdout=0)
+    f.train()
+    kept = [
+        Remembered(key=f"sums/{c}/1", kind="sums", client=c, membership=1, round=2, since=since, samples=10, nbytes=8)
+        for c in "abc"
+    ]
+    f.state = replace(f.state, history={r.key: r for r in kept})
+    if distiller:
+        bring(f)
+    return f
+
+
+def bring(f: Federation) -> None:
+    f.apply(
+        roster.join(
+            f.state,
+            f.config,
+            "public",
+            instance="i",
+            token="t",
+            samples=0,
+            holdout=0,
+            unlabeled=50,
+            device="cpu",
+            rejoin=False,
+            only_if_no_worker=False,
+            now=f.now,
+        )
+    )
+
+
+def test_the_server_erases_and_the_distiller_repairs() -> None:
+    f = federation()
+    before = f.state.version
+    ticket = f.file("b")
+    assert (f.round.slots, f.round.base) == ((), before)
+    assert (f.round.combine.rule, f.round.combine.history) == ("erase", ("sums/b/1",))
+    f.commit()
+    [slot] = f.round.slots
+    assert (slot.client, slot.routine, slot.samples, slot.aux) == ("public", "distill", 50, before)
+    assert (f.round.base, f.round.lr) == (before + 1, 1e-3)
+    f.run_round(Kind.UNLEARN)
+    done = f.ticket(ticket.id)
+    assert (done.method, done.deleted_records, done.deleted_bytes) == ("fukd", 1, 8)
+    assert {r.client for r in f.state.history.values()} == {"a", "c"}
+
+
+def test_without_a_distiller_it_is_refused_and_while_one_is_away_it_waits() -> None:
+    with pytest.raises(NotNow, match="--distiller"):
+        federation(distiller=False).file("b")
+    f = federation()
+    f.wait(61, "a", "b", "c")
+    ticket = f.file("b")
+    assert ticket.state is TicketState.PENDING
+    f.beat("public")
+    f.apply(f.state)
+    assert f.round.combine.rule == "erase"
+
+
+def test_a_sum_that_does_not_reach_back_to_the_first_round_is_refused() -> None:
+    with pytest.raises(NotNow, match="since round 1, which was kept only since round 2: choose retrain, not or puf"):
+        federation(since=2).file("b")
+    f = federation()
+    f.state = replace(f.state, history={})
+    with pytest.raises(NotNow, match="which was kept not at all"):
+        f.file("b")
+    with pytest.raises(NotNow, match="cannot forget single samples"):
+        f.file("b", scope="samples", forget_samples=3, retain_samples=7)
+
+
+def test_what_is_erased_are_parameters_and_what_is_distilled_is_the_model() -> None:
+    manifest = Manifest((TensorSpec("w", "f32", (2,)), TensorSpec("mean", "f32", (2,), "buffer")))
+    w, total = np.array([1, 1], "f4"), np.array([0.15, -0.05], "f4")
+    blocks = [
+        Block(tensor=t, parameter=0, w=w, others={}, pieces=[Piece(client="u", samples=1, u=total)])
+        for t in manifest.tensors
+    ]
+    erased = methods.named("fukd").rule(Combine(rule="erase"), manifest, ())
+    assert erased(blocks[0]) == pytest.approx([0.85, 1.05])
+    assert erased(blocks[1]) is w
+    installed = methods.named("fukd").rule(Combine(rule="install"), manifest, ())
+    assert installed(blocks[0]) == pytest.approx([1.15, 0.95])
+    assert installed(blocks[1]) == pytest.approx(total)

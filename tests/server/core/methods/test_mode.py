@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from puf_server.core.methods.mode import AUTHORS_CODE, ModeOptions, blend, phases
+from puf_common.errors import NotNow
+from puf_common.manifest import TensorSpec
+from puf_server.core.methods.base import Block
+from puf_server.core.methods.mode import ModeOptions, blend, dealt_anew, phases
+from puf_server.core.state import Kind, ModelStatus, TicketState
+from tests.server.core.builders import Federation, config
 
 M, DEGRADED = np.array([1, -1], "f4"), np.array([3, 1], "f4")
 
@@ -37,7 +42,8 @@ def test_after_six_blends_the_model_still_weighs_most() -> None:
 
 
 def test_degradation_is_in_the_first_rounds_of_guidance() -> None:
-    assert phases(ModeOptions(degrade_rounds=2, rounds=3)) == ("degrade", "guide", "degrade", "guide", "guide")
+    one = ("degrade", "blend", "guide")
+    assert phases(ModeOptions(degrade_rounds=2, rounds=3)) == ("fresh", *one, *one, "guide")
     assert phases(ModeOptions()).count("degrade") == 6
     assert phases(ModeOptions()).count("guide") == 10
     with pytest.raises(ValidationError, match="degrade_rounds 6 must be at most rounds 5"):
@@ -45,5 +51,82 @@ def test_degradation_is_in_the_first_rounds_of_guidance() -> None:
 
 
 def test_rates_of_guidance_are_the_papers_or_those_of_its_authors_code() -> None:
-    rates = [(o.lr_guide_target, o.lr_guide_retain) for o in (ModeOptions(), AUTHORS_CODE)]
-    assert rates == [(5e-4, 5e-4), (0.1, 5e-4)]
+    assert ModeOptions().rates == (5e-4, 5e-4)
+    assert ModeOptions(compat="author-code").rates == (0.1, 5e-4)
+    assert ModeOptions(compat="author-code", lr_guide_target=0.01).rates == (0.01, 5e-4)
+
+
+def test_the_degradation_model_is_another_draw_of_the_same_values() -> None:
+    spec = TensorSpec("w", "f32", (400,))
+    w = np.arange(400, dtype="f4")
+    blocks = [Block(tensor=spec, parameter=0, w=w, others={}, pieces=()) for _ in range(2)]
+    deal = dealt_anew(1)
+    first, second = (deal(block) for block in blocks)
+    assert sorted(first) == sorted(second) == w.tolist()
+    assert not np.array_equal(first, w)
+    assert not np.array_equal(first, second)
+    again = dealt_anew(1)
+    assert np.array_equal(again(blocks[0]), first)
+    buffer = TensorSpec("mean", "f32", (400,), "buffer")
+    assert deal(Block(tensor=buffer, parameter=-1, w=w, others={}, pieces=())) is w
+
+
+def federation(**options: str) -> Federation:
+    short = {"rounds": "2", "degrade_rounds": "1", **options}
+    f = Federation(config(forgetting={"method": "mode", "method_options": short}))
+    f.join("a", "b", "c", holdout=0)
+    f.train()
+    return f
+
+
+def test_the_steps_of_a_request() -> None:
+    f = federation()
+    ticket = f.file("b")
+    before = f.state.version
+    assert (f.round.slots, f.round.base, f.round.combine.rule) == ((), 0, "fresh")
+    f.commit()
+    assert f.state.models[3].status is ModelStatus.AUXILIARY
+    assert (f.round.base, [(s.client, s.routine) for s in f.round.slots]) == (3, [("a", "train"), ("c", "train")])
+    assert f.round.lr == f.config.recipe.lr
+    f.run_round(Kind.UNLEARN)
+    assert f.state.models[3].status is ModelStatus.DELETED
+    assert (f.round.base, f.round.combine.rule, f.round.combine.others) == (before, "blend", {"degraded": 4})
+    f.commit()
+    for last in (False, True):
+        assert f.round.last == last
+        told = {s.client: (s.routine, s.aux, s.lr) for s in f.round.slots}
+        assert told == {"a": ("train", None, 5e-4), "b": ("guide", 4, 5e-4), "c": ("train", None, 5e-4)}
+        # Until it is done, the federation's model is the old one.
+        assert f.state.version == before
+        f.run_round(Kind.UNLEARN)
+    assert f.state.models[4].status is ModelStatus.DELETED
+    assert f.ticket(ticket.id).method == "mode"
+
+
+def test_a_target_alone_does_not_guide() -> None:
+    f = federation(rounds="1", degrade_rounds="0")
+    ticket = f.file("b")
+    f.commit()
+    f.submit("b")
+    f.wait(61, "b")
+    assert f.ticket(ticket.id).state is TicketState.PENDING
+    assert f.ticket(ticket.id).history[-1].note == "too few retained clients answered"
+
+
+def test_samples_are_guided_beside_the_rest() -> None:
+    f = federation(rounds="1", degrade_rounds="0")
+    f.file("b", scope="samples", forget_samples=4, retain_samples=6)
+    f.commit()
+    assert [(s.client, s.part, s.samples) for s in f.round.slots] == [
+        ("a", "main", 10),
+        ("b", "forget", 10),
+        ("c", "main", 10),
+    ]
+
+
+def test_labels_are_classes() -> None:
+    f = Federation(config(task="segmentation", forgetting={"method": "mode"}))
+    f.join("a", "b", holdout=0)
+    f.train()
+    with pytest.raises(NotNow, match="for classification only, this federation's task is segmentation"):
+        f.file("b")

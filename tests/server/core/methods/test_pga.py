@@ -1,61 +1,135 @@
-"""The ball of PGA, in the method's worked numbers and by its invariants."""
+"""PGA's plan: who can be served, and what its target is told."""
 
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from puf_client.routines.ascent import AscentOptions
 from puf_client.routines.inputs import options_from
-from puf_common.errors import UsageError
-from puf_server.core.methods.pga import PgaOptions, in_ball, length, reference
-
-W, LOCAL = np.array([1, 1], "f4"), np.array([4, -2], "f4")
-
-
-@pytest.mark.parametrize(("share", "expected"), [(1 / 4, (0, 2)), (0.4, (-1, 3)), (0.0, (1, 1))])
-def test_the_reference_is_the_mean_of_the_others(share: float, expected: tuple[float, float]) -> None:
-    assert reference(W, LOCAL, share) == pytest.approx(expected)
+from puf_common.errors import NotNow
+from puf_common.manifest import Manifest, TensorSpec
+from puf_server.core import methods
+from puf_server.core.methods.base import Block, Piece
+from puf_server.core.methods.pga import PgaOptions, share
+from puf_server.core.state import Combine, Kind, TicketState
+from tests.server.core.builders import Federation, config
 
 
-@given(
-    w=st.lists(st.floats(-1e3, 1e3, width=32), min_size=3, max_size=3),
-    local=st.lists(st.floats(-1e3, 1e3, width=32), min_size=3, max_size=3),
-    share=st.floats(0, 0.95),
+def trained(rounds: int = 2, plan: dict[str, Any] | None = None, **forgetting: Any) -> Federation:
+    f = Federation(config(plan={"rounds": rounds, **(plan or {})}, forgetting={"method": "pga", **forgetting}))
+    f.join("a", samples=30, holdout=0)
+    f.join("b", samples=10, holdout=0)
+    f.train()
+    return f
+
+
+def test_the_target_is_told_its_share_of_the_round_that_made_the_model() -> None:
+    f = trained()
+    f.file("b")
+    [slot] = f.round.slots
+    assert (slot.client, slot.routine, slot.lr, slot.epochs) == ("b", "ascent", 0.01, 5.0)
+    assert (slot.options["share"], slot.options["last_round"]) == (0.25, 2)
+    f.run_round(Kind.UNLEARN)
+    assert f.state.tickets["t-0"].method == "pga"
+
+
+def test_a_round_under_way_is_given_up_for_the_model_that_the_target_has_a_part_in() -> None:
+    f = Federation(config(plan={"rounds": 5}, forgetting={"method": "pga"}))
+    f.join("a", "b", "c", holdout=0)
+    f.run_round(Kind.TRAIN)
+    f.submit("a")
+    f.file("b")
+    assert (f.round.kind, f.round.base) == (Kind.UNLEARN, 1)
+    f.run_round(Kind.UNLEARN)
+    assert f.state.tickets["t-0"].state is TicketState.RECOVERING
+
+
+def test_who_was_not_in_the_last_round_is_refused_with_what_would_work() -> None:
+    f = Federation(config(plan={"rounds": 2, "quorum": 0.1}, forgetting={"method": "pga"}))
+    f.join("a", "b", holdout=0)
+    f.run_round(Kind.TRAIN)
+    f.submit("a")
+    f.wait(61, "a")
+    f.commit()
+    f.beat("b")
+    with pytest.raises(
+        NotNow, match=r"round that made the model \(2\); b last did in round 1: take part in another round"
+    ):
+        f.file("b")
+
+
+def test_a_second_target_is_refused() -> None:
+    f = Federation(config(forgetting={"method": "pga"}))
+    f.join("a", "b", "c", holdout=0)
+    f.train()
+    f.file("a")
+    with pytest.raises(NotNow, match="one client at a time, and ticket t-0 waits already"):
+        f.file("b")
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        ({"scope": "samples", "forget_samples": 3, "retain_samples": 7}, "ask for the whole client"),
+        ({"kappa": 2.0}, "PUF's"),
+    ],
 )
-def test_reference_and_target_average_to_the_model(w: list[float], local: list[float], share: float) -> None:
-    model, own = np.array(w, "f4"), np.array(local, "f4")
-    again = (1 - share) * reference(model, own, share) + share * own.astype("f8")
-    assert np.allclose(again, model, atol=1e-9, rtol=1e-12)
+def test_what_it_does_not_know_is_refused(request_: dict[str, Any], why: str) -> None:
+    with pytest.raises(NotNow, match=why):
+        trained().file("b", **request_)
 
 
-def test_a_target_alone_has_no_reference() -> None:
-    with pytest.raises(UsageError, match="needs others beside the target: its share of the last round is 1"):
-        reference(W, LOCAL, 1.0)
+def test_models_that_are_no_plain_averages_are_refused() -> None:
+    with pytest.raises(NotNow, match=r"plain averages, and this federation's server_lr is 0\.5"):
+        trained(plan={"server_lr": 0.5}).file("b")
 
 
-def test_a_length_is_that_of_all_blocks_together() -> None:
-    assert length([np.array([3.0]), np.array([0.0, 4.0], "f4")]) == 5
-    assert length([]) == 0
+@pytest.mark.parametrize("fallback", ["", "retrain"])
+def test_a_request_that_the_federation_went_on_without_goes_to_the_fallback_or_fails(fallback: str) -> None:
+    f = Federation(config(plan={"rounds": 3, "absent_seconds": 20}, forgetting={"method": "pga", "fallback": fallback}))
+    f.join("a", "b", "c", holdout=0)
+    f.run_round(Kind.TRAIN)
+    ticket = f.file("b")
+    assert f.round.kind is Kind.UNLEARN
+    # The target goes away, and training goes on without it.
+    f.wait(21, "a", "c")
+    f.run_round(Kind.TRAIN)
+    now = f.ticket(ticket.id)
+    if fallback:
+        assert now.fallback == "too late"
+        # At once: the pause was for the target's sake.
+        assert (f.round.kind, f.round.base) == (Kind.UNLEARN, 0)
+    else:
+        assert now.state is TicketState.FAILED
+        assert "b last did in round 1" in now.history[-1].note
 
 
-def test_the_ball_is_looked_at_with_what_float32_may_lose() -> None:
-    assert in_ball(1.00005, 1.0)
-    assert not in_ball(1.001, 1.0)
-    assert in_ball(0, 0)
+def test_a_share_is_of_the_samples_that_were_folded() -> None:
+    f = trained()
+    assert share(f.state.members["a"], f.state) == 0.75
+    assert share(f.state.members["b"], f.state) == 0.25
+
+
+def test_what_comes_back_is_installed_and_buffers_stay() -> None:
+    manifest = Manifest((TensorSpec("w", "f32", (2,)), TensorSpec("mean", "f32", (2,), "buffer")))
+    rule = methods.named("pga").rule(Combine(rule="install"), manifest, ())
+    w = np.array([1, 1], "f4")
+    piece = Piece(client="u", samples=7, u=np.array([-1, 1], "f4"))
+    weight, buffer = (Block(tensor=t, parameter=0, w=w, others={}, pieces=[piece]) for t in manifest.tensors)
+    assert rule(weight).tolist() == [0, 2]
+    assert rule(buffer) is w
 
 
 def test_the_clients_routine_understands_the_methods_options() -> None:
-    told = PgaOptions(delta_l2=2.5, squared_radius=True, batch_size=128).routine(0.25)
+    told = PgaOptions(delta_l2=2.5, squared_radius=True, batch_size=128).routine(0.25, 7)
     understood = options_from(AscentOptions, told)
     assert (understood.share, understood.delta_l2, understood.squared_radius) == (0.25, 2.5, True)
-    assert understood.batch_size == 128
-    assert options_from(AscentOptions, PgaOptions().routine(0.1)) == AscentOptions(share=0.1)
+    assert (understood.batch_size, understood.last_round) == (128, 7)
+    assert options_from(AscentOptions, PgaOptions().routine(0.1, 0)) == AscentOptions(share=0.1)
     assert (
         set(told) | {"random_models"} == {f.name for f in fields(AscentOptions)} == set(get_type_hints(AscentOptions))
     )

@@ -10,6 +10,8 @@ from puf_client.routines.curvature import CurvatureOptions
 from puf_client.routines.inputs import options_from
 from puf_common.errors import NotNow
 from puf_server.core.methods.rapid import RapidOptions, rollback
+from puf_server.core.state import Kind, ModelStatus
+from tests.server.core.builders import Federation, config
 
 FIRST = {"2": 3, "5": 1}
 
@@ -41,3 +43,39 @@ def test_no_target_had_a_part_in_it_and_a_later_one_had(first: dict[str, int], d
 
 def test_the_clients_routine_understands_the_methods_options() -> None:
     assert options_from(CurvatureOptions, RapidOptions().routine()) == CurvatureOptions()
+
+
+def test_retraining_begins_before_the_target_came_and_takes_as_many_rounds_as_there_were_since() -> None:
+    f = Federation(config(plan={"rounds": 4, "keep_models": 1}, forgetting={"method": "rapid"}))
+    f.join("a", "b", holdout=0)
+    f.run_round(Kind.TRAIN)
+    f.join("c", holdout=0)
+    f.run_round(Kind.TRAIN)
+    f.train()
+    first = f.state.members["c"].first_round
+    # All models are kept, whatever the plan says, because this method needs them.
+    assert all(m.status is ModelStatus.READY for m in f.state.models.values())
+    ticket = f.file("c")
+    assert f.round.base == first - 1
+    for number in range(first, 5):
+        assert (f.round.stream, f.round.lr) == (number, 1e-3)
+        assert {(s.client, s.routine, s.options["block"]) for s in f.round.slots} == {
+            ("a", "curvature", 3.0),
+            ("b", "curvature", 3.0),
+        }
+        assert f.round.last == (number == 4)
+        f.run_round(Kind.UNLEARN)
+    assert f.ticket(ticket.id).method == "rapid"
+    assert [v for v, m in f.state.models.items() if m.status is ModelStatus.READY and 0 < v < first] == [1, 2][
+        : first - 1
+    ]
+
+
+def test_who_stays_with_fewer_samples_retrains_on_the_rest() -> None:
+    f = Federation(config(forgetting={"method": "rapid", "method_options": {"rounds": "1"}}))
+    f.join("a", "b", holdout=0)
+    f.train()
+    f.file("b", scope="samples", forget_samples=4, retain_samples=6)
+    assert f.round.base == 0
+    assert [(s.client, s.part, s.samples) for s in f.round.slots] == [("a", "main", 10), ("b", "retain", 6)]
+    assert f.round.last
