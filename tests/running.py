@@ -15,7 +15,7 @@ import numpy as np
 
 from puf_common.manifest import MODEL, Manifest, TensorSpec
 from puf_common.tls import ServerTls
-from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
+from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
 from puf_server.serve import Listeners, Server
 from puf_server.store import Store, create
 
@@ -45,6 +45,7 @@ def tiny_config(**changes: Any) -> FederationConfig:
         plan=Plan(**{**plan, "absent_seconds": 10.0, **changes.pop("plan", {})}),
         forgetting=Forgetting(**{**forgetting, **changes.pop("forgetting", {})}),
         recipe=Recipe(**changes.pop("recipe", {})),
+        limits=Limits(**{"forget_share": 1.0, **changes.pop("limits", {})}),
         **changes,
     )
 

@@ -40,6 +40,8 @@ class Folded:
     digest: str = ""
     nbytes: int = 0
     failure: str = ""
+    # Whose update made it fail, where that can be told.
+    culprit: str = ""
 
 
 def read_own(file: bytes, federation: str, key: bytes) -> Receipt:
@@ -200,7 +202,8 @@ class Engine:
             self.store.publish_model(file, version, sha.hexdigest())
         except NotFinite as error:
             file.discard()
-            return Folded(current, failure=f"round {current.number}: {error.message}")
+            failure = f"round {current.number}: {error.message}"
+            return Folded(current, failure=failure, culprit=error.facts.get("client", ""))
         except BaseException:
             file.discard()
             raise
@@ -218,11 +221,13 @@ class Engine:
                 RoundPhase.FOLDING,
             ):
                 return state, None
+            if result.culprit:
+                return schedule.unfit(state, self.config, result.culprit, result.failure, now), None
             if result.failure:
                 return schedule.fold_failed(state, result.failure, now), None
             return schedule.committed(state, self.config, digest=result.digest, nbytes=result.nbytes, now=now), None
 
-        kind = Kind.UNLEARN if result.round.kind is Kind.RESET else result.round.kind
+        kind = Kind.UNLEARN if result.round.kind in (Kind.RESET, Kind.ROLLBACK) else result.round.kind
         point = f"commit.{kind}"
         hit(f"{point}.before")
         self.call(change)

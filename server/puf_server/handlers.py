@@ -17,7 +17,8 @@ from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
 from puf_common.wire import CHUNK_BYTES
 from puf_server import translate
-from puf_server.core import bounds, roster, rounds, surveys, tickets, versions, work
+from puf_server.checks import UpdateCheck
+from puf_server.core import bounds, norms, roster, rounds, surveys, tickets, versions, work
 from puf_server.core.state import Evidence, MemberStatus, ModelVersion, Received, State
 from puf_server.engine import Engine
 from puf_server.failpoints import hit
@@ -304,7 +305,9 @@ class PendingUpload:
             applied_scale=header.applied_scale,
         )
         bounds.processed(header.samples_processed, self._slot)
-        self._upload = Upload(self._engine.store, header.byte_length, header.digest)
+        most = norms.allowed(state, handlers.config, self._slot)
+        check = UpdateCheck(self._engine.manifest, scale=header.applied_scale, most=most)
+        self._upload = Upload(self._engine.store, header.byte_length, header.digest, check)
 
     def write(self, chunk: ts.Chunk) -> None:
         self._upload.write(chunk)
@@ -325,6 +328,8 @@ class PendingUpload:
                 train_loss=bounds.train_loss(header.train_loss),
                 samples_processed=header.samples_processed,
                 at=now,
+                norm=self._upload.norms.parameters,
+                buffer_norm=self._upload.norms.buffers,
             )
             state, duplicate = rounds.receive(
                 state,

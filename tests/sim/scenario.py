@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
+from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
 
-__all__ = ["FAULTS", "Scenario", "calm", "draw"]
+__all__ = ["FAULTS", "NOBODY_ASKS", "Scenario", "calm", "draw"]
 
 # Name: how often it strikes per opportunity where a seed has activated it.
 FAULTS: Mapping[str, float] = {
@@ -40,6 +40,9 @@ FAULTS: Mapping[str, float] = {
     "ask_twice": 0.40,
     "everybody_asks": 0.10,
 }
+
+# Simulated operators give their word to every request beforehand.
+NOBODY_ASKS = Limits(forget_share=1.0)
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,9 @@ def draw(seed: int) -> Scenario:
     share = rng.choice([0.0, 0.25, 0.5])
     return Scenario(
         seed=seed,
-        config=FederationConfig(id="sim", model="books", recipe=Recipe(seed=seed), plan=plan, forgetting=forgetting),
+        config=FederationConfig(
+            id="sim", model="books", recipe=Recipe(seed=seed), plan=plan, forgetting=forgetting, limits=NOBODY_ASKS
+        ),
         clients=clients,
         evaluators=rng.choice([0, 0, 0, 1]),
         requests=rng.choice([0.1, 0.3, 0.6]),
@@ -121,6 +126,7 @@ def calm(seed: int, faults: Mapping[str, float]) -> Scenario:
             survey_seconds=7200.0,
         ),
         forgetting=Forgetting(attempt_seconds=7200.0, max_recovery_rounds=3),
+        limits=NOBODY_ASKS,
     )
     return Scenario(
         seed=seed, config=config, clients=4, evaluators=0, requests=0.0, chaos_seconds=3000.0, faults=faults

@@ -28,7 +28,17 @@ from puf_server.core.state import (
     TicketState,
 )
 
-__all__ = ["applied", "close_if_due", "drive", "drive_recovery", "nobody_left", "ready", "start", "still_measured"]
+__all__ = [
+    "applied",
+    "close_if_due",
+    "drive",
+    "drive_recovery",
+    "failed_target",
+    "nobody_left",
+    "ready",
+    "start",
+    "still_measured",
+]
 
 _LONGEST_PAUSE = 3600.0
 
@@ -38,7 +48,11 @@ def ready(state: State, config: FederationConfig, now: float) -> list[Ticket]:
     alive = [m for m in roster.retained(state) if roster.worker_alive(state, m.name, config, now)]
     enough = len(alive) >= min(config.forgetting.min_retained, len(roster.retained(state)))
     waiting = [t for t in state.tickets.values() if t.state is TicketState.PENDING and now >= t.not_before]
-    return sorted(
+    if nobody_left(state) and any(t.held and t.waiting for t in state.tickets.values()):
+        # Nobody would remain, and the operator has not said so yet.
+        return []
+    waiting = [t for t in waiting if not t.held]
+    able = sorted(
         (
             t
             for t in waiting
@@ -48,6 +62,10 @@ def ready(state: State, config: FederationConfig, now: float) -> list[Ticket]:
         ),
         key=lambda t: (t.filed_at, t.id),
     )
+    special = [t for t in able if t.mode == "special" and not _nothing_to_forget(state, t)]
+    if len(special) < config.forgetting.special_min_targets and not nobody_left(state):
+        able = [t for t in able if t not in special]
+    return able
 
 
 def start(state: State, config: FederationConfig, waiting: list[Ticket], now: float) -> State:
@@ -90,6 +108,8 @@ def drive(state: State, config: FederationConfig, now: float) -> State:
     lost = [t for t in episode.tickets if not roster.worker_alive(state, state.tickets[t].client, config, now)]
     if lost:
         return _release(state, config, lost, now, "the client went away")
+    if episode.mode == "special" and len(episode.tickets) < config.forgetting.special_min_targets:
+        return _release(state, config, list(episode.tickets), now, "too few targets are left for PUF-Special")
     targets = [puf.Target(state.tickets[t], state.members[state.tickets[t].client]) for t in episode.tickets]
     others = _others(state, config, now) if episode.mode == "regular" else []
     plan = puf.plan(
@@ -181,8 +201,15 @@ def drive_recovery(state: State, config: FederationConfig, now: float) -> State:
     if recovery.before and recovery.surveyed != state.version:
         return surveys.open_survey(state, config, recovery.evaluators, now, training_side=True)
     over, recovered = _verdict(state, config, recovery, now)
+    if over and not _measured(state, config, now):
+        return state
     if over:
-        return _complete(state, config, recovered, now) if _measured(state, config, now) else state
+        collapsed = "" if recovered or recovery.released else _collapsed(config, recovery, state.version)
+        if not collapsed:
+            return _complete(state, config, recovered, now)
+        if recovery.held:
+            return state
+        return replace(state, recovery=replace(recovery, held=collapsed)).note("model.held", now, why=collapsed)
     members = roster.retained(state)
     alive = roster.cohort(members, state, config, now)
     if not alive or len(alive) < ceil(config.plan.participation * config.plan.quorum * len(members)):
@@ -211,6 +238,27 @@ def _verdict(state: State, config: FederationConfig, recovery: Recovery, now: fl
     if recovery.rounds >= most or timed_out or not roster.retained(state):
         return True, False if known or timed_out else None
     return False, None
+
+
+def _collapsed(config: FederationConfig, recovery: Recovery, version: int) -> str:
+    """Why the model must not be served without the operator's word; empty where it may."""
+    common = recovery.before.keys() & recovery.latest.keys()
+    before, latest = (surveys.total({n: s[n] for n in common}) for s in (recovery.before, recovery.latest))
+    ratio = config.forgetting.collapse_ratio
+    if before is None or latest is None or latest.score >= ratio * before.score:
+        return ""
+    return (
+        f"model {version} scores {latest.score:.1%} after recovery, {before.score:.1%} before unlearning: less than "
+        f"collapse_ratio ({ratio:g}) of it"
+    )
+
+
+def failed_target(state: State, config: FederationConfig, client: str, why: str, now: float) -> State:
+    """This target's update fits no model: its tickets wait for another attempt, the others go on without it."""
+    episode = state.episode
+    assert episode is not None
+    lost = [t for t in episode.tickets if state.tickets[t].client == client]
+    return _release(rounds.abandon(state, now, why), config, lost, now, why)
 
 
 def _measured(state: State, config: FederationConfig, now: float) -> bool:

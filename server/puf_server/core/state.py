@@ -51,6 +51,8 @@ class Kind(StrEnum):
     RECOVER = "recover"
     # Nobody is left to retain: the model goes back to w_0.
     RESET = "reset"
+    # The operator takes an unlearning back: the model from before it is installed again.
+    ROLLBACK = "rollback"
 
 
 class RoundPhase(StrEnum):
@@ -102,10 +104,15 @@ class Member:
     # Rounds in which an update of this membership was folded first and last; 0 for none.
     first_round: int = 0
     last_round: int = 0
+    # Why it gets no training work until the operator allows it; empty when it does.
+    held: str = ""
+    # Announces more than its share of all samples, and the operator has not allowed it.
+    outweighs: bool = False
+    allowed: bool = False
 
     @property
     def trains(self) -> bool:
-        return self.status is MemberStatus.ACTIVE and self.samples > 0
+        return self.status is MemberStatus.ACTIVE and self.samples > 0 and not self.held and not self.outweighs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +148,9 @@ class Received:
     train_loss: float | None
     samples_processed: int
     at: float
+    # Of the parameters before scaling, and of the floating buffers.
+    norm: float = 0.0
+    buffer_norm: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +203,9 @@ class RoundRecord:
     samples_processed: int
     train_loss: float | None
     tickets: tuple[str, ...] = ()
+    # Medians over the ordinary updates; None where there was none, or in a round from before they were kept.
+    norm: float | None = None
+    buffer_norm: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +319,10 @@ class Ticket:
     deleted_versions: tuple[int, ...] = ()
     # "client" or "operator".
     filed_by: str = "client"
+    # Announced samples that it takes out of the federation, for the budget of forgetting.
+    weight: int = 0
+    # Why it is not served until the operator allows it; empty when it is.
+    held: str = ""
 
     @property
     def open(self) -> bool:
@@ -353,6 +370,9 @@ class Recovery:
     latest: Mapping[str, Sums] = field(default_factory=dict)
     # The model went back to w_0: there is nothing to recover.
     reset: bool = False
+    # The model collapsed: why it is neither ready nor exported until the operator releases it or rolls back.
+    held: str = ""
+    released: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,20 +6,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from puf_common.errors import NotFound, NotNow, UsageError
-from puf_server.core import bounds, rounds
+from puf_server.core import bounds, budget, rounds
 from puf_server.core.config import FederationConfig, Forgetting
 from puf_server.core.roster import worker_alive
 from puf_server.core.state import Evidence, MemberStatus, State, Step, Sums, Ticket, TicketState
 
-__all__ = ["Request", "expire", "file", "find", "measure", "move", "withdraw"]
+__all__ = ["Request", "allow", "expire", "file", "find", "measure", "move", "withdraw"]
 
 _ARROWS: dict[TicketState, frozenset[TicketState]] = {
     TicketState.PENDING: frozenset(
         {TicketState.SCHEDULED, TicketState.APPLIED, TicketState.FAILED, TicketState.WITHDRAWN}
     ),
     TicketState.SCHEDULED: frozenset({TicketState.PENDING, TicketState.APPLIED}),
-    TicketState.APPLIED: frozenset({TicketState.RECOVERING, TicketState.COMPLETED}),
-    TicketState.RECOVERING: frozenset({TicketState.COMPLETED}),
+    # Back to PENDING only by the operator's rollback, which takes the round back as well.
+    TicketState.APPLIED: frozenset({TicketState.RECOVERING, TicketState.COMPLETED, TicketState.PENDING}),
+    TicketState.RECOVERING: frozenset({TicketState.COMPLETED, TicketState.PENDING}),
     TicketState.COMPLETED: frozenset(),
     TicketState.FAILED: frozenset({TicketState.WITHDRAWN}),
     TicketState.WITHDRAWN: frozenset(),
@@ -60,6 +61,8 @@ def file(
     if whole is not None:
         return state, whole, True
     policy = config.forgetting
+    if request.by == "client":
+        budget.require(mine, config.limits, now)
     ticket = _checked(
         request, policy, member.samples, now, ticket_id=ticket_id, name=name, membership=member.membership
     )
@@ -79,10 +82,11 @@ def file(
     for failed in mine:
         if failed.state is TicketState.FAILED:
             state = move(state, failed.id, TicketState.WITHDRAWN, now, f"asked again as {ticket_id}")
+    ticket = budget.weighed(state, config.limits, member, ticket, now)
     state = state.with_ticket(ticket)
     facts: dict[str, Any] = {"ticket": ticket.id, "client": name, "scope": ticket.scope, "mode": ticket.mode}
     facts |= {"kappa": ticket.kappa, "eta_u": ticket.eta_u, "reference": ticket.reference, "by": ticket.filed_by}
-    state = state.note("ticket.filed", now, **facts)
+    state = state.note("ticket.filed", now, **facts, **({"held": ticket.held} if ticket.held else {}))
     if ticket.scope == "samples":
         state = _add_samples(state, name, -ticket.forget_samples)
     return rounds.drop_client(state, name, now), ticket, False
@@ -100,6 +104,12 @@ def withdraw(state: State, name: str, ticket_id: str, now: float) -> tuple[State
     if ticket.scope == "samples":
         state = _add_samples(state, name, ticket.forget_samples)
     return state, state.tickets[ticket_id]
+
+
+def allow(state: State, ticket_id: str, now: float) -> State:
+    """The operator's word that a request beyond the budget is served."""
+    ticket = find(state, None, ticket_id)
+    return state.with_ticket(replace(ticket, held="")).note("ticket.allowed", now, ticket=ticket_id)
 
 
 def measure(
