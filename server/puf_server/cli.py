@@ -53,7 +53,7 @@ def _parser(argv: list[str]) -> Parser:
     if chosen == "serve":
         from puf_server.serve_settings import ServeSettings
 
-        add_settings(serve, ServeSettings)
+        add_settings(serve, ServeSettings, nested=True)
 
     def operator(name: str, help_text: str, run: Callable[[Control, argparse.Namespace], int]) -> Parser:
         command: Parser = commands.add_parser(name, help=help_text, description=help_text)
@@ -72,14 +72,17 @@ def _parser(argv: list[str]) -> Parser:
     for name, help_text, shown in (
         ("status", "everything at a glance", _status),
         ("rounds", "rounds, newest first", _rounds),
-        ("tickets", "requests to be forgotten, newest first", _tickets),
         ("models", "model versions, newest first", _models),
     ):
         command = operator(name, help_text, shown)
         command.add_argument("--json", action="store_true", help="for programs")
-    clients = operator("clients", "the roster, or readmit a forgotten name", _clients)
-    clients.add_argument("action", nargs="?", choices=["list", "readmit"], default="list")
-    clients.add_argument("name", nargs="?", help="client to readmit")
+    tickets = operator("tickets", "requests to be forgotten, newest first; or allow one that is held", _tickets)
+    tickets.add_argument("action", nargs="?", choices=["list", "allow"], default="list")
+    tickets.add_argument("ticket", nargs="?", help="ticket to allow")
+    tickets.add_argument("--json", action="store_true", help="for programs")
+    clients = operator("clients", "the roster; readmit a forgotten name, or allow one that is held", _clients)
+    clients.add_argument("action", nargs="?", choices=["list", "readmit", "allow"], default="list")
+    clients.add_argument("name", nargs="?", help="client to readmit or to allow")
     clients.add_argument("--json", action="store_true", help="for programs")
     export = operator("export", "write a model as a safetensors file", _export)
     export.add_argument("--out", required=True, type=Path, metavar="FILE")
@@ -87,6 +90,8 @@ def _parser(argv: list[str]) -> Parser:
     export.add_argument("--unready", action="store_true", help="also a model that is withdrawn or not recovered")
     operator("pause", "hand out no work and close no round until resume", _pause)
     operator("resume", "go on after pause, or after the federation halted by itself", _resume)
+    operator("release", "serve a model that collapsed after unlearning all the same", _release)
+    operator("rollback", "go back to the model before the unlearning under way; its tickets open again", _rollback)
     extend = operator("extend", "add training rounds", _extend)
     extend.add_argument("--rounds", required=True, type=int, metavar="N")
     operator("stop", "send clients home and end the server", _stop)
@@ -151,6 +156,10 @@ def _rounds(control: Control, arguments: argparse.Namespace) -> int:
 
 
 def _tickets(control: Control, arguments: argparse.Namespace) -> int:
+    if arguments.action == "allow":
+        control.allow(ticket=_named(arguments.ticket, "puf-server tickets allow TICKET"))
+        print(f"{arguments.ticket} is served as soon as its client is there")
+        return Exit.OK
     found = control.tickets()
     if arguments.json:
         return _print_json(found)
@@ -171,13 +180,13 @@ def _models(control: Control, arguments: argparse.Namespace) -> int:
 
 
 def _clients(control: Control, arguments: argparse.Namespace) -> int:
-    from puf_common.errors import UsageError
-
     if arguments.action == "readmit":
-        if not arguments.name:
-            raise UsageError("say whom to readmit: puf-server clients readmit NAME")
-        control.readmit(arguments.name)
+        control.readmit(_named(arguments.name, "puf-server clients readmit NAME"))
         print(f"{arguments.name} may join again with --rejoin")
+        return Exit.OK
+    if arguments.action == "allow":
+        control.allow(client=_named(arguments.name, "puf-server clients allow NAME"))
+        print(f"{arguments.name} takes part from the next round on")
         return Exit.OK
     found = control.clients()
     if arguments.json:
@@ -185,6 +194,25 @@ def _clients(control: Control, arguments: argparse.Namespace) -> int:
     from puf_server import show
 
     show.clients(found)
+    return Exit.OK
+
+
+def _named(given: str | None, usage: str) -> str:
+    from puf_common.errors import UsageError
+
+    if not given:
+        raise UsageError(f"say which one: {usage}")
+    return given
+
+
+def _release(control: Control, _: argparse.Namespace) -> int:
+    control.release()
+    print("released: the model is ready, its tickets are completed")
+    return Exit.OK
+
+
+def _rollback(control: Control, _: argparse.Namespace) -> int:
+    print(f"back to model {control.rollback()}; the tickets since then are open again")
     return Exit.OK
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import grpc
 
 from puf_common.errors import Corrupted, NotAuthenticated, PufError
-from puf_common.manifest import Manifest
+from puf_common.manifest import MODEL, Manifest
 from puf_common.modelfile import save
 from puf_common.rpc import channel_options, error_from
 from puf_common.tls import ClientTls, refusal
@@ -68,20 +68,28 @@ class Control:
             )
         return NotAuthenticated(why.sentence)
 
+    @staticmethod
+    def _pages(page: Callable[[int], Sequence[R]]) -> list[R]:
+        """All of a list that may be too long for one message."""
+        found: list[R] = []
+        while more := page(len(found)):
+            found += more
+        return found
+
     def status(self) -> op.StatusReply:
         return self._call(self._stub.Status, op.StatusRequest())
 
     def clients(self) -> list[op.ClientInfo]:
-        return list(self._call(self._stub.ListClients, op.ListClientsRequest()).clients)
+        return self._pages(lambda at: self._call(self._stub.ListClients, op.ListClientsRequest(offset=at)).clients)
 
     def rounds(self, limit: int = 20) -> list[op.RoundInfo]:
         return list(self._call(self._stub.ListRounds, op.ListRoundsRequest(limit=limit)).rounds)
 
     def tickets(self) -> list[Any]:
-        return list(self._call(self._stub.ListTickets, op.ListTicketsRequest()).tickets)
+        return self._pages(lambda at: self._call(self._stub.ListTickets, op.ListTicketsRequest(offset=at)).tickets)
 
     def models(self) -> list[op.ModelInfo]:
-        return list(self._call(self._stub.ListModels, op.ListModelsRequest()).models)
+        return self._pages(lambda at: self._call(self._stub.ListModels, op.ListModelsRequest(offset=at)).models)
 
     def pause(self) -> None:
         self._call(self._stub.Pause, op.PauseRequest())
@@ -98,6 +106,17 @@ class Control:
     def readmit(self, client: str) -> op.ClientInfo:
         return self._call(self._stub.Readmit, op.ReadmitRequest(client=client)).client
 
+    def allow(self, *, client: str = "", ticket: str = "") -> None:
+        """The operator's word for a client or a ticket that is held."""
+        self._call(self._stub.Allow, op.AllowRequest(client=client) if client else op.AllowRequest(ticket_id=ticket))
+
+    def release(self) -> None:
+        self._call(self._stub.Release, op.ReleaseRequest())
+
+    def rollback(self) -> int:
+        """The model version that is installed again."""
+        return self._call(self._stub.Rollback, op.RollbackRequest()).version
+
     def forget(self, client: str, reference: str = "", received_at: float = 0.0) -> op.ForgetReply:
         request = op.ForgetRequest(client=client, reference=reference, received_at=received_at)
         return self._call(self._stub.Forget, request)
@@ -113,6 +132,9 @@ class Control:
         try:
             frames = iter(self._stub.ExportModel(request, timeout=_EXPORT_DEADLINE))
             header = next(frames).header
+            manifest = Manifest.from_pb(header.manifest)
+            if header.model.byte_length != manifest.nbytes(MODEL):
+                raise Corrupted("the export's header states another length than its manifest")
             assembler = Assembler(header.model.byte_length, header.model.digest)
             for frame in frames:
                 assembler.add(frame.chunk)
@@ -120,7 +142,6 @@ class Control:
             raise self._failed(error) from None
         except StopIteration:
             raise Corrupted("the export ended before it began") from None
-        manifest = Manifest.from_pb(header.manifest)
         facts = {
             "version": str(header.model.version),
             "round": str(header.model.round),

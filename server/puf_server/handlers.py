@@ -22,6 +22,7 @@ from puf_server.core import bounds, norms, roster, rounds, surveys, tickets, ver
 from puf_server.core.state import Evidence, MemberStatus, ModelVersion, Received, State
 from puf_server.engine import Engine
 from puf_server.failpoints import hit
+from puf_server.quota import Quota
 from puf_server.store import spool_name
 from puf_server.uploads import Upload
 from puf_server.version import VERSION
@@ -35,6 +36,7 @@ class Handlers:
         self.config = engine.config
         self.bytes_received = 0
         self.bytes_sent = 0
+        self.quota = Quota(engine.config.limits, engine.manifest)
 
     # -- membership ----------------------------------------------------------------------------------------------------
 
@@ -217,10 +219,10 @@ class Handlers:
         hit("ticket.after_persist")
         return fed.FileUnlearningReply(ticket=self.ticket(name, filed), duplicate=duplicate, position=self.position())
 
-    def list_my_tickets(self, name: str) -> fed.ListMyTicketsReply:
+    def list_my_tickets(self, name: str, offset: int = 0) -> fed.ListMyTicketsReply:
         mine = [t for t in self.engine.state.tickets.values() if t.client == name]
         newest_first = sorted(mine, key=lambda t: -t.filed_at)
-        return fed.ListMyTicketsReply(tickets=[self.ticket(name, t.id) for t in newest_first])
+        return fed.ListMyTicketsReply(tickets=translate.page((self.ticket(name, t.id) for t in newest_first), offset))
 
     def withdraw(self, name: str, request: fed.WithdrawUnlearningRequest) -> fed.WithdrawUnlearningReply:
         def change(state: State, now: float) -> tuple[State, None]:
@@ -307,7 +309,13 @@ class PendingUpload:
         bounds.processed(header.samples_processed, self._slot)
         most = norms.allowed(state, handlers.config, self._slot)
         check = UpdateCheck(self._engine.manifest, scale=header.applied_scale, most=most)
+        # The length is the manifest's from here on; nothing is written yet.
         self._upload = Upload(self._engine.store, header.byte_length, header.digest, check)
+        try:
+            self._quota = handlers.quota.taken(name, self._round, header.byte_length)
+        except BaseException:
+            self._upload.discard()
+            raise
 
     def write(self, chunk: ts.Chunk) -> None:
         self._upload.write(chunk)
@@ -358,3 +366,4 @@ class PendingUpload:
 
     def discard(self) -> None:
         self._upload.discard()
+        self._quota.release()

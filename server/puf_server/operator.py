@@ -14,7 +14,7 @@ from puf_common.errors import NotNow, UsageError
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import operator_pb2_grpc as rpc
 from puf_server import translate
-from puf_server.core import roster, schedule, versions
+from puf_server.core import rollback, roster, schedule, tickets, versions
 from puf_server.core.state import MemberStatus, ModelStatus, ModelVersion, State
 from puf_server.handlers import Handlers
 from puf_server.service import answered, streamed
@@ -65,8 +65,8 @@ class OperatorService(rpc.OperatorServicer):
     @answered
     async def ListClients(self, request: op.ListClientsRequest, context: Context) -> op.ListClientsReply:
         state, now = self._engine.state, self._engine.clock()
-        names = sorted(state.members)
-        return op.ListClientsReply(clients=[translate.client_info(n, state, self._config, now) for n in names])
+        found = (translate.client_info(n, state, self._config, now) for n in sorted(state.members))
+        return op.ListClientsReply(clients=translate.page(found, request.offset))
 
     @answered
     async def ListRounds(self, request: op.ListRoundsRequest, context: Context) -> op.ListRoundsReply:
@@ -78,12 +78,13 @@ class OperatorService(rpc.OperatorServicer):
     @answered
     async def ListTickets(self, request: op.ListTicketsRequest, context: Context) -> op.ListTicketsReply:
         newest_first = sorted(self._engine.state.tickets.values(), key=lambda t: -t.filed_at)
-        return op.ListTicketsReply(tickets=[self._handlers.ticket(None, t.id) for t in newest_first])
+        found = (self._handlers.ticket(None, t.id) for t in newest_first)
+        return op.ListTicketsReply(tickets=translate.page(found, request.offset))
 
     @answered
     async def ListModels(self, request: op.ListModelsRequest, context: Context) -> op.ListModelsReply:
         newest_first = sorted(self._engine.state.models.values(), key=lambda m: -m.version)
-        return op.ListModelsReply(models=[translate.model_info(m) for m in newest_first])
+        return op.ListModelsReply(models=translate.page(map(translate.model_info, newest_first), request.offset))
 
     @answered
     async def Pause(self, request: op.PauseRequest, context: Context) -> op.PauseReply:
@@ -119,6 +120,30 @@ class OperatorService(rpc.OperatorServicer):
         await self._run(self._engine.call, lambda state, now: (roster.readmit(state, request.client, now), None))
         state, now = self._engine.state, self._engine.clock()
         return op.ReadmitReply(client=translate.client_info(request.client, state, self._config, now))
+
+    @answered
+    async def Allow(self, request: op.AllowRequest, context: Context) -> op.AllowReply:
+        whom = request.WhichOneof("whom")
+        if whom is None:
+            raise UsageError("say whom to allow: a client or a ticket")
+        word = roster.allow if whom == "client" else tickets.allow
+        await self._run(self._engine.call, lambda state, now: (word(state, getattr(request, whom), now), None))
+        return op.AllowReply(position=self._handlers.position())
+
+    @answered
+    async def Release(self, request: op.ReleaseRequest, context: Context) -> op.ReleaseReply:
+        await self._run(self._engine.call, lambda state, now: (rollback.release(state, now), None))
+        return op.ReleaseReply(position=self._handlers.position())
+
+    @answered
+    async def Rollback(self, request: op.RollbackRequest, context: Context) -> op.RollbackReply:
+        def change(state: State, now: float) -> tuple[State, int]:
+            state = rollback.begin(state, self._config, now)
+            assert state.round is not None
+            return state, state.round.base
+
+        version = await self._run(self._engine.call, change)
+        return op.RollbackReply(version=version, position=self._handlers.position())
 
     @answered
     async def Forget(self, request: op.ForgetRequest, context: Context) -> op.ForgetReply:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import resource
 import signal
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from grpc_health.v1 import _async as health_aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -175,10 +178,36 @@ def _reachable(address: str, port: int) -> str:
     return f"127.0.0.1:{port}" if host in ("", "0.0.0.0", "[::]") else f"{host}:{port}"  # noqa: S104
 
 
-def serve(directory: Path, listeners: Listeners, announce: Path | None = None, *, tls: ServerTls | None = None) -> None:
-    """Serves until the operator stops it or a signal comes. `announce` gets the ports as soon as they are open."""
+def serve(
+    directory: Path,
+    listeners: Listeners,
+    announce: Path | None = None,
+    *,
+    tls: ServerTls | None = None,
+    limits: Mapping[str, Any] | None = None,
+) -> None:
+    """Serves until the operator stops it or a signal comes. `announce` gets the ports as soon as they are open.
+
+    `limits` hold for this process, in the place of those that the federation was made with.
+    """
     failpoints.arm_from_environment()
-    asyncio.run(_serve(Store.open(directory), listeners, announce, tls))
+    store = Store.open(directory)
+    if limits:
+        changed = store.config.limits.model_copy(update=dict(limits))
+        store.config = store.config.model_copy(update={"limits": changed})
+    _allow_files(store.config.limits.connections)
+    asyncio.run(_serve(store, listeners, announce, tls))
+
+
+def _allow_files(connections: int) -> None:
+    """Each connection is a file; what the system allows, but does not give unasked, is asked for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + 512
+    if soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+        if most < wanted:
+            log.warning("fewer open files than connections are allowed", files=most, connections=connections)
 
 
 async def _serve(store: Store, listeners: Listeners, announce: Path | None, tls: ServerTls | None) -> None:

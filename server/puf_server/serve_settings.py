@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from puf_common.errors import UsageError
+from puf_server.core.config import Limits
 
 __all__ = ["ServeSettings", "run"]
 
@@ -33,6 +34,7 @@ class ServeSettings(BaseModel):
         None, description="authority whose certificates let clients in; without it, clients need a token each"
     )
     insecure: bool = Field(False, description="serve without TLS: everybody is who they say they are")
+    limits: Limits = Limits()
     announce: Path | None = Field(None, description="file that gets both port numbers once the server listens")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least important log lines to show"
@@ -66,4 +68,5 @@ def run(settings: ServeSettings) -> None:
         for address in (listeners.federation, listeners.operator):
             if not is_loopback(address):
                 log.warning("open to the network without TLS", address=address)
-    serve(settings.state, listeners, settings.announce, tls=tls)
+    given = {name: getattr(settings.limits, name) for name in settings.limits.model_fields_set}
+    serve(settings.state, listeners, settings.announce, tls=tls, limits=given)

@@ -20,12 +20,12 @@ from puf_common.rpc import abort
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import federation_pb2_grpc as rpc
 from puf_server.core.state import State
+from puf_server.gate import Gate
 from puf_server.handlers import Handlers
 from puf_server.identity import Identify
 
 __all__ = ["Changes", "FederationService", "answered", "streamed"]
 
-_CONCURRENT_UPLOADS = 8
 _LONGEST_WAIT = 55.0
 
 Context = aio.ServicerContext[Any, Any]
@@ -111,7 +111,7 @@ class FederationService(rpc.FederationServicer):
         self._identify = identify
         self._changes = changes
         self._threads = threads
-        self._uploads = asyncio.Semaphore(_CONCURRENT_UPLOADS)
+        self._uploads = Gate(handlers.config.limits)
 
     async def _run(self, function: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
@@ -173,14 +173,14 @@ class FederationService(rpc.FederationServicer):
         self, request_iterator: AsyncIterator[fed.SubmitUpdateRequest], context: Context
     ) -> fed.SubmitUpdateReply:
         name = self._identify(context)
-        first = await anext(aiter(request_iterator), None)
-        if first is None or first.WhichOneof("frame") != "header":
-            raise InvalidUpdate("an update begins with its header")
-        # Beyond the cap, uploads wait here under flow control; they are not refused.
-        async with self._uploads:
+        # Beyond the cap, uploads wait in here under flow control; they are not refused.
+        async with self._uploads.entered(name, request_iterator) as frames:
+            first = await frames.first()
+            if first is None or first.WhichOneof("frame") != "header":
+                raise InvalidUpdate("an update begins with its header")
             upload = await self._run(self._handlers.begin_upload, name, first.header)
             try:
-                async for frame in request_iterator:
+                async for frame in frames:
                     if frame.WhichOneof("frame") != "chunk":
                         raise InvalidUpdate("after its header an update has nothing but chunks")
                     await self._run(upload.write, frame.chunk)
@@ -208,7 +208,7 @@ class FederationService(rpc.FederationServicer):
 
     @answered
     async def ListMyTickets(self, request: fed.ListMyTicketsRequest, context: Context) -> fed.ListMyTicketsReply:
-        return self._handlers.list_my_tickets(self._identify(context))
+        return self._handlers.list_my_tickets(self._identify(context), request.offset)
 
     @streamed
     async def FollowTicket(
