@@ -149,6 +149,7 @@ def init_server(state: Path, setting: Setting, *, clients: int, more: Sequence[s
         *("--plan-heartbeat-seconds", "1", "--plan-absent-seconds", "6"),
         *(w for k, v in recipe.model_dump(exclude={"plain_unlearning"}).items() for w in (_flag("recipe", k), str(v))),
         *("--forgetting-max-recovery-rounds", str(forgetting.max_recovery_rounds)),
+        *("--forgetting-collapse-ratio", "0", "--limits-forget-share", "1"),
         *more,
     ]
     done = subprocess.run(  # noqa: S603

@@ -360,6 +360,9 @@ class PendingUpload:
         except BaseException:
             self._engine.sweep()
             raise
+        finally:
+            # From here on it counts as kept, or is gone.
+            self._quota.release()
         hit("booking.after")
         hit("upload.before_reply")
         return fed.SubmitUpdateReply(position=self._handlers.position(), duplicate=duplicate)

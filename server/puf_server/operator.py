@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,7 +16,7 @@ from puf_server import translate
 from puf_server.core import rollback, roster, schedule, tickets, versions
 from puf_server.core.state import MemberStatus, ModelStatus, ModelVersion, State
 from puf_server.handlers import Handlers
-from puf_server.service import answered, streamed
+from puf_server.service import answered, in_thread, streamed
 from puf_server.version import VERSION
 
 __all__ = ["OperatorService"]
@@ -36,7 +35,7 @@ class OperatorService(rpc.OperatorServicer):
         self._started_at = self._engine.clock()
 
     async def _run(self, function: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+        return await in_thread(self._threads, function, *args)
 
     @answered
     async def Status(self, request: op.StatusRequest, context: Context) -> op.StatusReply:

@@ -24,7 +24,7 @@ from puf_server.gate import Gate
 from puf_server.handlers import Handlers
 from puf_server.identity import Identify
 
-__all__ = ["Changes", "FederationService", "answered", "streamed"]
+__all__ = ["Changes", "FederationService", "answered", "in_thread", "streamed"]
 
 _LONGEST_WAIT = 55.0
 
@@ -77,6 +77,16 @@ def _bug(where: str, error: Exception) -> PufError:
     return PufError("internal error; the server's log has more")
 
 
+async def in_thread(threads: ThreadPoolExecutor, function: Callable[..., T], *args: object) -> T:
+    """Blocking work. A call that ends meanwhile waits for it: nobody may touch a file that a thread still writes."""
+    job = asyncio.get_running_loop().run_in_executor(threads, function, *args)
+    try:
+        return await asyncio.shield(job)
+    except asyncio.CancelledError:
+        await asyncio.gather(job, return_exceptions=True)
+        raise
+
+
 class Changes:
     """Wakes everybody who waits for the state to change. `notify` may be called from any thread."""
 
@@ -114,7 +124,7 @@ class FederationService(rpc.FederationServicer):
         self._uploads = Gate(handlers.config.limits)
 
     async def _run(self, function: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+        return await in_thread(self._threads, function, *args)
 
     @answered
     async def Describe(self, request: fed.DescribeRequest, context: Context) -> fed.DescribeReply:
