@@ -32,7 +32,8 @@ check: $(VENV)/.ready  ## Lint, type-check and run the fast tests only
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -m "not e2e"
 
-torture: $(VENV)/.ready  ## Kill server and clients at every failpoint and 200 random moments; nothing may be lost
+torture: $(VENV)/.ready  ## Attack the server for minutes, then kill it and clients at every failpoint and 200 random moments
+	$(BIN)/python -m tests.fuzz
 	$(BIN)/python -m tests.torture
 
 quality: $(VENV)/.ready  ## Measure forgetting on the demo's setting over several targets

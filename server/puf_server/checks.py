@@ -94,7 +94,7 @@ class UpdateCheck:
         """Counters take the maximum over clients: nobody may bring one to where the next step overflows."""
         if slot.dtype.itemsize < 4:
             return
-        most = int(np.iinfo(slot.dtype).max) // 2
+        most = (1 << (8 * slot.dtype.itemsize - 1)) // 2
         if int(values.max()) > most or int(values.min()) < -most:
             raise InvalidUpdate(
                 f"tensor {slot.spec.name} counts beyond {most}: the next step would overflow",

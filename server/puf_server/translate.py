@@ -55,7 +55,8 @@ def client_name(text: str) -> str:
 
 def page(found: Iterable[Any], offset: int) -> list[Any]:
     """As many messages from `offset` on as fit into one."""
-    shown, size = [], 0
+    shown: list[Any] = []
+    size = 0
     for message in islice(found, offset, None):
         size += message.ByteSize() + 8
         if shown and size > _PAGE_BYTES:

@@ -52,17 +52,8 @@ class Companies:
 def test_a_federation_over_mtls(tmp_path: Path) -> None:
     c = Companies(tmp_path)
     plan = ["--plan-rounds", "2", "--plan-start-clients", "3", "--plan-heartbeat-seconds", "1"]
-    c.done(
-        "puf-server",
-        "init",
-        "--state",
-        "state",
-        *plan,
-        "--forgetting-max-recovery-rounds",
-        "1",
-        "--forgetting-collapse-ratio",
-        "0",
-    )
+    forgetting = ["--forgetting-max-recovery-rounds", "1", "--forgetting-collapse-ratio", "0"]
+    c.done("puf-server", "init", "--state", "state", *plan, *forgetting)
     c.done("puf-server", "certs", "init")
     c.done("puf-server", "certs", "server", "--name", "localhost", "--name", "127.0.0.1")
     c.done("puf-server", "certs", "client", "client-0")

@@ -53,7 +53,7 @@ def message(rng: Random, kind: type[Message]) -> Message:
     return made
 
 
-def _fill(rng: Random, made: Message, field: FieldDescriptor) -> None:
+def _fill(rng: Random, made: Message, field: Any) -> None:
     if field.type == FieldDescriptor.TYPE_MESSAGE:
         value: Any = message(rng, GetMessageClass(field.message_type))
         if field.is_repeated:
@@ -96,7 +96,8 @@ def stream(rng: Random, client: Raw, work: fed.TrainWork) -> list[bytes]:
     header = client.header(work, bytes(payload))
     if rng.random() < 0.7:
         wrong = message(rng, fed.UpdateHeader)
-        for field in rng.sample(list(header.DESCRIPTOR.fields), rng.randint(1, 3)):
+        fields: list[Any] = list(header.DESCRIPTOR.fields)
+        for field in rng.sample(fields, rng.randint(1, 3)):
             if field.message_type:
                 getattr(header, field.name).CopyFrom(getattr(wrong, field.name))
             else:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import queue
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -209,7 +211,7 @@ class Slow:
             yield fed.SubmitUpdateRequest(chunk=ts.Chunk(offset=0, data=payload[:1]))
             self._go.wait()
 
-        self.calls = [client.stub.SubmitUpdate.future(trickle(), **client.options) for _ in range(count)]
+        self.calls: list[Any] = [client.stub.SubmitUpdate.future(trickle(), **client.options) for _ in range(count)]
 
     def codes(self) -> list[str]:
         return sorted(call.exception().code().name for call in self.calls)
@@ -264,14 +266,15 @@ def test_fat_calls_and_many_calls_are_refused_and_cost_no_memory(tmp_path: Path)
     directory = make_state(tmp_path / "fat", tiny_config(plan={"min_clients": 3}, limits=limits))
     with running(directory) as server, Raw(server.port, "mallory") as mallory, Raw(server.port, "anna") as anna:
         mallory.join()
-        wait = mallory.channel.unary_unary("/puf.v1.Federation/WaitForWork")
+        channel: Any = mallory.channel
+        wait = channel.unary_unary("/puf.v1.Federation/WaitForWork")
         fat = fed.WaitForWorkRequest(session=mallory.session, timeout_seconds=20).SerializeToString()
         # A field that nobody knows, of one and a half megabytes.
         fat += b"\xfa\x3f" + encoded(1_500_000) + bytes(1_500_000)
         calls = [wait.future(fat, **mallory.options) for _ in range(20)]
         assert {c.exception().code().name for c in calls} == {"RESOURCE_EXHAUSTED"}
         slim = fed.WaitForWorkRequest(session=mallory.session, timeout_seconds=20)
-        many = [mallory.stub.WaitForWork.future(slim, **mallory.options) for _ in range(30)]
+        many: list[Any] = [mallory.stub.WaitForWork.future(slim, **mallory.options) for _ in range(30)]
         over: queue.Queue[Any] = queue.Queue()
         for call in many:
             call.add_done_callback(over.put)
@@ -291,3 +294,69 @@ def encoded(number: int) -> bytes:
         out += bytes([number & 127 | 128])
         number >>= 7
     return out + bytes([number])
+
+
+def test_a_flood_of_connections_leaves_room_for_members(tmp_path: Path) -> None:
+    """Silent connections are hung up on, and there are never more than allowed; whoever is in stays in."""
+    limits = {"connections": 20, "handshake_seconds": 1.0}
+    directory = make_state(tmp_path / "flood", tiny_config(limits=limits))
+    with running(directory) as server, Raw(server.port, "anna") as anna, ExitStack() as stack:
+        anna.join()
+        flood = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20)) for _ in range(60)
+        ]
+        anna.wait(0)
+        for connection in flood:
+            # The server speaks first (its settings) or not at all, and then it hangs up.
+            while connection.recv(1000):
+                pass
+        with Raw(server.port, "bert") as bert:
+            bert.join()
+
+
+def test_changes_per_minute_are_bounded_and_others_are_served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    limits = {"writes_per_minute": 5, "refusals_per_minute": 3}
+    directory = make_state(tmp_path / "writes", tiny_config(limits=limits))
+    with running(directory) as server, Raw(server.port, "mallory") as mallory, Raw(server.port, "anna") as anna:
+        for number in range(5):
+            mallory.join(samples=number + 1)
+        size = (directory / "state.db-wal").stat().st_size
+        for number in range(40):
+            assert refused(partial(mallory.join, samples=100 + number)) == ("RESOURCE_EXHAUSTED", "TOO_MUCH")
+        assert (directory / "state.db-wal").stat().st_size == size
+        anna.join()
+    assert sum("refused" in r.getMessage() for r in caplog.records) <= 4
+
+
+def test_bytes_on_disk_are_bounded_per_client(tmp_path: Path) -> None:
+    limits = {"client_bytes": len(update_bytes()) + 10}
+    directory = make_state(tmp_path / "disk", tiny_config(plan={"min_clients": 2}, limits=limits))
+    with running(directory) as server, Raw(server.port, "mallory") as mallory, Raw(server.port, "anna") as anna:
+        mallory.join()
+        anna.join()
+        work = mallory.wait().train
+        mallory.submit(work)
+        assert refused(lambda: mallory.submit(work, update_bytes(0.7))) == ("RESOURCE_EXHAUSTED", "TOO_MUCH")
+        anna.submit(anna.wait().train)
+
+
+def test_clients_beyond_the_limit_are_refused_and_members_come_back(tmp_path: Path) -> None:
+    directory = make_state(tmp_path / "many", tiny_config(plan={"min_clients": 9}, limits={"max_clients": 3}))
+    with running(directory) as server, ExitStack() as stack:
+        crowd = [stack.enter_context(Raw(server.port, f"sybil-{i}")) for i in range(6)]
+        for client in crowd[:3]:
+            client.join()
+        for client in crowd[3:]:
+            assert refused(client.join) == ("RESOURCE_EXHAUSTED", "TOO_MUCH")
+        crowd[0].join(instance="again")
+
+
+def test_requests_per_hour_are_bounded(tmp_path: Path) -> None:
+    directory = make_state(tmp_path / "tickets", tiny_config(plan={"min_clients": 9}, limits={"tickets_per_hour": 2}))
+    with running(directory) as server, Raw(server.port, "mallory") as mallory:
+        mallory.join(samples=10)
+        server.engine.call(lambda state, now: (replace(state, paused=True), None))
+        for key in ("a", "b"):
+            ticket = mallory.file(request_key=key).ticket.id
+            mallory.stub.WithdrawUnlearning(fed.WithdrawUnlearningRequest(ticket_id=ticket), **mallory.options)
+        assert refused(lambda: mallory.file(request_key="c")) == ("RESOURCE_EXHAUSTED", "TOO_MUCH")
