@@ -228,7 +228,7 @@ def ticket(t: Ticket, state: State, config: FederationConfig, now: float) -> tk.
         ],
         retained_pending=episodes.still_measured(state, t),
         filed_by=t.filed_by,
-        held=t.held if t.waiting else "",
+        held=t.held if t.waiting else state.recovery.held if t.recovering and state.recovery else "",
     )
 
 
