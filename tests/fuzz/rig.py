@@ -53,7 +53,7 @@ class Tracebacks(logging.Handler):
 def config(**limits: float) -> FederationConfig:
     # Calls are many here on purpose: how often they may come has tests of its own.
     usual: dict[str, float] = {"writes_per_minute": 1e9, "tickets_per_hour": 1_000_000_000, "stall_seconds": 2.0}
-    return tiny_config(plan={"min_clients": 3, "rounds": 1000}, limits={**usual, **limits})
+    return tiny_config(plan={"min_clients": 3, "rounds": 1000, "absent_seconds": 3600.0}, limits={**usual, **limits})
 
 
 class Rig:
