@@ -32,7 +32,8 @@ check: $(VENV)/.ready  ## Lint, type-check and run the fast tests only
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -m "not e2e"
 
-torture: $(VENV)/.ready  ## 10,000 simulated histories, kills at every failpoint and at 200 random moments; nothing may be lost
+torture: $(VENV)/.ready  ## Attack the server, simulate 10,000 histories, kill at every failpoint and 200 random moments; nothing may be lost
+	$(BIN)/python -m tests.fuzz
 	$(BIN)/python -m tests.torture
 
 soak: $(VENV)/.ready  ## Several hundred rounds with clients coming and going; memory and open files stay flat

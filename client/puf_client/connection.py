@@ -7,6 +7,7 @@ gives every call a deadline, and tries again when nobody answered or the server 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 import grpc
@@ -21,7 +22,7 @@ from puf_common.rpc import IDENTITY_KEY, TOKEN_KEY, channel_options, error_from
 from puf_common.tls import ClientTls
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import federation_pb2_grpc as pb_grpc
-from puf_common.v1 import tickets_pb2
+from puf_common.v1 import tensors_pb2, tickets_pb2
 from puf_common.wire import CHUNK_BYTES, Assembler, Payload, pieces
 
 if TYPE_CHECKING:
@@ -45,6 +46,13 @@ ENDED = frozenset(
         tickets_pb2.TICKET_STATE_WITHDRAWN,
     }
 )
+
+
+_SIZES = {
+    tensors_pb2.DTYPE_F16: 2, tensors_pb2.DTYPE_F32: 4, tensors_pb2.DTYPE_F64: 8, tensors_pb2.DTYPE_I8: 1,
+    tensors_pb2.DTYPE_I16: 2, tensors_pb2.DTYPE_I32: 4, tensors_pb2.DTYPE_I64: 8, tensors_pb2.DTYPE_U8: 1,
+    tensors_pb2.DTYPE_BOOL: 1,
+}  # fmt: skip
 
 
 @runtime_checkable
@@ -103,6 +111,10 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
+def _nbytes(tensor: tensors_pb2.TensorSpec) -> int:
+    return prod(tensor.shape) * _SIZES.get(tensor.dtype, 0)
+
+
 class GrpcTransport:
     """Dials a server. With `tls` the certificate or the token is the identity; without, the name travels as metadata."""
 
@@ -129,6 +141,8 @@ class GrpcTransport:
         self._transfer_seconds = transfer_seconds
         self._follow_seconds = follow_seconds
         self._chunk_bytes = CHUNK_BYTES
+        # What the manifest says that a model has; the memory for one is not taken on a header's word alone.
+        self._model_bytes: int | None = None
         self._tls = tls
         self._token = token
         options = channel_options(target)
@@ -154,7 +168,9 @@ class GrpcTransport:
         return ((TOKEN_KEY, f"Bearer {self._token()}"),) if self._token else ()
 
     def describe(self) -> pb.DescribeReply:
-        return self._unary(self._stub.Describe, pb.DescribeRequest())
+        reply = self._unary(self._stub.Describe, pb.DescribeRequest())
+        self._model_bytes = sum(_nbytes(tensor) for tensor in reply.manifest.tensors)
+        return reply
 
     def lease_shard(self, request: pb.LeaseShardRequest) -> pb.LeaseShardReply:
         return self._unary(self._stub.LeaseShard, request)
@@ -281,6 +297,11 @@ class GrpcTransport:
             first = pb.FetchModelReply.FromString(next(iter(stream), b""))
             if first.WhichOneof("frame") != "header":
                 raise Corrupted(f"the server sent model {request.version} without its header")
+            if first.header.byte_length != self._expected_bytes():
+                raise Corrupted(
+                    f"the server states {first.header.byte_length} bytes for model {request.version}, "
+                    f"its manifest {self._expected_bytes()}"
+                )
             assembler = Assembler(first.header.byte_length, first.header.digest)
             for frame in stream:
                 chunk = chunk_of(frame) or pb.FetchModelReply.FromString(frame).chunk
@@ -293,6 +314,12 @@ class GrpcTransport:
             raise Corrupted(f"model {request.version} arrived damaged: {error.message}", **error.facts) from None
         finally:
             stream.cancel()  # type: ignore[no-untyped-call]
+
+    def _expected_bytes(self) -> int:
+        if self._model_bytes is None:
+            self.describe()
+        assert self._model_bytes is not None
+        return self._model_bytes
 
     def _held(self, header: pb.UpdateHeader) -> int:
         """How much of an update the server has kept of an attempt that broke."""

@@ -150,6 +150,8 @@ def state_name(state: tk.TicketState) -> str:
 
 
 def last_note(ticket: tk.Ticket) -> str:
+    if ticket.held:
+        return f"waits for the operator's word: {ticket.held}"
     return ticket.history[-1].note if ticket.history else ""
 
 

@@ -17,7 +17,8 @@ __all__ = ["page", "write"]
 _STAGES = {"before": "Before", "unlearned": "Right after forgetting", "recovered": "The model in use now"}
 _METHODS = {
     "puf-regular": "the client's last contribution entered the model with its sign reversed, while the others trained on",
-    "puf-special": "the client's last contribution entered the model with its sign reversed, without the others",
+    "puf-special": "the client's last contribution entered the model with its sign reversed, without the others; whoever "
+    "holds the models before and right after can compute that contribution",
     "reset": "nobody else was left, so the model went back to its initial state, which knew nobody",
     "retrain": "the model was trained anew from its initial state, without this data",
     "natural": "training went on without this data; nothing was taken out of the model",

@@ -9,7 +9,7 @@ from typing import Any
 
 from puf_client.data import DataContext
 from puf_client.options import RunOptions
-from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
+from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
 
 __all__ = ["DEMO", "DISTILLER", "Setting", "Spent", "client_name"]
 
@@ -114,7 +114,9 @@ class Setting:
                     **plan,
                 }
             ),
-            forgetting=self.forgetting,
+            # Experiments are the operator's own: nothing waits for a word, whatever happens to a model.
+            forgetting=self.forgetting.model_copy(update={"collapse_ratio": 0.0}),
+            limits=Limits(max_share=1.0, norm_factor=0.0, max_norm=1e30, forget_share=1.0),
         )
 
     def seeded(self, seed: int) -> Setting:

@@ -53,6 +53,8 @@ class Folded:
     nbytes: int = 0
     failure: str = ""
     remembered: tuple[Remembered, ...] = ()
+    # Whose update made it fail, where that can be told.
+    culprit: str = ""
 
 
 def read_own(file: bytes, federation: str, key: bytes) -> Receipt:
@@ -219,7 +221,8 @@ class Engine:
             kept = remember(self.store, state, current, kinds, server_lr=self._server_lr(current))
         except NotFinite as error:
             file.discard()
-            return Folded(current, failure=f"round {current.number}: {error.message}")
+            failure = f"round {current.number}: {error.message}"
+            return Folded(current, failure=failure, culprit=error.facts.get("client", ""))
         except BaseException:
             file.discard()
             raise
@@ -301,6 +304,8 @@ class Engine:
                 RoundPhase.FOLDING,
             ):
                 return state, None
+            if result.culprit:
+                return schedule.unfit(state, self.config, result.culprit, result.failure, now), None
             if result.failure:
                 return schedule.fold_failed(state, result.failure, now), None
             after = schedule.committed(
@@ -313,7 +318,7 @@ class Engine:
             )
             return after, None
 
-        kind = Kind.UNLEARN if result.round.kind is Kind.RESET else result.round.kind
+        kind = Kind.UNLEARN if result.round.kind in (Kind.RESET, Kind.ROLLBACK) else result.round.kind
         point = f"commit.{kind}"
         hit(f"{point}.before")
         self.call(change)

@@ -23,6 +23,7 @@ from puf_server.engine import Engine
 from puf_server.failpoints import hit
 from puf_server.parked import Parked
 from puf_server.pending import PendingUpload, upload_key
+from puf_server.quota import Quota
 from puf_server.rates import Rates
 from puf_server.version import VERSION
 
@@ -37,6 +38,7 @@ class Handlers:
         self.bytes_sent = 0
         self.rates = Rates()
         self.parked = Parked()
+        self.quota = Quota(engine.config.limits, engine.manifest)
 
     # -- membership ----------------------------------------------------------------------------------------------------
 
@@ -250,10 +252,10 @@ class Handlers:
         hit("ticket.after_persist")
         return fed.FileUnlearningReply(ticket=self.ticket(name, filed), duplicate=duplicate, position=self.position())
 
-    def list_my_tickets(self, name: str) -> fed.ListMyTicketsReply:
+    def list_my_tickets(self, name: str, offset: int = 0) -> fed.ListMyTicketsReply:
         mine = [t for t in self.engine.state.tickets.values() if t.client == name]
         newest_first = sorted(mine, key=lambda t: -t.filed_at)
-        return fed.ListMyTicketsReply(tickets=[self.ticket(name, t.id) for t in newest_first])
+        return fed.ListMyTicketsReply(tickets=translate.page((self.ticket(name, t.id) for t in newest_first), offset))
 
     def withdraw(self, name: str, request: fed.WithdrawUnlearningRequest) -> fed.WithdrawUnlearningReply:
         def change(state: State, now: float) -> tuple[State, None]:

@@ -13,10 +13,12 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.wire import Piece
 from puf_server import translate
-from puf_server.core import bounds, roster, rounds
+from puf_server.checks import UpdateCheck
+from puf_server.core import bounds, norms, roster, rounds
 from puf_server.core.methods.layers import outputs
 from puf_server.core.state import MemberStatus, Received, State
 from puf_server.failpoints import hit
+from puf_server.quota import Share
 from puf_server.store import spool_name
 from puf_server.uploads import Upload
 
@@ -32,6 +34,7 @@ class _Arrived:
 
     upload: Upload
     expander: Expander | None
+    share: Share
     # Bytes as they travelled, and what they became.
     on_wire: int = 0
     expanded: int = 0
@@ -75,10 +78,17 @@ class PendingUpload:
             self._arrived = self._before()
         else:
             layout = outputs(self._engine.manifest, self._slot.outputs)
-            self._arrived = _Arrived(
-                Upload(self._engine.store, layout, header.byte_length, header.digest),
-                None if wanted == "full" else Expander(layout, wanted),
+            check = UpdateCheck(
+                layout, scale=header.applied_scale, most=norms.allowed(state, handlers.config, self._slot)
             )
+            # The length is the manifest's from here on; nothing is written yet.
+            upload = Upload(self._engine.store, layout, header.byte_length, header.digest, check)
+            try:
+                share = handlers.quota.taken(name, self._round, header.byte_length)
+            except BaseException:
+                upload.discard()
+                raise
+            self._arrived = _Arrived(upload, None if wanted == "full" else Expander(layout, wanted), share)
 
     def _before(self) -> _Arrived:
         before = self._handlers.parked.take(self.key, PendingUpload)
@@ -144,6 +154,8 @@ class PendingUpload:
                 train_loss=bounds.train_loss(header.train_loss),
                 samples_processed=header.samples_processed,
                 at=now,
+                norm=self._arrived.upload.norms.parameters,
+                buffer_norm=self._arrived.upload.norms.buffers,
             )
             state, duplicate = rounds.receive(
                 state,
@@ -166,6 +178,9 @@ class PendingUpload:
         except BaseException:
             self._engine.sweep()
             raise
+        finally:
+            # From here on it counts as kept, or is gone.
+            self._arrived.share.release()
         hit("booking.after")
         hit("upload.before_reply")
         return fed.SubmitUpdateReply(position=self._handlers.position(), duplicate=duplicate)
@@ -173,6 +188,7 @@ class PendingUpload:
     def discard(self) -> None:
         with self._busy:
             self._arrived.upload.discard()
+        self._arrived.share.release()
 
 
 def upload_key(name: str, header: fed.UpdateHeader) -> tuple[str, bytes, bytes]:

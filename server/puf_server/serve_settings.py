@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from puf_common.errors import UsageError
+from puf_server.core.config import Limits
 
 __all__ = ["ServeSettings", "run"]
 
@@ -44,6 +45,7 @@ class ServeSettings(BaseModel):
         description="address for Prometheus (http://HOST:PORT/metrics), e.g. 127.0.0.1:9300; unless given there is none",
         json_schema_extra={"metavar": "HOST:PORT"},
     )
+    limits: Limits = Limits()
     announce: Path | None = Field(None, description="file that gets the port numbers once the server listens")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least important log lines to show"
@@ -81,4 +83,5 @@ def run(settings: ServeSettings) -> None:
     from puf_server.backup import answer_for_receipts
 
     answer_for_receipts(settings.state, settings.receipts, waived=settings.no_receipts)
-    serve(settings.state, listeners, settings.announce, tls=tls)
+    given = {name: getattr(settings.limits, name) for name in settings.limits.model_fields_set}
+    serve(settings.state, listeners, settings.announce, tls=tls, limits=given)

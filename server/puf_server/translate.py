@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import asdict
+from itertools import islice
+from typing import Any
 
 from puf_common.errors import InvalidUpdate, UsageError
 from puf_common.evidence import Attack
 from puf_common.manifest import Manifest
+from puf_common.rpc import MAX_MESSAGE_BYTES
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import tensors_pb2 as ts
@@ -23,6 +27,7 @@ __all__ = [
     "client_info",
     "client_name",
     "model_info",
+    "page",
     "part_of",
     "policy",
     "position",
@@ -37,6 +42,7 @@ __all__ = [
     "train_work",
 ]
 
+_PAGE_BYTES = MAX_MESSAGE_BYTES // 2
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -47,6 +53,18 @@ def client_name(text: str) -> str:
             "a client's name has 1 to 64 letters, digits, dots, dashes or underscores, and no dot or dash first"
         )
     return text
+
+
+def page(found: Iterable[Any], offset: int) -> list[Any]:
+    """As many messages from `offset` on as fit into one."""
+    shown: list[Any] = []
+    size = 0
+    for message in islice(found, offset, None):
+        size += message.ByteSize() + 8
+        if shown and size > _PAGE_BYTES:
+            break
+        shown.append(message)
+    return shown
 
 
 def position(state: State) -> fed.Position:
@@ -76,6 +94,7 @@ def policy(config: FederationConfig) -> fed.ForgettingPolicy:
         default_flip=f"FLIP_{f.flip.upper()}",
         deadline_days=f.deadline_days,
         max_recovery_rounds=f.max_recovery_rounds,
+        special_min_targets=f.special_min_targets,
     )
 
 
@@ -225,6 +244,7 @@ def ticket(t: Ticket, state: State, config: FederationConfig, now: float) -> tk.
         fallback=t.fallback,
         deleted_records=t.deleted_records,
         deleted_bytes=t.deleted_bytes,
+        held=t.held if t.waiting else state.recovery.held if t.recovering and state.recovery else "",
     )
 
 
@@ -299,7 +319,7 @@ def client_info(name: str, state: State, config: FederationConfig, now: float) -
     return op.ClientInfo(
         name=m.name,
         membership=m.membership,
-        status="leaving" if leaving else m.status,
+        status="leaving" if leaving else "held" if m.held or m.outweighs else m.status,
         alive=roster.worker_alive(state, name, config, now),
         samples=m.samples,
         holdout_samples=m.holdout,
@@ -309,4 +329,5 @@ def client_info(name: str, state: State, config: FederationConfig, now: float) -
         activity=state.activity.get(name, ""),
         silent_seconds=now - state.seen[name] if name in state.seen else -1.0,
         shard=state.leases.get(name),
+        held=m.held or ("announces more than its share of all samples" if m.outweighs else ""),
     )

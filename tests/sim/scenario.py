@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
-from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
+from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
 
-__all__ = ["FAULTS", "Scenario", "calm", "draw", "restless"]
+__all__ = ["FAULTS", "NOBODY_ASKS", "Scenario", "calm", "draw", "restless"]
 
 # Name: how often it strikes per opportunity where a seed has activated it.
 FAULTS: Mapping[str, float] = {
@@ -45,6 +45,9 @@ FAULTS: Mapping[str, float] = {
     "backup": 0.40,
     "restore": 0.10,
 }
+
+# Simulated operators give their word to every request beforehand.
+NOBODY_ASKS = Limits(forget_share=1.0)
 
 
 # How federations forget here; PUF more often than the others together.
@@ -109,7 +112,9 @@ def draw(seed: int, *, method: str | None = None) -> Scenario:
     share = rng.choice([0.0, 0.25, 0.5])
     scenario = Scenario(
         seed=seed,
-        config=FederationConfig(id="sim", model="books", recipe=Recipe(seed=seed), plan=plan, forgetting=forgetting),
+        config=FederationConfig(
+            id="sim", model="books", recipe=Recipe(seed=seed), plan=plan, forgetting=forgetting, limits=NOBODY_ASKS
+        ),
         clients=clients,
         evaluators=rng.choice([0, 0, 0, 1]),
         requests=rng.choice([0.1, 0.3, 0.6]),
@@ -146,6 +151,7 @@ def calm(seed: int, faults: Mapping[str, float], method: str = "puf") -> Scenari
             survey_seconds=7200.0,
         ),
         forgetting=Forgetting(method=method, attempt_seconds=7200.0, max_recovery_rounds=3),
+        limits=NOBODY_ASKS,
     )
     return Scenario(
         seed=seed, config=config, clients=4, evaluators=0, requests=0.0, chaos_seconds=3000.0, faults=faults

@@ -131,7 +131,7 @@ class DescribeReply(_message.Message):
     def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., server_version: _Optional[str] = ..., model: _Optional[str] = ..., model_options: _Optional[_Mapping[str, str]] = ..., task: _Optional[str] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., manifest: _Optional[_Union[_tensors_pb2.Manifest, _Mapping]] = ..., plugin_version: _Optional[str] = ..., rounds_planned: _Optional[int] = ..., forgetting: _Optional[_Union[ForgettingPolicy, _Mapping]] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., server_key: _Optional[bytes] = ..., method: _Optional[str] = ..., fallback: _Optional[str] = ..., remembers: _Optional[_Iterable[str]] = ..., update_encoding: _Optional[_Union[_tensors_pb2.Encoding, str]] = ...) -> None: ...
 
 class ForgettingPolicy(_message.Message):
-    __slots__ = ("default_mode", "default_kappa", "min_kappa", "max_kappa", "max_eta_u", "default_epochs", "max_epochs", "special_allowed", "default_flip", "deadline_days", "max_recovery_rounds")
+    __slots__ = ("default_mode", "default_kappa", "min_kappa", "max_kappa", "max_eta_u", "default_epochs", "max_epochs", "special_allowed", "default_flip", "deadline_days", "max_recovery_rounds", "special_min_targets")
     DEFAULT_MODE_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_KAPPA_FIELD_NUMBER: _ClassVar[int]
     MIN_KAPPA_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +143,7 @@ class ForgettingPolicy(_message.Message):
     DEFAULT_FLIP_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_DAYS_FIELD_NUMBER: _ClassVar[int]
     MAX_RECOVERY_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    SPECIAL_MIN_TARGETS_FIELD_NUMBER: _ClassVar[int]
     default_mode: _tickets_pb2.Mode
     default_kappa: float
     min_kappa: float
@@ -154,7 +155,8 @@ class ForgettingPolicy(_message.Message):
     default_flip: _tickets_pb2.Flip
     deadline_days: float
     max_recovery_rounds: int
-    def __init__(self, default_mode: _Optional[_Union[_tickets_pb2.Mode, str]] = ..., default_kappa: _Optional[float] = ..., min_kappa: _Optional[float] = ..., max_kappa: _Optional[float] = ..., max_eta_u: _Optional[float] = ..., default_epochs: _Optional[int] = ..., max_epochs: _Optional[int] = ..., special_allowed: _Optional[bool] = ..., default_flip: _Optional[_Union[_tickets_pb2.Flip, str]] = ..., deadline_days: _Optional[float] = ..., max_recovery_rounds: _Optional[int] = ...) -> None: ...
+    special_min_targets: int
+    def __init__(self, default_mode: _Optional[_Union[_tickets_pb2.Mode, str]] = ..., default_kappa: _Optional[float] = ..., min_kappa: _Optional[float] = ..., max_kappa: _Optional[float] = ..., max_eta_u: _Optional[float] = ..., default_epochs: _Optional[int] = ..., max_epochs: _Optional[int] = ..., special_allowed: _Optional[bool] = ..., default_flip: _Optional[_Union[_tickets_pb2.Flip, str]] = ..., deadline_days: _Optional[float] = ..., max_recovery_rounds: _Optional[int] = ..., special_min_targets: _Optional[int] = ...) -> None: ...
 
 class LeaseShardRequest(_message.Message):
     __slots__ = ("wish",)
@@ -478,8 +480,10 @@ class FileUnlearningReply(_message.Message):
     def __init__(self, ticket: _Optional[_Union[_tickets_pb2.Ticket, _Mapping]] = ..., duplicate: _Optional[bool] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class ListMyTicketsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("offset",)
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    def __init__(self, offset: _Optional[int] = ...) -> None: ...
 
 class ListMyTicketsReply(_message.Message):
     __slots__ = ("tickets",)

@@ -74,6 +74,7 @@ def build(
             "epochs": ticket.epochs if asked_puf else None,
             "scale": ticket.scale,
             "attempts": ticket.attempts,
+            "discloses": _discloses(state, ticket),
         },
         "rounds": {
             "applied": ticket.applied_round if ticket.version_unlearned is not None else None,
@@ -227,3 +228,12 @@ def _date(at: float) -> str | None:
 
 def _short(value: float) -> float:
     return round(value, 6)
+
+
+def _discloses(state: State, ticket: Ticket) -> str | None:
+    """What the models before and after tell together about the data that was forgotten; None where little."""
+    if ticket.method != "puf-special":
+        return None
+    targets = sum(t.applied_round == ticket.applied_round and t.method == ticket.method for t in state.tickets.values())
+    what = "the target's update" if targets == 1 else f"the sum of the updates of {targets} targets"
+    return f"whoever holds the models before and right after unlearning can compute {what} exactly"

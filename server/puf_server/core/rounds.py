@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 from puf_common.errors import Conflict, InvalidUpdate, StaleRound
-from puf_server.core import roster
+from puf_server.core import norms, roster
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import (
     Kind,
@@ -252,6 +252,7 @@ def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: 
     updates = current.received.values()
     losses = [(u.train_loss, u.samples) for u in updates if u.train_loss is not None]
     weight = sum(n for _, n in losses)
+    usual = norms.of_round(current)
     record = RoundRecord(
         number=current.number,
         attempt=current.attempt,
@@ -268,6 +269,8 @@ def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: 
         train_loss=sum(loss * n for loss, n in losses) / weight if weight else None,
         tickets=current.tickets,
         samples=sum(u.samples for u in updates),
+        norm=usual.parameters if usual else None,
+        buffer_norm=usual.buffers if usual else None,
     )
     members = dict(state.members)
     for slot in current.slots:
