@@ -114,7 +114,7 @@ def soak(out: Path, rounds: int, clients: int, seed: int) -> dict[str, Any]:
                 if status.rounds_trained // 10 > reached // 10:
                     samples.append({"round": status.position.round, **sample(server, state)})
                     print(f"{time.monotonic() - started:6.0f} s  {samples[-1]}", flush=True)
-                if status.rounds_trained // 50 > reached // 50:
+                if status.rounds_trained // 50 > reached // 50 and status.rounds_trained < rounds - 20:
                     # Every fifty rounds one is forgotten and another one comes in its place.
                     old = next(v for v in visitors if not v.asked and v.rounds)
                     old.ask()
