@@ -205,7 +205,8 @@ class FederationService(rpc.FederationServicer):
             except BaseException as error:
                 # A line that breaks is seen as a cancelled call, or as a stream that ends early.
                 broke = isinstance(error, asyncio.CancelledError) or context.cancelled()
-                await self._run(self._handlers.park if broke else _discard, upload)
+                keep = broke and self._still_let_in(context)
+                await self._run(self._handlers.park if keep else _discard, upload)
                 raise
         self._handlers.rates.came_up(name, first.header.byte_length, seconds)
         key = first.header.key
@@ -213,6 +214,14 @@ class FederationService(rpc.FederationServicer):
             "update received", client=name, round=key.round, part=fed.Part.Name(key.part), duplicate=reply.duplicate
         )
         return reply
+
+    def _still_let_in(self, context: Context) -> bool:
+        """Calls of those who were revoked are cancelled, too."""
+        try:
+            self._identify(context)
+        except PufError:
+            return False
+        return True
 
     @answered
     async def FindUpload(self, request: fed.FindUploadRequest, context: Context) -> fed.FindUploadReply:
