@@ -29,7 +29,7 @@ from puf_common.wire import Piece
 from puf_server.core.state import State
 from puf_server.handlers import Handlers
 from puf_server.identity import Identify
-from puf_server.pending import PendingUpload
+from puf_server.pending import PendingUpload, upload_key
 from puf_server.sharing import SharedModels
 from puf_server.waking import Changes
 
@@ -37,6 +37,8 @@ __all__ = ["FederationService", "answered", "streamed"]
 
 _CONCURRENT_UPLOADS = 8
 _LONGEST_WAIT = 55.0
+# How long a broken upload may take to be put aside: a write to disk at most.
+_LOST_SECONDS = 10.0
 
 Context = aio.ServicerContext[Any, Any]
 T = TypeVar("T")
@@ -116,6 +118,7 @@ class FederationService(rpc.FederationServicer):
         self._changes = changes
         self._threads = threads
         self._uploads = asyncio.Semaphore(_CONCURRENT_UPLOADS)
+        self._under_way: dict[tuple[str, bytes, bytes], asyncio.Task[Any]] = {}
         self._models = SharedModels(self._run, handlers.engine.store.model_source)
 
     def add_to(self, server: aio.Server) -> None:
@@ -196,6 +199,9 @@ class FederationService(rpc.FederationServicer):
         # Beyond the cap, uploads wait here under flow control; they are not refused.
         async with self._uploads:
             upload = await self._run(self._handlers.begin_upload, name, first.header)
+            task = asyncio.current_task()
+            assert task is not None
+            self._under_way[upload.key] = task
             try:
                 begun = time.monotonic()
                 async for frame in request_iterator:
@@ -208,6 +214,9 @@ class FederationService(rpc.FederationServicer):
                 keep = broke and self._still_let_in(context)
                 await self._run(self._handlers.park if keep else _discard, upload)
                 raise
+            finally:
+                if self._under_way.get(upload.key) is task:
+                    del self._under_way[upload.key]
         self._handlers.rates.came_up(name, first.header.byte_length, seconds)
         key = first.header.key
         log.info(
@@ -225,7 +234,13 @@ class FederationService(rpc.FederationServicer):
 
     @answered
     async def FindUpload(self, request: fed.FindUploadRequest, context: Context) -> fed.FindUploadReply:
-        return await self._run(self._handlers.find_upload, self._identify(context), request)
+        name = self._identify(context)
+        # Who asks has lost the stream that brought it; this side may not have noticed yet.
+        lost = self._under_way.get(upload_key(name, request.header))
+        if lost is not None:
+            lost.cancel()
+            await asyncio.wait([lost], timeout=_LOST_SECONDS)
+        return await self._run(self._handlers.find_upload, name, request)
 
     @answered
     async def ReportEvaluation(
