@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PROTOS := $(wildcard protos/puf/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check protos bench bench-all quality lock clean torture compose
+.PHONY: help demo test check protos bench bench-all quality lab lock clean torture soak compose
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -32,11 +32,19 @@ check: $(VENV)/.ready  ## Lint, type-check and run the fast tests only
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -m "not e2e"
 
-torture: $(VENV)/.ready  ## Kill server and clients at every failpoint and 200 random moments; nothing may be lost
+torture: $(VENV)/.ready  ## Attack the server, simulate 10,000 histories, kill at every failpoint and 200 random moments; nothing may be lost
+	$(BIN)/python -m tests.fuzz
 	$(BIN)/python -m tests.torture
+
+soak: $(VENV)/.ready  ## Several hundred rounds with clients coming and going; memory and open files stay flat
+	$(BIN)/python -m tests.soak
 
 quality: $(VENV)/.ready  ## Measure forgetting on the demo's setting over several targets
 	$(BIN)/puf-lab quality
+
+lab: $(VENV)/.ready  ## Compare the methods on digits: results and report in runs/
+	$(BIN)/puf-lab run digits
+	$(BIN)/puf-lab report
 
 bench: $(VENV)/.ready  ## Measure speed, memory and growth against this machine's limits and against Flower
 	$(BIN)/puf-lab bench

@@ -15,7 +15,7 @@ import numpy as np
 
 from puf_common.manifest import MODEL, Manifest, TensorSpec
 from puf_common.tls import ServerTls
-from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
+from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
 from puf_server.serve import Listeners, Server
 from puf_server.store import Store, create
 
@@ -38,13 +38,15 @@ def tiny_payload() -> bytearray:
 
 def tiny_config(**changes: Any) -> FederationConfig:
     plan = {"rounds": 2, "min_clients": 2, "evaluate_every": 0, "keep_models": 0, "heartbeat_seconds": 1.0}
-    forgetting = {"measure_seconds": 0.0}
+    # Tiny models collapse at a touch.
+    forgetting = {"measure_seconds": 0.0, "collapse_ratio": 0.0}
     return FederationConfig(
         id="f-test",
         model="tiny",
         plan=Plan(**{**plan, "absent_seconds": 10.0, **changes.pop("plan", {})}),
         forgetting=Forgetting(**{**forgetting, **changes.pop("forgetting", {})}),
         recipe=Recipe(**changes.pop("recipe", {})),
+        limits=Limits(**{"forget_share": 1.0, **changes.pop("limits", {})}),
         **changes,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -45,8 +46,8 @@ def test_imports_point_in_one_direction(package: str, forbidden: tuple[str, ...]
 
 def test_the_core_knows_neither_network_nor_files_nor_clocks() -> None:
     allowed = {
-        "__future__", "collections", "dataclasses", "enum", "hashlib", "json", "math", "random", "typing", "pydantic",
-        "numpy", "puf_common", "puf_server",
+        "__future__", "collections", "dataclasses", "enum", "hashlib", "json", "math", "random", "statistics", "typing",
+        "pydantic", "numpy", "puf_common", "puf_server",
     }  # fmt: skip
     shared = {"errors", "seeds", "manifest", "evidence", "dates"}
     for path in sources(PACKAGES["puf_server"] / "core"):
@@ -59,13 +60,72 @@ def test_the_core_knows_neither_network_nor_files_nor_clocks() -> None:
                 assert parts[1] in shared, f"{path.name} imports {name}"
 
 
-def test_nothing_that_executes_foreign_bytes_is_imported() -> None:
-    for package in PACKAGES.values():
-        for path in sources(package):
-            text = path.read_text()
-            assert not {"pickle", "dill", "cloudpickle", "marshal", "shelve"} & {n.split(".")[0] for n in imports(path)}
-            assert "torch.load(" not in text, path.name
-            assert "shell=True" not in text, path.name
+# Modules that turn bytes into objects or code, and calls that do.
+FORBIDDEN_MODULES = {
+    "pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "jsonpickle", "yaml", "code",
+    "codeop", "pty",
+}  # fmt: skip
+FORBIDDEN_CALLS = {
+    "eval", "exec", "compile", "__import__", "torch.load", "torch.hub.load", "torch.jit.load", "yaml.load", "os.system",
+    "os.popen", "np.load", "numpy.load", "np.fromfile", "subprocess.getoutput", "subprocess.getstatusoutput",
+    "asyncio.create_subprocess_shell", "create_subprocess_shell", "pandas.read_pickle", "pd.read_pickle",
+}  # fmt: skip
+FORBIDDEN_NAMES = {
+    "torch.load",
+    "os.system",
+    "os.popen",
+    "numpy.fromfile",
+    "asyncio.create_subprocess_shell",
+    "numpy.load",
+}
+
+
+def dangers(tree: ast.AST) -> Iterator[str]:
+    """What in a program could run bytes that came from elsewhere."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.split(".")[0] in FORBIDDEN_MODULES)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            if node.module.split(".")[0] in FORBIDDEN_MODULES:
+                yield node.module
+            yield from (f"{node.module}.{a.name}" for a in node.names if f"{node.module}.{a.name}" in FORBIDDEN_NAMES)
+        elif isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in FORBIDDEN_CALLS:
+                yield called
+            for keyword in node.keywords:
+                wanted = not (isinstance(keyword.value, ast.Constant) and not keyword.value.value)
+                if keyword.arg in ("shell", "allow_pickle") and wanted:
+                    yield f"{called}({keyword.arg}=...)"
+
+
+def test_nothing_that_executes_foreign_bytes_is_used() -> None:
+    for folder in (*PACKAGES.values(), ROOT / "examples"):
+        for path in sources(folder):
+            found = list(dangers(ast.parse(path.read_text())))
+            assert not found, f"{path.relative_to(ROOT)}: {found}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle", "from joblib import load", "from torch import load", "import torch; torch.load(f)",
+        "import os; os.system(x)", "eval(x)", "exec(x)", "import yaml", "np.load(f, allow_pickle=True)",
+        "subprocess.run(x, shell=True)", "subprocess.run(x, shell=flag)", "from os import system",
+        "asyncio.create_subprocess_shell(x)", "__import__(x)",
+    ],
+)  # fmt: skip
+def test_the_test_above_sees_what_it_forbids(line: str) -> None:
+    assert list(dangers(ast.parse(line)))
+
+
+def test_every_proof_that_the_security_page_names_exists() -> None:
+    page = (ROOT / "SECURITY.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page)
+    assert len(named) > 30
+    for file, test in named:
+        functions = {n.name for n in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(n, ast.FunctionDef)}
+        assert test in functions, f"SECURITY.md names {file}::{test}"
 
 
 def test_the_committed_stubs_are_those_of_the_contract(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ gives every call a deadline, and tries again when nobody answered or the server 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 import grpc
@@ -16,11 +17,12 @@ from puf_client.names import check_name
 from puf_client.patience import Attempts, Line
 from puf_common.errors import Corrupted, InvalidUpdate
 from puf_common.frames import chunk_frame, chunk_of
+from puf_common.logging import get_logger
 from puf_common.rpc import IDENTITY_KEY, TOKEN_KEY, channel_options, error_from
 from puf_common.tls import ClientTls
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import federation_pb2_grpc as pb_grpc
-from puf_common.v1 import tickets_pb2
+from puf_common.v1 import tensors_pb2, tickets_pb2
 from puf_common.wire import CHUNK_BYTES, Assembler, Payload, pieces
 
 if TYPE_CHECKING:
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 __all__ = ["ENDED", "GrpcTransport", "Transport"]
+
+log = get_logger("puf_client.connection")
+
+_DAMAGED_ATTEMPTS = 3
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -40,6 +46,13 @@ ENDED = frozenset(
         tickets_pb2.TICKET_STATE_WITHDRAWN,
     }
 )
+
+
+_SIZES = {
+    tensors_pb2.DTYPE_F16: 2, tensors_pb2.DTYPE_F32: 4, tensors_pb2.DTYPE_F64: 8, tensors_pb2.DTYPE_I8: 1,
+    tensors_pb2.DTYPE_I16: 2, tensors_pb2.DTYPE_I32: 4, tensors_pb2.DTYPE_I64: 8, tensors_pb2.DTYPE_U8: 1,
+    tensors_pb2.DTYPE_BOOL: 1,
+}  # fmt: skip
 
 
 @runtime_checkable
@@ -98,6 +111,10 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
+def _nbytes(tensor: tensors_pb2.TensorSpec) -> int:
+    return prod(tensor.shape) * _SIZES.get(tensor.dtype, 0)
+
+
 class GrpcTransport:
     """Dials a server. With `tls` the certificate or the token is the identity; without, the name travels as metadata."""
 
@@ -124,6 +141,8 @@ class GrpcTransport:
         self._transfer_seconds = transfer_seconds
         self._follow_seconds = follow_seconds
         self._chunk_bytes = CHUNK_BYTES
+        # What the manifest says that a model has; the memory for one is not taken on a header's word alone.
+        self._model_bytes: int | None = None
         self._tls = tls
         self._token = token
         options = channel_options(target)
@@ -149,7 +168,9 @@ class GrpcTransport:
         return ((TOKEN_KEY, f"Bearer {self._token()}"),) if self._token else ()
 
     def describe(self) -> pb.DescribeReply:
-        return self._unary(self._stub.Describe, pb.DescribeRequest())
+        reply = self._unary(self._stub.Describe, pb.DescribeRequest())
+        self._model_bytes = sum(_nbytes(tensor) for tensor in reply.manifest.tensors)
+        return reply
 
     def lease_shard(self, request: pb.LeaseShardRequest) -> pb.LeaseShardReply:
         return self._unary(self._stub.LeaseShard, request)
@@ -172,15 +193,20 @@ class GrpcTransport:
         return self._once(self._stub.Leave, request, seconds=5.0)
 
     def fetch_model(self, version: int) -> tuple[pb.ModelHeader, Payload]:
-        return self._patiently(lambda: self._download(pb.FetchModelRequest(version=version)))
+        return self._intact(lambda: self._download(pb.FetchModelRequest(version=version)))
 
     def submit_update(self, header: pb.UpdateHeader, payload: Payload) -> pb.SubmitUpdateReply:
+        again = False
+
         def attempt() -> pb.SubmitUpdateReply:
+            nonlocal again
+            begin = self._held(header) if again else 0
+            again = True
             # A fresh iterator each time: one that a broken call has half read would silently send the rest only.
-            frames = self._frames(header, payload)
+            frames = self._frames(header, payload, begin)
             return self._submit(frames, timeout=self._transfer_seconds, metadata=self._metadata)
 
-        return self._patiently(attempt)
+        return self._intact(attempt)
 
     def report_evaluation(self, request: pb.ReportEvaluationRequest) -> pb.ReportEvaluationReply:
         return self._unary(self._stub.ReportEvaluation, request)
@@ -271,6 +297,11 @@ class GrpcTransport:
             first = pb.FetchModelReply.FromString(next(iter(stream), b""))
             if first.WhichOneof("frame") != "header":
                 raise Corrupted(f"the server sent model {request.version} without its header")
+            if first.header.byte_length != self._expected_bytes():
+                raise Corrupted(
+                    f"the server states {first.header.byte_length} bytes for model {request.version}, "
+                    f"its manifest {self._expected_bytes()}"
+                )
             assembler = Assembler(first.header.byte_length, first.header.digest)
             for frame in stream:
                 chunk = chunk_of(frame) or pb.FetchModelReply.FromString(frame).chunk
@@ -284,11 +315,42 @@ class GrpcTransport:
         finally:
             stream.cancel()  # type: ignore[no-untyped-call]
 
-    def _frames(self, header: pb.UpdateHeader, payload: Payload) -> Iterator[bytes]:
-        yield pb.SubmitUpdateRequest(header=header).SerializeToString()
-        for piece in pieces(payload, self._chunk_bytes):
+    def _expected_bytes(self) -> int:
+        if self._model_bytes is None:
+            self.describe()
+        assert self._model_bytes is not None
+        return self._model_bytes
+
+    def _held(self, header: pb.UpdateHeader) -> int:
+        """How much of an update the server has kept of an attempt that broke."""
+        request = pb.FindUploadRequest(header=header)
+        try:
+            return self._stub.FindUpload(request, timeout=self._call_seconds, metadata=self._metadata).offset
+        except grpc.RpcError as failure:
+            if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return 0
+            raise
+
+    def _frames(self, header: pb.UpdateHeader, payload: Payload, begin: int = 0) -> Iterator[bytes]:
+        started = pb.UpdateHeader()
+        started.CopyFrom(header)
+        started.resume_at = begin
+        yield pb.SubmitUpdateRequest(header=started).SerializeToString()
+        for piece in pieces(payload, self._chunk_bytes, begin):
             self.bytes_sent += len(piece.data)
             yield chunk_frame(piece.offset, piece.data)
+
+    def _intact(self, attempt: Callable[[], Reply]) -> Reply:
+        """A stream that arrived damaged is sent again, whole. What is damaged every time is damaged where it lies."""
+        for left in reversed(range(_DAMAGED_ATTEMPTS)):
+            try:
+                return self._patiently(attempt)
+            except Corrupted as error:
+                if not left:
+                    raise
+                log.warning("arrived damaged; trying again", reason=error.message)
+                Attempts(self._line).pause()
+        raise AssertionError
 
     def _patiently(self, attempt: Callable[[], Reply]) -> Reply:
         attempts = Attempts(self._line)

@@ -252,7 +252,8 @@ class Unlearning:
                 self._look(ticket)
                 while ticket.state not in ENDED:
                     self._stand_in(ticket)
-                    self._display.say(f"{ticket.id} is {state_name(ticket.state)}")
+                    waits = f" and waits for the operator's word: {ticket.held}" if ticket.held else ""
+                    self._display.say(f"{ticket.id} is {state_name(ticket.state)}{waits}")
                     if self._session is not None and self._worker is not None:
                         self._work(self._session, self._worker)
                     ticket = _newest(changes, ticket, wait=self._session is None)

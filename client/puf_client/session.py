@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from puf_client.connection import GrpcTransport, Transport
 from puf_client.work import EvaluateTask, Flag, Trained, TrainTask, Work, restricted
+from puf_common.compact import compact, expand
 from puf_common.errors import (
     Conflict,
     Corrupted,
@@ -35,7 +36,7 @@ from puf_common.manifest import MODEL, Manifest
 from puf_common.scaling import scale_update
 from puf_common.signing import fingerprint
 from puf_common.v1 import federation_pb2 as pb
-from puf_common.v1 import tickets_pb2
+from puf_common.v1 import tensors_pb2, tickets_pb2
 from puf_common.wire import Payload, digest
 
 if TYPE_CHECKING:
@@ -317,10 +318,17 @@ class Session:
                 self._trained.popitem(last=False)
         self.activity = f"sending the update of round {work.key.round}"
         scale = 1.0 if work.flip == tickets_pb2.FLIP_SERVER else work.scale
+        layout = restricted(self.manifest, work.outputs)
         payload = trained.payload
         if scale != 1.0:
             payload = bytearray(payload)
-            scale_update(restricted(self.manifest, work.outputs), payload, scale)
+            scale_update(layout, payload, scale)
+        encoding = self.description.update_encoding
+        wire = payload
+        if encoding != tensors_pb2.ENCODING_UNSPECIFIED:
+            name = tensors_pb2.Encoding.Name(encoding).removeprefix("ENCODING_").lower()
+            wire = compact(layout, payload, name)
+            payload = expand(layout, wire, name)
         header = pb.UpdateHeader(
             key=work.key,
             base_version=work.base_version,
@@ -331,10 +339,9 @@ class Session:
             manifest_fingerprint=self.manifest.fingerprint,
             train_loss=trained.train_loss,
             samples_processed=trained.samples_processed,
+            encoding=encoding,
         )
-        return self._wanted(
-            lambda: self.transport.submit_update(header, payload), f"update of round {header.key.round}"
-        )
+        return self._wanted(lambda: self.transport.submit_update(header, wire), f"update of round {header.key.round}")
 
     def _decline(self, work: pb.TrainWork, reason: str) -> None:
         request = pb.DeclineWorkRequest(key=work.key, reason=reason)

@@ -139,8 +139,10 @@ def asked_for(ticket: tk.Ticket) -> str:
 
 def strength(request: tk.UnlearningRequest) -> str:
     rate = request.strength.WhichOneof("rate")
+    if rate is None:
+        return "the method's own"
     value = request.strength.eta_u if rate == "eta_u" else request.strength.kappa
-    return f"{rate or 'kappa'} {value:g}, {request.strength.epochs} epoch{'s' if request.strength.epochs != 1 else ''}"
+    return f"{rate} {value:g}, {request.strength.epochs} epoch{'s' if request.strength.epochs != 1 else ''}"
 
 
 def state_name(state: tk.TicketState) -> str:
@@ -148,6 +150,8 @@ def state_name(state: tk.TicketState) -> str:
 
 
 def last_note(ticket: tk.Ticket) -> str:
+    if ticket.held:
+        return f"waits for the operator's word: {ticket.held}"
     return ticket.history[-1].note if ticket.history else ""
 
 

@@ -22,6 +22,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from puf_common.disk import DISK, Writes
 from puf_common.errors import Corrupted, Mismatch, UsageError
 from puf_common.manifest import MODEL, Manifest, TensorSpec
 
@@ -56,7 +57,13 @@ def write_header(manifest: Manifest, metadata: Mapping[str, str]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def save(path: Path, manifest: Manifest, payload: Bytes | Iterable[Bytes], metadata: Mapping[str, str]) -> None:
+def save(
+    path: Path,
+    manifest: Manifest,
+    payload: Bytes | Iterable[Bytes],
+    metadata: Mapping[str, str],
+    files: Writes = DISK,
+) -> None:
     """Writes a model file that is there whole, even after a power cut, or not at all.
 
     The payload, in manifest order, may be an iterable of chunks of any size: no more than one of them is held.
@@ -68,23 +75,27 @@ def save(path: Path, manifest: Manifest, payload: Bytes | Iterable[Bytes], metad
     chunks = [payload] if isinstance(payload, bytes | bytearray | memoryview) else payload
     expected, written = manifest.nbytes(MODEL), 0
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    # Readable as any other file of its owner: a model is not a secret by itself.
+    handle = files.create(temporary, 0o666)
     try:
-        with open(temporary, "xb") as file:
-            file.write(header)
+        try:
+            files.write(handle, header)
             for chunk in chunks:
-                written += file.write(chunk)
+                files.write(handle, chunk)
+                written += len(chunk)
                 if written > expected:
                     break
             if written != expected:
                 more = "more than " if written > expected else ""
                 raise Mismatch(f"{path.name}: the payload has {more}{min(written, expected)} bytes, not {expected}")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+            files.fsync(handle)
+        finally:
+            files.close(handle)
+        files.rename(temporary, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        files.unlink(temporary)
         raise
-    _sync_directory(path.parent)
+    files.fsync_dir(path.parent)
 
 
 def read_manifest(path: Path) -> tuple[Manifest, dict[str, str], int]:
@@ -249,11 +260,3 @@ def _require_same(stored: Manifest, wanted: Manifest, name: str) -> None:
 
 def _said(dtype: str, shape: tuple[int, ...]) -> str:
     return f"{dtype}[{','.join(map(str, shape))}]"
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -17,8 +17,13 @@ __all__ = ["page", "write"]
 _STAGES = {"before": "Before", "unlearned": "Right after forgetting", "recovered": "The model in use now"}
 _METHODS = {
     "puf-regular": "the client's last contribution entered the model with its sign reversed, while the others trained on",
-    "puf-special": "the client's last contribution entered the model with its sign reversed, without the others",
+    "puf-special": "the client's last contribution entered the model with its sign reversed, without the others; whoever "
+    "holds the models before and right after can compute that contribution",
     "reset": "nobody else was left, so the model went back to its initial state, which knew nobody",
+    "retrain": "the model was trained anew from its initial state, without this data",
+    "natural": "training went on without this data; nothing was taken out of the model",
+    "not": "the first layer of the model was negated, and the others trained on",
+    "federaser": "the earlier rounds were repeated without this data, with the others' contributions corrected",
     "none": "nothing of it had ever entered a model, so no model had to change",
 }
 _CHECK = "puf-client verify"
@@ -148,7 +153,8 @@ def _asked(ticket: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _done(r: Mapping[str, Any]) -> list[tuple[str, str]]:
     method, rounds, costs = r["method"], r["rounds"], r["costs"]
-    how = _METHODS.get(method["name"], method["name"])
+    name, _, reason = method["name"].partition(" (")
+    how = _METHODS.get(name, name) + (f" ({reason}" if reason else "")
     if rounds["applied"] is not None:
         how = f"in round {rounds['applied']}, {_day(r['ticket']['applied_at'])}: {how}"
     rows = [("Forgetting", _text(how))]
@@ -172,6 +178,9 @@ def _done(r: Mapping[str, Any]) -> list[tuple[str, str]]:
             else "what the client had sent",
         )
     )
+    kept = r.get("deleted_history", {}).get("records", 0)
+    if kept:
+        rows.append(("Deleted, too", _text(f"{_counted(kept, 'record')} that the method had kept about this client")))
     left = _exports(r["exports"])
     left += [
         f"a backup with {_counted(len(b['versions']), 'such model')} was made on {_day(b['at'])}" for b in r["backups"]
@@ -252,18 +261,12 @@ def _bars(forget: tuple[float, Sequence[float]] | None, unseen: tuple[float, Seq
 def _technical(receipt: Receipt) -> list[tuple[str, str]]:
     r = receipt.content
     method = r["method"]
-    rate = f"kappa {method['kappa']:g}" if method["kappa"] is not None else f"eta_u {method['eta_u']:g}"
     rows = [
         (
             "Ticket",
             f"<code>{_text(r['ticket']['id'])}</code> in federation <code>{_text(r['federation']['id'])}</code>",
         ),
-        (
-            "Method",
-            _text(
-                f"{method['name']}, {rate}, {_counted(method['epochs'], 'epoch')}, update scaled by {method['scale']:g}"
-            ),
-        ),
+        ("Method", _text(f"{method['name']}{_strength(method)}")),
     ]
     rows += [
         (f"Model {m['version']}, {stage}", f"<code>{_text(m['digest'])}</code>")
@@ -273,6 +276,14 @@ def _technical(receipt: Receipt) -> list[tuple[str, str]]:
     rows.append(("Audit log", f"line {r['audit']['line']}, <code>{_text(r['audit']['hash'])}</code>"))
     rows.append(("Signed with the key", f"<code>{_text(receipt.key_fingerprint)}</code>"))
     return rows
+
+
+def _strength(method: Mapping[str, Any]) -> str:
+    """PUF's rate, epochs and scale; other methods have none."""
+    if method["kappa"] is None and method["eta_u"] is None:
+        return ""
+    rate = f"kappa {method['kappa']:g}" if method["kappa"] is not None else f"eta_u {method['eta_u']:g}"
+    return f", {rate}, {_counted(method['epochs'], 'epoch')}, update scaled by {method['scale']:g}"
 
 
 def _facts(rows: list[tuple[str, str]]) -> str:

@@ -15,10 +15,23 @@ from numpy.typing import ArrayLike, NDArray
 
 from puf_common.errors import UsageError
 
-__all__ = ["SONG_LIMIT", "ThresholdAttack", "song", "song_threshold", "yeom", "yeom_members", "yeom_threshold"]
+__all__ = [
+    "RMIA_GAMMA",
+    "SONG_LIMIT",
+    "RelativeAttack",
+    "ThresholdAttack",
+    "rmia",
+    "song",
+    "song_threshold",
+    "yeom",
+    "yeom_members",
+    "yeom_threshold",
+]
 
 # Samples per side that train the Song attack.
 SONG_LIMIT = 10_000
+# How many times likelier a sample must have become than a population point to dominate it.
+RMIA_GAMMA = 1.0
 
 Vector = NDArray[np.float64]
 
@@ -90,6 +103,67 @@ def song_threshold(members: ArrayLike, non_members: ArrayLike, forget: ArrayLike
     best = int(np.argmax(balanced))
     threshold = float(candidates[best])
     return ThresholdAttack(threshold, float(balanced[best]), float(100.0 * np.mean(wanted >= threshold)))
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeAttack:
+    """`auc` is the chance that a forgotten sample looks more like a member than an unseen one: 0.5 is "like unseen data".
+
+    `member_at_1`: share of the forgotten samples that look more like members than all but 1 % of the unseen ones: still
+    known. `traced_at_1`: share that look less like members than all but 1 % of them: forgetting itself left a trace.
+    """
+
+    auc: float
+    member_at_1: float
+    traced_at_1: float
+
+
+def rmia(
+    forget: tuple[ArrayLike, ArrayLike],
+    unseen: tuple[ArrayLike, ArrayLike],
+    *,
+    seed: int,
+    gamma: float = RMIA_GAMMA,
+    offline: float = 1.0,
+) -> RelativeAttack:
+    """RMIA (Zarifzadeh et al. 2024), offline: per sample, relative to a reference model and to a population.
+
+    Each pair is the confidence in the truth by the attacked and by the reference model, which saw none of either: the
+    retrained model, which an experiment has anyway. A sample's score is the share of population points z with
+
+        p(x) / p_ref(x)  >=  gamma * p(z) / p_ref(z),    p_ref <- ((1 + a) p_ref + (1 - a)) / 2 with a = `offline`.
+
+    Half of the unseen samples are the population, the other half the non-members. Against itself a model gets 0.5.
+    """
+    inside, outside = _ratio(forget, "forget", offline), _ratio(unseen, "unseen", offline)
+    if outside.size < 2:
+        raise UsageError("RMIA needs at least two unseen samples")
+    order = np.random.default_rng(seed).permutation(outside.size)
+    population = np.sort(gamma * outside[order[: outside.size // 2]])
+    members = np.searchsorted(population, inside, "right") / population.size
+    others = np.searchsorted(population, outside[order[outside.size // 2 :]], "right") / population.size
+    return RelativeAttack(_auc(members, others), _caught(members, others), _caught(-members, -others))
+
+
+def _ratio(pair: tuple[ArrayLike, ArrayLike], what: str, offline: float) -> Vector:
+    attacked, reference = _vector(pair[0], f"{what} confidences"), _vector(pair[1], f"{what} reference confidences")
+    if attacked.shape != reference.shape:
+        raise UsageError(f"{what}: the attacked and the reference model must have seen the same samples")
+    return np.asarray(attacked / np.maximum(((1 + offline) * reference + (1 - offline)) / 2, 1e-12))
+
+
+def _auc(members: Vector, others: Vector) -> float:
+    """Mann and Whitney: pairs in the right order, ties for a half."""
+    ordered = np.sort(others)
+    below, upto = np.searchsorted(ordered, members, "left"), np.searchsorted(ordered, members, "right")
+    return float((below + upto).sum() / (2 * members.size * others.size))
+
+
+def _caught(wanted: Vector, others: Vector) -> float:
+    """Share of the wanted above a threshold that at most 1 % of the others pass."""
+    allowed = math.floor(0.01 * others.size)
+    threshold = np.sort(others)[::-1][allowed]
+    return float(np.mean(wanted > threshold))
 
 
 def _vector(values: ArrayLike, what: str) -> Vector:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from puf_common.settings import Parser, guarded
+from puf_lab.cli_experiments import add_experiments
 
 __all__ = ["main"]
 
@@ -42,6 +43,8 @@ def _parser() -> Parser:
         "--targets", type=_shards, default="0,1,2,3,4", metavar="I,J", help="clients that leave, in turn"
     )
     quality.set_defaults(run=_quality)
+
+    add_experiments(commands)
 
     bench = commands.add_parser("bench", help="speed, memory and growth against the machine's limits and against peers")
     bench.add_argument("--out", type=Path, default=Path("runs/bench"), metavar="DIR", help="where results go")

@@ -26,6 +26,8 @@ class Shape:
     rounds: int = 200
     head_parameters: int = 0
     unlearning_epochs: float = 1.0
+    targets_stay: bool = False
+    """Only samples are forgotten: the targets go on with the rest and take part in recovery."""
 
     @property
     def model_bytes(self) -> int:
@@ -33,7 +35,7 @@ class Shape:
 
     @property
     def retained(self) -> int:
-        return self.clients - self.targets
+        return self.clients if self.targets_stay else self.clients - self.targets
 
 
 @dataclass(frozen=True)

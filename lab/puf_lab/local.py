@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from puf_client.agent import Worker
 from puf_client.connection import ENDED
 from puf_client.display import Display
+from puf_client.forget import Plan as ForgetPlan
+from puf_client.forget import file
 from puf_client.learner import prepare
 from puf_client.session import Session, connect
 from puf_client.statedir import StateDir
@@ -24,7 +27,7 @@ from puf_common.models import manifest_of, payload_of
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_common.wire import Payload, chunks
-from puf_lab.setting import Setting, client_name
+from puf_lab.setting import Setting, Spent, client_name
 from puf_server.core.config import FederationConfig, Forgetting
 from puf_server.core.state import State
 from puf_server.core.state import Ticket as TicketRecord
@@ -32,10 +35,10 @@ from puf_server.engine import Engine
 from puf_server.handlers import Handlers
 from puf_server.store import Store, create
 
-__all__ = ["LocalFederation", "LocalTransport"]
+__all__ = ["LocalFederation", "LocalTransport", "copy_state", "create_server", "leave_out"]
 
-# Clients in this process do not beat; they are there.
-_ALWAYS = {"absent_seconds": 1e9, "heartbeat_seconds": 5.0}
+# Clients in this process do not beat; they are there, and one that is left over goes on alone.
+_ALWAYS = {"absent_seconds": 1e9, "heartbeat_seconds": 5.0, "min_clients": 1}
 
 
 class LocalTransport:
@@ -120,13 +123,21 @@ class LocalFederation:
     """Server and clients of one setting, driven step by step. `directory` keeps all of it and can be copied when closed."""
 
     def __init__(
-        self, setting: Setting, directory: Path, *, without: Collection[int] = (), clients: int | None = None
+        self,
+        setting: Setting,
+        directory: Path,
+        *,
+        without: Collection[int] = (),
+        without_samples: Mapping[int, Sequence[str]] | None = None,
+        keep_models: int = 0,
     ) -> None:
         self.setting = setting
         self.directory = directory
+        self._left_out = without_samples or {}
         shards = [i for i in range(setting.clients) if i not in without]
         if not (directory / "server").exists():
-            _create(setting.federation(clients=clients or len(shards), **_ALWAYS), directory / "server")
+            config = setting.federation(clients=len(shards), keep_models=keep_models, **_ALWAYS)
+            create_server(config, directory / "server", setting.weights)
         self.engine = Engine(Store.open(directory / "server"), time.time)
         self.handlers = Handlers(self.engine)
         self._clients: dict[int, tuple[Session, Worker]] = {}
@@ -150,9 +161,9 @@ class LocalFederation:
     def state(self) -> State:
         return self.engine.state
 
-    def train(self, progress: Callable[[State], None] = lambda state: None) -> None:
-        """Runs until the planned rounds are done."""
-        self._until(lambda s: s.trained >= s.planned and s.round is None and s.survey is None, progress)
+    def train(self, tick: Callable[[int], None] = lambda rounds: None) -> None:
+        """Runs until the planned rounds are done; `tick` is told of each."""
+        self._until(lambda s: s.trained >= s.planned and s.round is None and s.survey is None, lambda _: tick(1))
 
     def extend(self, rounds: int) -> None:
         """Plans more training rounds."""
@@ -164,16 +175,20 @@ class LocalFederation:
         *,
         mode: str | None = None,
         kappa: float | None = None,
+        eta_u: float | None = None,
         epochs: int = 0,
+        samples: Mapping[int, Sequence[str]] | None = None,
         progress: Callable[[State], None] = lambda state: None,
     ) -> list[TicketRecord]:
-        """Lets whole clients ask to be forgotten together, and runs until their tickets are completed.
+        """Lets clients ask together to be forgotten, wholly or with some samples, and runs until the tickets are completed.
 
-        By the federation's method; mode, kappa and epochs are PUF's, and None and 0 leave them to its policy.
+        By the federation's method; mode, kappa, eta_u and epochs are PUF's, and None and 0 leave them to its policy.
         """
         strength = tk.Strength(epochs=epochs)
         if kappa is not None:
             strength.kappa = kappa
+        elif eta_u is not None:
+            strength.eta_u = eta_u
         ids = []
         # As an operator would: without the pause the first to ask would have a round of its own.
         self._paused(True)
@@ -184,8 +199,15 @@ class LocalFederation:
                 mode=f"MODE_{(mode or 'unspecified').upper()}",
                 strength=strength,
             )
-            reply = self.handlers.file_unlearning(client_name(shard), fed.FileUnlearningRequest(request=request))
-            ids.append(reply.ticket.id)
+            transport = LocalTransport(self.handlers, client_name(shard))
+            chosen = tuple((samples or {}).get(shard, ()))
+            state = self._state_dir(transport)
+            if chosen:
+                request.scope = tk.SCOPE_SAMPLES
+                request.request_key = state.request_key(chosen)
+                request.forget_samples = len(chosen)
+                request.retain_samples = self._clients[shard][1].count() - len(chosen)
+            ids.append(file(ForgetPlan(request, chosen), state, transport).id)
         self._paused(False)
         self._until(lambda s: not any(s.tickets[i].open for i in ids), progress)
         return [self.state.tickets[i] for i in ids]
@@ -196,29 +218,37 @@ class LocalFederation:
         return self.engine.store.model_payload(model)
 
     def copy(
-        self, directory: Path, *, without: Collection[int] = (), forgetting: Forgetting | None = None
+        self,
+        directory: Path,
+        *,
+        without: Collection[int] = (),
+        forgetting: Forgetting | None = None,
     ) -> LocalFederation:
         """The same federation once more, as it is now: for another way to go on from here.
 
         `forgetting` is its policy from then on; a method that needs history works where this federation kept it
         (`also_remember`). Clients do not notice: the policy is no part of the recipe.
         """
-        shutil.copytree(self.directory, directory, ignore=shutil.ignore_patterns("lock", "*.part"))
-        if forgetting is not None:
-            described = directory / "server" / "federation.json"
-            content = json.loads(described.read_text())
-            content["config"]["forgetting"] = forgetting.model_dump(mode="json")
-            described.write_text(json.dumps(content, indent=1))
+        copy_state(self.directory, directory, forgetting.model_dump(mode="json") if forgetting else {})
         return LocalFederation(self.setting, directory, without=without)
+
+    def spent(self) -> Spent:
+        """What its committed rounds have cost so far."""
+        return Spent.of((r.nbytes_up, r.nbytes_down, r.samples_processed) for r in self.state.records.values())
 
     def _paused(self, paused: bool) -> None:
         self.engine.call(lambda state, _: (replace(state, paused=paused), None))
+
+    def _state_dir(self, transport: LocalTransport) -> StateDir:
+        return StateDir.of(transport.describe().federation_id, transport.name, self.directory / "clients")
 
     def _join(self, shard: int) -> tuple[Session, Worker]:
         options = self.setting.options(shard)
         transport = LocalTransport(self.handlers, options.name)
         description = transport.describe()
-        state = StateDir.of(description.federation_id, transport.name, self.directory / "clients")
+        state = self._state_dir(transport)
+        if shard in self._left_out:
+            leave_out(state, self._left_out[shard])
         learner = prepare(options, description)
         worker = Worker(learner, state, transport, Display(), distiller=options.distiller)
         session = connect(
@@ -234,6 +264,7 @@ class LocalFederation:
 
     def _until(self, done: Callable[[State], bool], progress: Callable[[State], None]) -> None:
         """Gives every client its turn until the state says so."""
+        seen = self.state.version
         while not done(self.state):
             before = self.state
             for shard, (session, worker) in list(self._clients.items()):
@@ -243,16 +274,39 @@ class LocalFederation:
                 if session.leave is not None:
                     del self._clients[shard]
                 self.engine.settle()
+                if self.state.version != seen:
+                    seen = self.state.version
+                    progress(self.state)
             self.engine.tick()
-            if self.state.version != before.version:
-                progress(self.state)
             if self.state is before:
                 raise PufError("the federation does not go on: nobody has work and nothing is awaited")
 
 
-def _create(config: FederationConfig, directory: Path) -> None:
+def copy_state(source: Path, target: Path, forgetting: Mapping[str, Any]) -> None:
+    """Copies a federation that nobody serves, and lets the copy forget in another way."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("lock", "*.part"))
+    if forgetting:
+        path = target / "server" / "federation.json"
+        described = json.loads(path.read_text())
+        described["config"]["forgetting"].update(forgetting)
+        FederationConfig.model_validate(described["config"])
+        path.write_text(json.dumps(described, indent=1))
+
+
+def leave_out(state: StateDir, samples: Sequence[str]) -> None:
+    """Keeps samples out of training from the start, as a client does whose request for them was served long ago."""
+    state.prepare("left-out", samples)
+    state.filed("left-out", "left-out")
+
+
+def create_server(config: FederationConfig, directory: Path, weights: Path | None = None) -> None:
+    """A new federation's state; its model is fresh, or starts from a published checkpoint."""
     from puf_common.models import build_any
 
     model = build_any(config.model, config.model_options, config.recipe.seed)
+    if weights is not None:
+        from puf_common.mit import load_published
+
+        load_published(model, weights)
     manifest = manifest_of(model)
     create(directory, config, manifest, payload_of(model, manifest), time.time())

@@ -152,6 +152,7 @@ def init_server(state: Path, setting: Setting, *, clients: int, more: Sequence[s
         *("--forgetting-max-recovery-rounds", str(forgetting.max_recovery_rounds)),
         *("--forgetting-method", forgetting.method, "--forgetting-fallback", forgetting.fallback),
         *(w for k, v in forgetting.method_options.items() for w in ("--forgetting-method-options", f"{k}={v}")),
+        *("--forgetting-collapse-ratio", "0", "--limits-forget-share", "1"),
         *more,
     ]
     done = subprocess.run(  # noqa: S603

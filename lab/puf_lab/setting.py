@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from puf_client.data import DataContext
 from puf_client.options import RunOptions
-from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
+from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
 
-__all__ = ["DEMO", "DISTILLER", "Setting", "client_name"]
+__all__ = ["DEMO", "DISTILLER", "Setting", "Spent", "client_name"]
 
 # Who brings the public shard.
 DISTILLER = "distiller"
@@ -18,6 +19,24 @@ DISTILLER = "distiller"
 
 def client_name(shard: int) -> str:
     return f"client-{shard}"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What rounds have really cost: tensor bytes both ways, samples trained on, and how many rounds they were."""
+
+    rounds: int = 0
+    nbytes: int = 0
+    samples: int = 0
+
+    @classmethod
+    def of(cls, rounds: Iterable[tuple[int, int, int]]) -> Spent:
+        """From (bytes up, bytes down, samples) of each."""
+        listed = list(rounds)
+        return cls(len(listed), sum(up + down for up, down, _ in listed), sum(samples for *_, samples in listed))
+
+    def __sub__(self, other: Spent) -> Spent:
+        return Spent(self.rounds - other.rounds, self.nbytes - other.nbytes, self.samples - other.samples)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +55,13 @@ class Setting:
     task: str = "classification"
     recipe: Recipe
     rounds: int
+    participation: float = 1.0
+    device: str = "cpu"
+    weights: Path | None = None
+    """A published checkpoint to start from, for models that have one."""
     forgetting: Forgetting = field(default_factory=Forgetting)
+    # What the plan has beside rounds and clients.
+    plan: dict[str, Any] = field(default_factory=dict)
     public: bool = False
     """The data is cut into one shard more, which nobody trains on: unlabeled, for methods that distill."""
 
@@ -65,7 +90,7 @@ class Setting:
             data_seed=self.data_seed,
             partition=self.partition,
             shard=f"{shard}/{self.shards}",
-            device="cpu",
+            device=self.device,
             **more,
         )
 
@@ -78,10 +103,20 @@ class Setting:
             model_options=self.model_options,
             task=self.task,
             recipe=self.recipe,
-            plan=Plan(
-                rounds=self.rounds, start_clients=clients or self.clients, evaluate_every=0, keep_models=0, **plan
+            plan=Plan.model_validate(
+                {
+                    "rounds": self.rounds,
+                    "participation": self.participation,
+                    "start_clients": clients or self.clients,
+                    "evaluate_every": 0,
+                    "keep_models": 0,
+                    **self.plan,
+                    **plan,
+                }
             ),
-            forgetting=self.forgetting,
+            # Experiments are the operator's own: nothing waits for a word, whatever happens to a model.
+            forgetting=self.forgetting.model_copy(update={"collapse_ratio": 0.0}),
+            limits=Limits(max_share=1.0, norm_factor=0.0, max_norm=1e30, forget_share=1.0),
         )
 
     def seeded(self, seed: int) -> Setting:

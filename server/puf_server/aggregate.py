@@ -92,7 +92,12 @@ def fold(
                 elif retained:
                     w = _merge(w, block.there, block.start, retained)
             if spec.floating and not np.isfinite(w).all():
-                raise NotFinite(f"tensor {spec.name} would no longer be finite", tensor=spec.name)
+                client = _culprit(block.there, block.start, np.flatnonzero(~np.isfinite(w)), ordered)
+                raise NotFinite(
+                    f"tensor {spec.name} would no longer be finite{f' with the update of {client}' * bool(client)}",
+                    tensor=spec.name,
+                    client=client,
+                )
             return w
         finally:
             spaces.put(space)
@@ -164,6 +169,17 @@ def _merge(w: NDArray[Any], slot: Slot, start: int, retained: Sequence[Contribut
     for c, value in zip(retained, values, strict=True):
         mean += np.multiply(value, c.samples / n, dtype=np.float64)
     return mean.astype(w.dtype)
+
+
+def _culprit(slot: Slot, start: int, where: NDArray[np.intp], updates: Sequence[Contribution]) -> str:
+    """Whose update weighs most in the places that are not finite."""
+
+    def weight(c: Contribution) -> float:
+        u = _read(c.source, slot, start, np.empty(int(where[-1]) + 1, slot.dtype))[where]
+        with np.errstate(over="ignore"):
+            return float(np.abs(scale_block(u, c.scale).astype(np.float64)).max()) * c.samples
+
+    return max(updates, key=weight).client if updates else ""
 
 
 def _read(source: Source, slot: Slot, start: int, out: NDArray[Any]) -> NDArray[Any]:

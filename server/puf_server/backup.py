@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import logging
 import os
 import re
 import resource
@@ -30,14 +31,18 @@ from typing import IO, Any
 
 from pydantic import TypeAdapter
 
-from puf_common.errors import Corrupted, PufError, Unavailable, UsageError
+from puf_common.disk import make_directories
+from puf_common.errors import Corrupted, NotNow, PufError, Unavailable, UsageError
+from puf_common.logging import get_logger
 from puf_server.core import chain, reopen
 from puf_server.core.state import Remembered, State
 from puf_server.engine import read_own
-from puf_server.files import sync_directory
+from puf_server.files import DISK, Files, remove, sync_directory, sync_file
 from puf_server.store import KEY_FILE, Store, append_audit, audit_head, audit_lines, history_name
 
-__all__ = ["Backup", "Restored", "backup", "restore"]
+__all__ = ["Backup", "Restored", "answer_for_receipts", "backup", "restore"]
+
+log = get_logger(__name__)
 
 FORMAT = 1
 _LIST = "backup.json"
@@ -65,7 +70,7 @@ class Restored:
     receipts: list[tuple[Path, bool, str]]
 
 
-def backup(directory: Path, out: Path, now: float | None = None) -> Backup:
+def backup(directory: Path, out: Path, now: float | None = None, files: Files = DISK) -> Backup:
     """Writes one consistent moment of a federation; the file appears whole or not at all, for its owner alone."""
     if not (directory / "federation.json").exists():
         raise UsageError(f"{directory} holds no federation")
@@ -80,39 +85,44 @@ def backup(directory: Path, out: Path, now: float | None = None) -> Backup:
                     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=out.parent, prefix=".puf-")))
                     head, versions, history = _snapshot(db, folder / "state.db")
                     try:
-                        files = _opened(directory, folder, (*versions.values(), *history), stack)
+                        opened = _opened(directory, folder, (*versions.values(), *history), stack)
                     except FileNotFoundError:
                         # A model was deleted since the snapshot: take a newer one.
                         continue
-                    digest = _write(draft, files, head, now)
-                os.rename(draft, out)
-                sync_directory(out.parent)
+                    digest = _write(draft, opened, head, now, files)
                 try:
+                    # Before it has its name: a copy that no receipt could tell of must not exist.
                     _note(db, now, digest, sorted(versions), head)
                 except sqlite3.Error as error:
-                    # A copy that no receipt could tell of must not exist.
-                    out.unlink()
                     raise Unavailable(f"the backup could not be noted in the audit log: {error}") from None
+                files.rename(draft, out)
+                sync_directory(out.parent, files)
                 return Backup(out, digest, len(versions), head.number)
         raise Unavailable("models come and go faster than they can be read; try again, or pause the federation")
     finally:
-        draft.unlink(missing_ok=True)
+        remove(draft, files)
 
 
-def restore(source: Path, directory: Path, receipts: Path | None = None, now: float | None = None) -> Restored:
+def restore(
+    source: Path,
+    directory: Path,
+    receipts: Path | None = None,
+    now: float | None = None,
+    *,
+    waived: bool = False,
+    files: Files = DISK,
+) -> Restored:
     """Makes a state directory from a backup, checks all of it, and shows it the receipts that are at hand."""
     if directory.exists() and any(directory.iterdir()):
         raise UsageError(f"{directory} is not empty; restore into a new directory")
     now = time.time() if now is None else now
-    found = sorted(receipts.glob("*.json")) if receipts is not None else []
-    if receipts is not None and not found:
-        raise UsageError(f"{receipts} holds no receipts (*.json)")
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    found = _receipts(receipts) if receipts is not None else []
+    make_directories(directory.parent, files)
     work = directory.with_name(f".{directory.name}.{secrets.token_hex(6)}.part")
     try:
         for folder in (work, work / "models", work / "spool"):
-            folder.mkdir(mode=0o700)
-        made = _extract(source, work)
+            files.mkdir(folder)
+        made = _extract(source, work, files)
         store = Store.open(work)
         try:
             _check(store)
@@ -122,19 +132,57 @@ def restore(source: Path, directory: Path, receipts: Path | None = None, now: fl
             for path in found:
                 after, reopened, why = _present(store, after, path, now)
                 shown.append((path, reopened, why))
+            if waived:
+                after = after.note("receipts.waived", now)
             store.save(before, after)
+            store.await_receipts(not found and not waived)
             summary = Restored(store.config.id, float(made["made_at"]), after.number, shown)
         finally:
             store.close()
         (work / "lock").unlink(missing_ok=True)
-        sync_directory(work)
+        for folder in (work / "models", work / "history", work):
+            if folder.is_dir():
+                sync_directory(folder, files)
         if directory.exists():
             directory.rmdir()
-        os.rename(work, directory)
-        sync_directory(directory.parent)
+        files.rename(work, directory)
+        sync_directory(directory.parent, files)
         return summary
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def answer_for_receipts(directory: Path, receipts: Path | None, *, waived: bool) -> None:
+    """Before a restored state is served for the first time somebody says what was forgotten since the backup was made."""
+    if receipts is not None and waived:
+        raise UsageError("--receipts and --no-receipts exclude each other")
+    store = Store.open(directory)
+    try:
+        if receipts is None and not waived:
+            if store.awaits_receipts:
+                raise NotNow(
+                    f"{directory} was restored from a backup: whoever was forgotten since is known again. Serve it with "
+                    "--receipts DIR, the receipts handed out since, or with --no-receipts if there are none"
+                )
+            return
+        now = time.time()
+        before = after = store.load()
+        for path in _receipts(receipts) if receipts is not None else []:
+            after, reopened, why = _present(store, after, path, now)
+            log.log(logging.WARNING if reopened else logging.INFO, "receipt", file=path.name, outcome=why)
+        if waived and store.awaits_receipts:
+            after = after.note("receipts.waived", now)
+        store.save(before, after)
+        store.await_receipts(False)
+    finally:
+        store.close()
+
+
+def _receipts(folder: Path) -> list[Path]:
+    found = sorted(folder.glob("*.json"))
+    if not found:
+        raise UsageError(f"{folder} holds no receipts (*.json)")
+    return found
 
 
 def _snapshot(db: sqlite3.Connection, path: Path) -> tuple[chain.Head, dict[int, str], list[str]]:
@@ -163,9 +211,10 @@ def _opened(directory: Path, folder: Path, names: Sequence[str], stack: ExitStac
     return {name: stack.enter_context(path.open("rb")) for name, path in paths.items()}
 
 
-def _write(draft: Path, files: dict[str, IO[bytes]], head: chain.Head, now: float) -> str:
+def _write(draft: Path, opened: dict[str, IO[bytes]], head: chain.Head, now: float, files: Files) -> str:
     sha = hashlib.sha256()
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+    out = files.create(draft)
+    try:
 
         class Hashed(io.RawIOBase):
             def writable(self) -> bool:
@@ -173,19 +222,21 @@ def _write(draft: Path, files: dict[str, IO[bytes]], head: chain.Head, now: floa
 
             def write(self, data: Any) -> int:
                 sha.update(data)
-                return out.write(data)
+                files.write(out, bytes(data))
+                return len(data)
 
         listed: dict[str, str] = {}
         with tarfile.open(fileobj=Hashed(), mode="w|", format=tarfile.PAX_FORMAT) as tar:
-            for name, file in files.items():
+            for name, file in opened.items():
                 reader = _Reader(file)
                 tar.addfile(_entry(name, os.fstat(file.fileno()).st_size, now), reader)
                 listed[name] = reader.sha.hexdigest()
             facts = {"format": FORMAT, "made_at": now, "line": head.number, "hash": head.hash.hex(), "files": listed}
             body = json.dumps(facts, indent=1, sort_keys=True).encode()
             tar.addfile(_entry(_LIST, len(body), now), io.BytesIO(body))
-        out.flush()
-        os.fsync(out.fileno())
+        sync_file(out, draft, files)
+    finally:
+        files.close(out)
     return sha.hexdigest()
 
 
@@ -221,7 +272,7 @@ def _note(db: sqlite3.Connection, now: float, digest: str, versions: list[int], 
     db.execute("COMMIT")
 
 
-def _extract(source: Path, work: Path) -> dict[str, Any]:
+def _extract(source: Path, work: Path, files: Files) -> dict[str, Any]:
     """Unpacks files of known names only, and compares every one with its digest."""
     found: dict[str, str] = {}
     made: dict[str, Any] = {}
@@ -236,8 +287,9 @@ def _extract(source: Path, work: Path) -> dict[str, Any]:
                 if entry.name == _LIST:
                     made = json.loads(body.read())
                 else:
-                    (work / entry.name).parent.mkdir(mode=0o700, exist_ok=True)
-                    found[entry.name] = _copy(body, work / entry.name)
+                    if not (folder := (work / entry.name).parent).is_dir():
+                        files.mkdir(folder)
+                    found[entry.name] = _copy(body, work / entry.name, files)
         listed, _, _ = dict(made["files"]), float(made["made_at"]), int(made["line"])
     except FileNotFoundError:
         raise UsageError(f"{source} does not exist") from None
@@ -251,14 +303,16 @@ def _extract(source: Path, work: Path) -> dict[str, Any]:
     return made
 
 
-def _copy(body: IO[bytes], path: Path) -> str:
+def _copy(body: IO[bytes], path: Path, files: Files) -> str:
     sha = hashlib.sha256()
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+    out = files.create(path)
+    try:
         for block in _blocks(body):
             sha.update(block)
-            out.write(block)
-        out.flush()
-        os.fsync(out.fileno())
+            files.write(out, block)
+        sync_file(out, path, files)
+    finally:
+        files.close(out)
     return sha.hexdigest()
 
 

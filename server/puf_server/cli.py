@@ -53,7 +53,7 @@ def _parser(argv: list[str]) -> Parser:
     if chosen == "serve":
         from puf_server.serve_settings import ServeSettings
 
-        add_settings(serve, ServeSettings)
+        add_settings(serve, ServeSettings, nested=True)
 
     listed = commands.add_parser("methods", help="ways to forget, and what each of them needs")
     listed.add_argument("--markdown", action="store_true", help="as a table for a document")
@@ -76,14 +76,19 @@ def _parser(argv: list[str]) -> Parser:
     for name, help_text, shown in (
         ("status", "everything at a glance", _status),
         ("rounds", "rounds, newest first", _rounds),
-        ("tickets", "requests to be forgotten, newest first", _tickets),
         ("models", "model versions, newest first", _models),
     ):
         command = operator(name, help_text, shown)
         command.add_argument("--json", action="store_true", help="for programs")
-    clients = operator("clients", "the roster; readmit a forgotten name, or release the shard it leases", _clients)
-    clients.add_argument("action", nargs="?", choices=["list", "readmit", "release"], default="list")
-    clients.add_argument("name", nargs="?", help="client to readmit, or whose shard others may have")
+    tickets = operator("tickets", "requests to be forgotten, newest first; or allow one that is held", _tickets)
+    tickets.add_argument("action", nargs="?", choices=["list", "allow"], default="list")
+    tickets.add_argument("ticket", nargs="?", help="ticket to allow")
+    tickets.add_argument("--json", action="store_true", help="for programs")
+    clients = operator(
+        "clients", "the roster; readmit a forgotten name, allow one that is held, or free a shard", _clients
+    )
+    clients.add_argument("action", nargs="?", choices=["list", "readmit", "allow", "release"], default="list")
+    clients.add_argument("name", nargs="?", help="client to readmit or to allow, or whose shard others may have")
     clients.add_argument("--json", action="store_true", help="for programs")
     export = operator("export", "write a model as a safetensors file", _export)
     export.add_argument("--out", required=True, type=Path, metavar="FILE")
@@ -92,6 +97,8 @@ def _parser(argv: list[str]) -> Parser:
     operator("health", "whether the server serves: ends with 0 if so, for probes of containers", _health)
     operator("pause", "hand out no work and close no round until resume", _pause)
     operator("resume", "go on after pause, or after the federation halted by itself", _resume)
+    operator("release", "serve a model that collapsed after unlearning all the same", _release)
+    operator("rollback", "go back to the model before the unlearning under way; its tickets open again", _rollback)
     extend = operator("extend", "add training rounds", _extend)
     extend.add_argument("--rounds", required=True, type=int, metavar="N")
     operator("stop", "send clients home and end the server", _stop)
@@ -168,6 +175,10 @@ def _rounds(control: Control, arguments: argparse.Namespace) -> int:
 
 
 def _tickets(control: Control, arguments: argparse.Namespace) -> int:
+    if arguments.action == "allow":
+        control.allow(ticket=_named(arguments.ticket, "puf-server tickets allow TICKET"))
+        print(f"{arguments.ticket} is served as soon as its client is there")
+        return Exit.OK
     found = control.tickets()
     if arguments.json:
         return _print_json(found)
@@ -188,16 +199,17 @@ def _models(control: Control, arguments: argparse.Namespace) -> int:
 
 
 def _clients(control: Control, arguments: argparse.Namespace) -> int:
-    from puf_common.errors import UsageError
-
-    if arguments.action != "list" and not arguments.name:
-        raise UsageError(f"say whom: puf-server clients {arguments.action} NAME")
     if arguments.action == "release":
-        print(f"shard {control.release(arguments.name)} is free for another client")
+        name = _named(arguments.name, "puf-server clients release NAME")
+        print(f"shard {control.release_shard(name)} is free for another client")
         return Exit.OK
     if arguments.action == "readmit":
-        control.readmit(arguments.name)
+        control.readmit(_named(arguments.name, "puf-server clients readmit NAME"))
         print(f"{arguments.name} may join again with --rejoin")
+        return Exit.OK
+    if arguments.action == "allow":
+        control.allow(client=_named(arguments.name, "puf-server clients allow NAME"))
+        print(f"{arguments.name} takes part from the next round on")
         return Exit.OK
     found = control.clients()
     if arguments.json:
@@ -205,6 +217,25 @@ def _clients(control: Control, arguments: argparse.Namespace) -> int:
     from puf_server import show
 
     show.clients(found)
+    return Exit.OK
+
+
+def _named(given: str | None, usage: str) -> str:
+    from puf_common.errors import UsageError
+
+    if not given:
+        raise UsageError(f"say which one: {usage}")
+    return given
+
+
+def _release(control: Control, _: argparse.Namespace) -> int:
+    control.release()
+    print("released: the model is ready, its tickets are completed")
+    return Exit.OK
+
+
+def _rollback(control: Control, _: argparse.Namespace) -> int:
+    print(f"back to model {control.rollback()}; the tickets since then are open again")
     return Exit.OK
 
 

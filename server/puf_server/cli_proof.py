@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from puf_common.errors import UsageError
 from puf_common.exits import Exit
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ def add_proof(commands: Any, operator: AddOperator) -> None:
         type=Path,
         metavar="DIR",
         help="receipts (*.json) handed out since; what the backup does not know of is forgotten again",
+    )
+    restore.add_argument(
+        "--no-receipts", action="store_true", help="nothing was forgotten since the backup was made; this is audited"
     )
     restore.set_defaults(run=_restore)
 
@@ -116,15 +120,17 @@ def _backup(arguments: argparse.Namespace) -> int:
 def _restore(arguments: argparse.Namespace) -> int:
     from puf_server.backup import restore
 
-    done = restore(arguments.source, arguments.state, arguments.receipts)
+    if arguments.receipts is not None and arguments.no_receipts:
+        raise UsageError("--receipts and --no-receipts exclude each other")
+    done = restore(arguments.source, arguments.state, arguments.receipts, waived=arguments.no_receipts)
     print(
         f"federation {done.federation} restored to {arguments.state}: round {done.round}, as of {_clock(done.made_at)}"
     )
     for path, _, why in done.receipts:
         print(f"{path.name}: {why}")
-    if not done.receipts:
-        print("Requests that were completed after this backup are unknown to it. Show it their receipts: restore with")
-        print("--receipts DIR, or let clients run `puf-client present RECEIPT`.")
+    if not done.receipts and not arguments.no_receipts:
+        print("Requests that were completed after this backup are unknown to it, and their clients are known again.")
+        print("Serve it with --receipts DIR (receipts handed out since), or with --no-receipts if there are none.")
     return Exit.OK
 
 

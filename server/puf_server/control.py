@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import grpc
 
 from puf_common.errors import Corrupted, NotAuthenticated, PufError
-from puf_common.manifest import Manifest
+from puf_common.manifest import MODEL, Manifest
 from puf_common.modelfile import save
 from puf_common.rpc import channel_options, error_from
 from puf_common.tls import ClientTls, refusal
@@ -75,20 +75,28 @@ class Control:
             )
         return NotAuthenticated(why.sentence)
 
+    @staticmethod
+    def _pages(page: Callable[[int], Sequence[R]]) -> list[R]:
+        """All of a list that may be too long for one message."""
+        found: list[R] = []
+        while more := page(len(found)):
+            found += more
+        return found
+
     def status(self) -> op.StatusReply:
         return self._call(self._stub.Status, op.StatusRequest())
 
     def clients(self) -> list[op.ClientInfo]:
-        return list(self._call(self._stub.ListClients, op.ListClientsRequest()).clients)
+        return self._pages(lambda at: self._call(self._stub.ListClients, op.ListClientsRequest(offset=at)).clients)
 
     def rounds(self, limit: int = 20) -> list[op.RoundInfo]:
         return list(self._call(self._stub.ListRounds, op.ListRoundsRequest(limit=limit)).rounds)
 
     def tickets(self) -> list[Any]:
-        return list(self._call(self._stub.ListTickets, op.ListTicketsRequest()).tickets)
+        return self._pages(lambda at: self._call(self._stub.ListTickets, op.ListTicketsRequest(offset=at)).tickets)
 
     def models(self) -> list[op.ModelInfo]:
-        return list(self._call(self._stub.ListModels, op.ListModelsRequest()).models)
+        return self._pages(lambda at: self._call(self._stub.ListModels, op.ListModelsRequest(offset=at)).models)
 
     def pause(self) -> None:
         self._call(self._stub.Pause, op.PauseRequest())
@@ -113,8 +121,19 @@ class Control:
         status = self._call(check, health_pb2.HealthCheckRequest(service="puf.v1.Federation")).status
         return str(health_pb2.HealthCheckResponse.ServingStatus.Name(status))
 
-    def release(self, client: str) -> int:
+    def release_shard(self, client: str) -> int:
         return self._call(self._stub.ReleaseShard, op.ReleaseShardRequest(client=client)).shard
+
+    def allow(self, *, client: str = "", ticket: str = "") -> None:
+        """The operator's word for a client or a ticket that is held."""
+        self._call(self._stub.Allow, op.AllowRequest(client=client) if client else op.AllowRequest(ticket_id=ticket))
+
+    def release(self) -> None:
+        self._call(self._stub.Release, op.ReleaseRequest())
+
+    def rollback(self) -> int:
+        """The model version that is installed again."""
+        return self._call(self._stub.Rollback, op.RollbackRequest()).version
 
     def forget(self, client: str, reference: str = "", received_at: float = 0.0) -> op.ForgetReply:
         request = op.ForgetRequest(client=client, reference=reference, received_at=received_at)
@@ -131,6 +150,9 @@ class Control:
         try:
             frames = iter(self._stub.ExportModel(request, timeout=_EXPORT_DEADLINE))
             header = next(frames).header
+            manifest = Manifest.from_pb(header.manifest)
+            if header.model.byte_length != manifest.nbytes(MODEL):
+                raise Corrupted("the export's header states another length than its manifest")
             assembler = Assembler(header.model.byte_length, header.model.digest)
             for frame in frames:
                 assembler.add(frame.chunk)
@@ -138,7 +160,6 @@ class Control:
             raise self._failed(error) from None
         except StopIteration:
             raise Corrupted("the export ended before it began") from None
-        manifest = Manifest.from_pb(header.manifest)
         facts = {
             "version": str(header.model.version),
             "round": str(header.model.round),

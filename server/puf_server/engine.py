@@ -25,7 +25,6 @@ from puf_server.combine import Incoming, combine
 from puf_server.core import history, methods, receipt, reopen, rounds, schedule, tickets
 from puf_server.core.methods.layers import outputs
 from puf_server.core.state import Kind, Note, Remembered, Round, RoundPhase, Slot, State, TicketState
-from puf_server.database import scrub
 from puf_server.failpoints import hit
 from puf_server.files import FileSource
 from puf_server.remember import kept_source, remember
@@ -54,6 +53,8 @@ class Folded:
     nbytes: int = 0
     failure: str = ""
     remembered: tuple[Remembered, ...] = ()
+    # Whose update made it fail, where that can be told.
+    culprit: str = ""
 
 
 def read_own(file: bytes, federation: str, key: bytes) -> Receipt:
@@ -148,7 +149,7 @@ class Engine:
         """After a completed request: older versions of its client's records must not outlive it in the database's log."""
         if self._unscrubbed:
             try:
-                self._unscrubbed = not scrub(self.store.db)
+                self._unscrubbed = not self.store.scrub()
             except sqlite3.Error as error:
                 # A full disk, mostly; the next change tries again.
                 log.error("old records not wiped yet", error=str(error))
@@ -220,7 +221,8 @@ class Engine:
             kept = remember(self.store, state, current, kinds, server_lr=self._server_lr(current))
         except NotFinite as error:
             file.discard()
-            return Folded(current, failure=f"round {current.number}: {error.message}")
+            failure = f"round {current.number}: {error.message}"
+            return Folded(current, failure=failure, culprit=error.facts.get("client", ""))
         except BaseException:
             file.discard()
             raise
@@ -302,6 +304,8 @@ class Engine:
                 RoundPhase.FOLDING,
             ):
                 return state, None
+            if result.culprit:
+                return schedule.unfit(state, self.config, result.culprit, result.failure, now), None
             if result.failure:
                 return schedule.fold_failed(state, result.failure, now), None
             after = schedule.committed(
@@ -314,7 +318,7 @@ class Engine:
             )
             return after, None
 
-        kind = Kind.UNLEARN if result.round.kind is Kind.RESET else result.round.kind
+        kind = Kind.UNLEARN if result.round.kind in (Kind.RESET, Kind.ROLLBACK) else result.round.kind
         point = f"commit.{kind}"
         hit(f"{point}.before")
         self.call(change)

@@ -34,6 +34,7 @@ __all__ = [
     "new_file",
     "remove",
     "sync_directory",
+    "sync_file",
     "unwritten",
 ]
 
@@ -118,6 +119,10 @@ def new_file(target: Path, files: Files = DISK) -> Iterator[NewFile]:
     except BaseException:
         file.discard()
         raise
+
+
+def sync_file(handle: int, path: Path, files: Files = DISK) -> None:
+    _synced(lambda: files.fsync(handle), path)
 
 
 def sync_directory(directory: Path, files: Files = DISK) -> None:

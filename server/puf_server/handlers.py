@@ -5,26 +5,26 @@ The service calls these, and so does whoever runs a federation without a network
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Generator
 from dataclasses import replace
 
-from puf_common.errors import Forgotten, InvalidUpdate, Mismatch, Unavailable, UsageError
+from puf_common.errors import Forgotten, Mismatch, UsageError
 from puf_common.manifest import MODEL
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
-from puf_common.wire import CHUNK_BYTES, Piece
+from puf_common.wire import CHUNK_BYTES
 from puf_server import translate
-from puf_server.core import bounds, history, leases, roster, rounds, surveys, tickets, versions, work
+from puf_server.core import history, leases, roster, rounds, surveys, tickets, versions, work
 from puf_server.core.methods.layers import outputs
-from puf_server.core.state import Evidence, MemberStatus, ModelVersion, Received, State
+from puf_server.core.state import Evidence, ModelVersion, State
 from puf_server.engine import Engine
 from puf_server.failpoints import hit
+from puf_server.parked import Parked
+from puf_server.pending import PendingUpload, upload_key
+from puf_server.quota import Quota
 from puf_server.rates import Rates
-from puf_server.store import spool_name
-from puf_server.uploads import Upload
 from puf_server.version import VERSION
 
 __all__ = ["Handlers", "PendingUpload"]
@@ -37,6 +37,8 @@ class Handlers:
         self.bytes_received = 0
         self.bytes_sent = 0
         self.rates = Rates()
+        self.parked = Parked()
+        self.quota = Quota(engine.config.limits, engine.manifest)
 
     # -- membership ----------------------------------------------------------------------------------------------------
 
@@ -59,6 +61,7 @@ class Handlers:
             method=c.forgetting.method,
             fallback=c.forgetting.fallback,
             remembers=history.words(c.forgetting),
+            update_encoding=translate.encoding(c.plan.update_encoding),
         )
 
     def lease_shard(self, name: str, request: fed.LeaseShardRequest) -> fed.LeaseShardReply:
@@ -186,7 +189,24 @@ class Handlers:
 
     def begin_upload(self, name: str, header: fed.UpdateHeader) -> PendingUpload:
         """Judges an update by its header, before memory or disk is used."""
+        self.tidy()
         return PendingUpload(self, name, header)
+
+    def find_upload(self, name: str, request: fed.FindUploadRequest) -> fed.FindUploadReply:
+        self.tidy()
+        found = self.parked.find(upload_key(name, request.header), PendingUpload)
+        return fed.FindUploadReply(offset=found.received if found else 0)
+
+    def park(self, upload: PendingUpload) -> None:
+        """Keeps what came of an upload whose stream broke."""
+        if upload.received and upload.unfinished and upload.wanted():
+            self.parked.put(upload.key, upload, self.engine.clock())
+        else:
+            upload.discard()
+
+    def tidy(self) -> None:
+        """Deletes what came of broken uploads and is no longer wanted."""
+        self.parked.prune(lambda item: isinstance(item, PendingUpload) and item.wanted(), self.engine.clock())
 
     # -- models --------------------------------------------------------------------------------------------------------
 
@@ -228,13 +248,14 @@ class Handlers:
 
         hit("ticket.before_persist")
         filed, duplicate = self.engine.call(change)
+        self.tidy()
         hit("ticket.after_persist")
         return fed.FileUnlearningReply(ticket=self.ticket(name, filed), duplicate=duplicate, position=self.position())
 
-    def list_my_tickets(self, name: str) -> fed.ListMyTicketsReply:
+    def list_my_tickets(self, name: str, offset: int = 0) -> fed.ListMyTicketsReply:
         mine = [t for t in self.engine.state.tickets.values() if t.client == name]
         newest_first = sorted(mine, key=lambda t: -t.filed_at)
-        return fed.ListMyTicketsReply(tickets=[self.ticket(name, t.id) for t in newest_first])
+        return fed.ListMyTicketsReply(tickets=translate.page((self.ticket(name, t.id) for t in newest_first), offset))
 
     def withdraw(self, name: str, request: fed.WithdrawUnlearningRequest) -> fed.WithdrawUnlearningReply:
         def change(state: State, now: float) -> tuple[State, None]:
@@ -281,6 +302,7 @@ class Handlers:
             return state, (ticket.id, duplicate)
 
         filed, duplicate = self.engine.call(change)
+        self.tidy()
         return self.ticket(None, filed), duplicate
 
     def ticket(self, name: str | None, ticket_id: str) -> tk.Ticket:
@@ -289,83 +311,3 @@ class Handlers:
 
     def position(self) -> fed.Position:
         return translate.position(self.engine.state)
-
-
-class PendingUpload:
-    """One update between its header and its acknowledgement."""
-
-    def __init__(self, handlers: Handlers, name: str, header: fed.UpdateHeader) -> None:
-        self._handlers = handlers
-        self._engine = handlers.engine
-        self._name = name
-        self._header = header
-        state = self._engine.state
-        member = roster.member_of(state, name)
-        if member.status is not MemberStatus.ACTIVE:
-            raise Forgotten(f"{name} was forgotten by this federation; its updates are refused", client=name)
-        self._engine.manifest.require(header.manifest_fingerprint, f"the update of {name}")
-        key = header.key
-        self._part = translate.part_of(key.part)
-        self._round, self._slot = rounds.expected_slot(
-            state, name, membership=key.membership, number=key.round, attempt=key.attempt, part=self._part
-        )
-        if not math.isfinite(header.applied_scale):
-            raise InvalidUpdate("the stated scale is not finite")
-        rounds.check_header(
-            self._round,
-            self._slot,
-            base=header.base_version,
-            samples=header.samples,
-            applied_scale=header.applied_scale,
-        )
-        bounds.processed(header.samples_processed, self._slot)
-        layout = outputs(self._engine.manifest, self._slot.outputs)
-        self._upload = Upload(self._engine.store, layout, header.byte_length, header.digest)
-
-    def write(self, chunk: ts.Chunk | Piece) -> None:
-        self._upload.write(chunk)
-        self._handlers.bytes_received += len(chunk.data)
-
-    def finish(self) -> fed.SubmitUpdateReply:
-        """Puts the update on disk, then books it; only then it counts."""
-        header, store = self._header, self._engine.store
-        digest = header.digest.hex()
-        file = spool_name(self._round, self._slot.key, digest)
-        self._upload.publish(file)
-
-        def change(state: State, now: float) -> tuple[State, bool]:
-            update = Received(
-                digest=digest,
-                samples=header.samples,
-                nbytes=header.byte_length,
-                train_loss=bounds.train_loss(header.train_loss),
-                samples_processed=header.samples_processed,
-                at=now,
-            )
-            state, duplicate = rounds.receive(
-                state,
-                self._name,
-                membership=header.key.membership,
-                number=header.key.round,
-                attempt=header.key.attempt,
-                part=self._part,
-                base=header.base_version,
-                applied_scale=header.applied_scale,
-                update=update,
-            )
-            if not store.spool_path(file).exists():
-                raise Unavailable("the update was swept away while it arrived; send it again")
-            return state, duplicate
-
-        hit("booking.before")
-        try:
-            duplicate = self._engine.call(change)
-        except BaseException:
-            self._engine.sweep()
-            raise
-        hit("booking.after")
-        hit("upload.before_reply")
-        return fed.SubmitUpdateReply(position=self._handlers.position(), duplicate=duplicate)
-
-    def discard(self) -> None:
-        self._upload.discard()

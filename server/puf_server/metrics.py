@@ -180,10 +180,11 @@ class Listener:
 
     def __init__(self, metrics: Metrics, address: str) -> None:
         host, _, port = address.rpartition(":")
-        if not port.isdecimal() or int(port) > 65535:
+        # A port alone would be open to every network, and nobody said so.
+        if not host or not port.isdecimal() or int(port) > 65535:
             raise UsageError(f"--metrics {address!r} must be HOST:PORT, e.g. 127.0.0.1:9300")
         try:
-            server, thread = start_http_server(int(port), host.strip("[]") or "0.0.0.0", metrics.registry)  # noqa: S104
+            server, thread = start_http_server(int(port), host.strip("[]"), metrics.registry)
         except OSError as error:
             raise UsageError(f"cannot listen on {address} for --metrics: {error.strerror}") from None
         self._server: WSGIServer = server

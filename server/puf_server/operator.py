@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,10 +13,10 @@ from puf_common.errors import NotNow, UsageError
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import operator_pb2_grpc as rpc
 from puf_server import translate
-from puf_server.core import leases, roster, schedule, versions
+from puf_server.core import leases, rollback, roster, schedule, tickets, versions
 from puf_server.core.state import MemberStatus, ModelStatus, ModelVersion, State, TicketState
 from puf_server.handlers import Handlers
-from puf_server.service import answered, streamed
+from puf_server.service import answered, in_thread, streamed
 from puf_server.version import VERSION
 
 __all__ = ["OperatorService"]
@@ -36,7 +35,7 @@ class OperatorService(rpc.OperatorServicer):
         self._started_at = self._engine.clock()
 
     async def _run(self, function: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+        return await in_thread(self._threads, function, *args)
 
     @answered
     async def Status(self, request: op.StatusRequest, context: Context) -> op.StatusReply:
@@ -70,8 +69,8 @@ class OperatorService(rpc.OperatorServicer):
     @answered
     async def ListClients(self, request: op.ListClientsRequest, context: Context) -> op.ListClientsReply:
         state, now = self._engine.state, self._engine.clock()
-        names = sorted(state.members)
-        return op.ListClientsReply(clients=[self._client(n, state, now) for n in names])
+        found = (self._client(n, state, now) for n in sorted(state.members))
+        return op.ListClientsReply(clients=translate.page(found, request.offset))
 
     @answered
     async def ListRounds(self, request: op.ListRoundsRequest, context: Context) -> op.ListRoundsReply:
@@ -83,12 +82,13 @@ class OperatorService(rpc.OperatorServicer):
     @answered
     async def ListTickets(self, request: op.ListTicketsRequest, context: Context) -> op.ListTicketsReply:
         newest_first = sorted(self._engine.state.tickets.values(), key=lambda t: -t.filed_at)
-        return op.ListTicketsReply(tickets=[self._handlers.ticket(None, t.id) for t in newest_first])
+        found = (self._handlers.ticket(None, t.id) for t in newest_first)
+        return op.ListTicketsReply(tickets=translate.page(found, request.offset))
 
     @answered
     async def ListModels(self, request: op.ListModelsRequest, context: Context) -> op.ListModelsReply:
         newest_first = sorted(self._engine.state.models.values(), key=lambda m: -m.version)
-        return op.ListModelsReply(models=[translate.model_info(m) for m in newest_first])
+        return op.ListModelsReply(models=translate.page(map(translate.model_info, newest_first), request.offset))
 
     @answered
     async def Pause(self, request: op.PauseRequest, context: Context) -> op.PauseReply:
@@ -129,6 +129,30 @@ class OperatorService(rpc.OperatorServicer):
     async def ReleaseShard(self, request: op.ReleaseShardRequest, context: Context) -> op.ReleaseShardReply:
         shard = await self._run(self._engine.call, lambda state, now: leases.release(state, request.client, now))
         return op.ReleaseShardReply(shard=shard)
+
+    @answered
+    async def Allow(self, request: op.AllowRequest, context: Context) -> op.AllowReply:
+        whom = request.WhichOneof("whom")
+        if whom is None:
+            raise UsageError("say whom to allow: a client or a ticket")
+        word = roster.allow if whom == "client" else tickets.allow
+        await self._run(self._engine.call, lambda state, now: (word(state, getattr(request, whom), now), None))
+        return op.AllowReply(position=self._handlers.position())
+
+    @answered
+    async def Release(self, request: op.ReleaseRequest, context: Context) -> op.ReleaseReply:
+        await self._run(self._engine.call, lambda state, now: (rollback.release(state, now), None))
+        return op.ReleaseReply(position=self._handlers.position())
+
+    @answered
+    async def Rollback(self, request: op.RollbackRequest, context: Context) -> op.RollbackReply:
+        def change(state: State, now: float) -> tuple[State, int]:
+            state = rollback.begin(state, self._config, now)
+            assert state.round is not None
+            return state, state.round.base
+
+        version = await self._run(self._engine.call, change)
+        return op.RollbackReply(version=version, position=self._handlers.position())
 
     @answered
     async def Forget(self, request: op.ForgetRequest, context: Context) -> op.ForgetReply:

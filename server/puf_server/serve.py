@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import resource
 import signal
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from grpc_health.v1 import _async as health_aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -160,6 +163,7 @@ class Server:
             await asyncio.sleep(_TICK_SECONDS)
             try:
                 await loop.run_in_executor(self._threads, self.engine.tick)
+                await loop.run_in_executor(self._threads, self.handlers.tidy)
             except Exception as error:
                 log.error("state not written", error=str(error))
                 self.engine.trouble = f"the state cannot be written: {error}"
@@ -227,18 +231,45 @@ def _reachable(address: str, port: int) -> str:
     return f"127.0.0.1:{port}" if host in ("", "0.0.0.0", "[::]") else f"{host}:{port}"  # noqa: S104
 
 
-def serve(directory: Path, listeners: Listeners, announce: Path | None = None, *, tls: ServerTls | None = None) -> None:
-    """Serves until the operator stops it or a signal comes. `announce` gets the ports as soon as they are open."""
+def serve(
+    directory: Path,
+    listeners: Listeners,
+    announce: Path | None = None,
+    *,
+    tls: ServerTls | None = None,
+    limits: Mapping[str, Any] | None = None,
+) -> None:
+    """Serves until the operator stops it or a signal comes. `announce` gets the ports as soon as they are open.
+
+    `limits` hold for this process, in the place of those that the federation was made with.
+    """
     failpoints.arm_from_environment()
-    asyncio.run(_serve(directory, listeners, announce, tls))
+    asyncio.run(_serve(directory, listeners, announce, tls, limits or {}))
 
 
-async def _serve(directory: Path, listeners: Listeners, announce: Path | None, tls: ServerTls | None) -> None:
+def _allow_files(connections: int) -> None:
+    """Each connection is a file; what the system allows, but does not give unasked, is asked for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + 512
+    if soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+        if most < wanted:
+            log.warning("fewer open files than connections are allowed", files=most, connections=connections)
+
+
+async def _serve(
+    directory: Path, listeners: Listeners, announce: Path | None, tls: ServerTls | None, limits: Mapping[str, Any]
+) -> None:
     told = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         # Before anything is opened: whoever is told to end while it recovers ends in order, too.
         asyncio.get_running_loop().add_signal_handler(number, told.set)
     store = Store.open(directory)
+    if limits:
+        changed = store.config.limits.model_copy(update=dict(limits))
+        store.config = store.config.model_copy(update={"limits": changed})
+    _allow_files(store.config.limits.connections)
     async with Server(store, listeners, tls, stopped=told) as server:
         log.info(
             "serving",

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from puf_common.errors import UsageError
+from puf_server.core.config import Limits
 
 __all__ = ["ServeSettings", "run"]
 
@@ -32,12 +33,19 @@ class ServeSettings(BaseModel):
     client_ca: Path | None = Field(
         None, description="authority whose certificates let clients in; without it, clients need a token each"
     )
+    receipts: Path | None = Field(
+        None,
+        description="after a restore: directory with receipts (*.json) handed out since the backup was made",
+        json_schema_extra={"metavar": "DIR"},
+    )
+    no_receipts: bool = Field(False, description="after a restore: nothing was forgotten since the backup; audited")
     insecure: bool = Field(False, description="serve without TLS: everybody is who they say they are")
     metrics: str = Field(
         "",
         description="address for Prometheus (http://HOST:PORT/metrics), e.g. 127.0.0.1:9300; unless given there is none",
         json_schema_extra={"metavar": "HOST:PORT"},
     )
+    limits: Limits = Limits()
     announce: Path | None = Field(None, description="file that gets the port numbers once the server listens")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least important log lines to show"
@@ -72,4 +80,8 @@ def run(settings: ServeSettings) -> None:
         for address in (listeners.federation, listeners.operator):
             if not is_loopback(address):
                 log.warning("open to the network without TLS", address=address)
-    serve(settings.state, listeners, settings.announce, tls=tls)
+    from puf_server.backup import answer_for_receipts
+
+    answer_for_receipts(settings.state, settings.receipts, waived=settings.no_receipts)
+    given = {name: getattr(settings.limits, name) for name in settings.limits.model_fields_set}
+    serve(settings.state, listeners, settings.announce, tls=tls, limits=given)

@@ -29,15 +29,16 @@ from puf_common.v1 import federation_pb2_grpc as rpc
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.wire import Piece
 from puf_server.core.state import State
+from puf_server.gate import Gate
 from puf_server.handlers import Handlers
 from puf_server.identity import Identify
 from puf_server.metrics import Metrics
+from puf_server.pending import PendingUpload
 from puf_server.sharing import SharedModels
 from puf_server.waking import Changes
 
-__all__ = ["FederationService", "answered", "streamed"]
+__all__ = ["FederationService", "answered", "in_thread", "streamed"]
 
-_CONCURRENT_UPLOADS = 8
 _LONGEST_WAIT = 55.0
 
 Context = aio.ServicerContext[Any, Any]
@@ -89,6 +90,16 @@ def _bug(where: str, error: Exception) -> PufError:
     return PufError("internal error; the server's log has more")
 
 
+async def in_thread(threads: ThreadPoolExecutor, function: Callable[..., T], *args: object) -> T:
+    """Blocking work. A call that ends meanwhile waits for it: nobody may touch a file that a thread still writes."""
+    job = asyncio.get_running_loop().run_in_executor(threads, function, *args)
+    try:
+        return await asyncio.shield(job)
+    except asyncio.CancelledError:
+        await asyncio.gather(job, return_exceptions=True)
+        raise
+
+
 def _message(frame: bytes) -> fed.SubmitUpdateRequest:
     try:
         return fed.SubmitUpdateRequest.FromString(frame)
@@ -107,6 +118,10 @@ def _chunk(frame: bytes) -> Piece | ts.Chunk:
     return message.chunk
 
 
+def _discard(upload: PendingUpload) -> None:
+    upload.discard()
+
+
 class FederationService(rpc.FederationServicer):
     def __init__(
         self,
@@ -121,7 +136,7 @@ class FederationService(rpc.FederationServicer):
         self._identify = identify
         self._changes = changes
         self._threads = threads
-        self._uploads = asyncio.Semaphore(_CONCURRENT_UPLOADS)
+        self._uploads = Gate(handlers.config.limits)
         self._models = SharedModels(self._run, handlers.engine.store.model_source)
 
     def add_to(self, server: aio.Server) -> None:
@@ -151,7 +166,7 @@ class FederationService(rpc.FederationServicer):
     async def _run(self, function: Callable[..., T], *args: object) -> T:
         # Log lines written in the thread belong to the call, too.
         context = copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: context.run(function, *args))
+        return await in_thread(self._threads, context.run, function, *args)
 
     @answered
     async def Describe(self, request: fed.DescribeRequest, context: Context) -> fed.DescribeReply:
@@ -213,33 +228,49 @@ class FederationService(rpc.FederationServicer):
     async def SubmitUpdate(self, request_iterator: AsyncIterator[bytes], context: Context) -> fed.SubmitUpdateReply:
         name = self._caller(context)
         try:
-            return await self._take(name, request_iterator)
+            return await self._take(name, request_iterator, context)
         except PufError as error:
             self._metrics.refused.labels(reason=error.reason()).inc()
             log.warning("update refused", reason=error.reason(), why=error.message)
             raise
 
-    async def _take(self, name: str, request_iterator: AsyncIterator[bytes]) -> fed.SubmitUpdateReply:
-        first = _message(await anext(aiter(request_iterator), b""))
-        if first.WhichOneof("frame") != "header":
-            raise InvalidUpdate("an update begins with its header")
-        # Beyond the cap, uploads wait here under flow control; they are not refused.
-        async with self._uploads:
+    async def _take(self, name: str, request_iterator: AsyncIterator[bytes], context: Context) -> fed.SubmitUpdateReply:
+        # Beyond the cap, uploads wait in here under flow control; they are not refused.
+        async with self._uploads.entered(name, request_iterator) as frames:
+            first = _message(await frames.first() or b"")
+            if first.WhichOneof("frame") != "header":
+                raise InvalidUpdate("an update begins with its header")
             upload = await self._run(self._handlers.begin_upload, name, first.header)
             try:
                 begun = time.monotonic()
-                async for frame in request_iterator:
+                async for frame in frames:
                     await self._run(upload.write, _chunk(frame))
                 seconds = time.monotonic() - begun
                 reply = await self._run(upload.finish)
-            finally:
-                await self._run(upload.discard)
+            except BaseException as error:
+                # A line that breaks is seen as a cancelled call, or as a stream that ends early.
+                broke = isinstance(error, asyncio.CancelledError) or context.cancelled()
+                broke = broke and self._welcome(context)
+                await self._run(self._handlers.park if broke else _discard, upload)
+                raise
         self._handlers.rates.came_up(name, first.header.byte_length, seconds)
         key = first.header.key
         log.info(
             "update received", client=name, round=key.round, part=fed.Part.Name(key.part), duplicate=reply.duplicate
         )
         return reply
+
+    def _welcome(self, context: Context) -> bool:
+        """Whether the caller may come back: of one that was revoked meanwhile nothing is kept."""
+        try:
+            self._identify(context)
+        except PufError:
+            return False
+        return True
+
+    @answered
+    async def FindUpload(self, request: fed.FindUploadRequest, context: Context) -> fed.FindUploadReply:
+        return await self._run(self._handlers.find_upload, self._caller(context), request)
 
     @answered
     async def ReportEvaluation(
@@ -256,7 +287,7 @@ class FederationService(rpc.FederationServicer):
 
     @answered
     async def ListMyTickets(self, request: fed.ListMyTicketsRequest, context: Context) -> fed.ListMyTicketsReply:
-        return self._handlers.list_my_tickets(self._caller(context))
+        return self._handlers.list_my_tickets(self._caller(context), request.offset)
 
     @streamed
     async def FollowTicket(

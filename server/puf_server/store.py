@@ -22,14 +22,14 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from puf_common.errors import Corrupted, Mismatch, PufError, UsageError
 from puf_common.manifest import Manifest
 from puf_common.modelfile import read_manifest, read_payload, write_header
 from puf_common.private import write_new
 from puf_common.signing import SigningKey, fingerprint
-from puf_server import description, own_methods
+from puf_server import description, own_methods, records
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import (
     Episode,
@@ -46,7 +46,7 @@ from puf_server.core.state import (
     Ticket,
 )
 from puf_server.core.versions import made_by
-from puf_server.database import append_audit, audit_head, audit_lines, connect, unsaved
+from puf_server.database import append_audit, audit_head, audit_lines, connect, scrub, unsaved
 from puf_server.failpoints import hit
 from puf_server.files import DISK, Files, FileSource, NewFile, new_file, remove, sync_directory, unwritten
 
@@ -67,42 +67,21 @@ CREATE TABLE history (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE audit (seq INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL, facts TEXT NOT NULL, hash BLOB NOT NULL);
 """
 
-
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Between a record and its row. What is not finite is written as such, so that `_text` can see it."""
-    return TypeAdapter(kind | None, config=ConfigDict(ser_json_inf_nan="constants"))
-
-
-def _text(adapter: TypeAdapter[Any], record: str, value: Any) -> str:
-    """A record as it is written. One that holds a number that is not finite is not: nobody could load it again."""
-    text = adapter.dump_json(value).decode()
-    if "NaN" in text or "Infinity" in text:
-        try:
-            json.loads(text, parse_constant=_refuse)
-        except ValueError as error:
-            raise PufError(f"the record {record} holds {error} and is not saved: nothing was changed") from None
-    return text
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(constant)
-
-
 # Persistent fields of State: scalars and single records go to `meta`, mappings to a table of their own.
 _SCALARS = ("version", "number", "attempt", "trained", "planned", "paused", "halted", "surveys")
 _SINGLES: dict[str, TypeAdapter[Any]] = {
-    "round": _adapter(Round),
-    "survey": _adapter(Survey),
-    "episode": _adapter(Episode),
-    "recovery": _adapter(Recovery),
+    "round": records.adapter(Round),
+    "survey": records.adapter(Survey),
+    "episode": records.adapter(Episode),
+    "recovery": records.adapter(Recovery),
     "leases": TypeAdapter(dict[str, int]),
 }
 _MANY: dict[str, TypeAdapter[Any]] = {
-    "members": _adapter(Member),
-    "tickets": _adapter(Ticket),
-    "models": _adapter(ModelVersion),
-    "records": _adapter(RoundRecord),
-    "history": _adapter(Remembered),
+    "members": records.adapter(Member),
+    "tickets": records.adapter(Ticket),
+    "models": records.adapter(ModelVersion),
+    "records": records.adapter(RoundRecord),
+    "history": records.adapter(Remembered),
 }
 VOLATILE = frozenset({"stopping", "seen", "activity", "nbytes_down", "notes"})
 assert {f.name for f in fields(State)} == {*_SCALARS, *_SINGLES, *_MANY, *VOLATILE}
@@ -202,6 +181,18 @@ class Store:
             raise
         return store
 
+    def await_receipts(self, wanted: bool) -> None:
+        """Remembers that this state comes from a backup and that nobody has said yet what was forgotten since."""
+        with self.db:
+            if wanted:
+                self._put("awaits_receipts", "yes")
+            else:
+                self.db.execute("DELETE FROM meta WHERE key = 'awaits_receipts'")
+
+    @property
+    def awaits_receipts(self) -> bool:
+        return self._meta("awaits_receipts") is not None
+
     def _signing_key(self) -> SigningKey:
         """The key that this federation has always had; made here for a directory from before there were receipts."""
         path = self.directory / KEY_FILE
@@ -258,25 +249,17 @@ class Store:
             self._lock.close()
 
     def load(self) -> State:
+        where = self.directory / "state.db"
         meta = dict(self.db.execute("SELECT key, value FROM meta"))
         # One that an older version did not have has its default.
         values: dict[str, Any] = {name: json.loads(meta[name]) for name in _SCALARS if name in meta}
-        values |= {name: self._read(adapter, name, meta[name]) for name, adapter in _SINGLES.items() if name in meta}
+        values |= {
+            name: records.read(adapter, meta[name], name, where) for name, adapter in _SINGLES.items() if name in meta
+        }
         for table, adapter in _MANY.items():
             rows = self.db.execute(f"SELECT id, body FROM {table} ORDER BY id")  # noqa: S608
-            values[table] = {key: self._read(adapter, f"{table}/{key}", body) for key, body in rows}
+            values[table] = {key: records.read(adapter, body, f"{table}/{key}", where) for key, body in rows}
         return State(**values)
-
-    def _read(self, adapter: TypeAdapter[Any], record: str, text: str) -> Any:
-        try:
-            return adapter.validate_json(text)
-        except ValidationError as error:
-            why = error.errors()[0]
-            raise Corrupted(
-                f"{self.directory / 'state.db'}: the record {record} cannot be read: {why['msg']} "
-                f"({'.'.join(map(str, why['loc']))}); bring it back from a backup",
-                record=record,
-            ) from None
 
     def save(self, before: State | None, after: State) -> None:
         """Writes the difference and the pending audit lines in one transaction; nothing at all when only presence changed."""
@@ -293,7 +276,7 @@ class Store:
                 for name in changed & set(_SCALARS):
                     self._put(name, json.dumps(getattr(after, name), allow_nan=False))
                 for name in changed & _SINGLES.keys():
-                    self._put(name, _text(_SINGLES[name], name, getattr(after, name)))
+                    self._put(name, records.text(_SINGLES[name], name, getattr(after, name)))
                 for table in changed & _MANY.keys():
                     self._put_rows(table, getattr(before, table) if before else {}, getattr(after, table))
                 hit("audit.write")
@@ -308,7 +291,7 @@ class Store:
 
     def _put_rows(self, table: str, before: Any, after: Any) -> None:
         rows = [
-            (key, _text(_MANY[table], f"{table}/{key}", record))
+            (key, records.text(_MANY[table], f"{table}/{key}", record))
             for key, record in after.items()
             if before.get(key) is not record
         ]
@@ -318,6 +301,10 @@ class Store:
     def _audit(self, notes: tuple[Note, ...]) -> None:
         for note in notes:
             append_audit(self.db, note.at, note.event, note.facts)
+
+    def scrub(self) -> bool:
+        """Wipes what was overwritten or deleted; False where that has to wait."""
+        return scrub(self.db)
 
     # -- model files ---------------------------------------------------------------------------------------------------
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import asdict
+from itertools import islice
+from typing import Any
 
 from puf_common.errors import InvalidUpdate, UsageError
 from puf_common.evidence import Attack
 from puf_common.manifest import Manifest
+from puf_common.rpc import MAX_MESSAGE_BYTES
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
+from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.core import bounds, recovery, roster, schedule
 from puf_server.core import work as core_work
@@ -22,6 +27,7 @@ __all__ = [
     "client_info",
     "client_name",
     "model_info",
+    "page",
     "part_of",
     "policy",
     "position",
@@ -36,6 +42,7 @@ __all__ = [
     "train_work",
 ]
 
+_PAGE_BYTES = MAX_MESSAGE_BYTES // 2
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -48,6 +55,18 @@ def client_name(text: str) -> str:
     return text
 
 
+def page(found: Iterable[Any], offset: int) -> list[Any]:
+    """As many messages from `offset` on as fit into one."""
+    shown: list[Any] = []
+    size = 0
+    for message in islice(found, offset, None):
+        size += message.ByteSize() + 8
+        if shown and size > _PAGE_BYTES:
+            break
+        shown.append(message)
+    return shown
+
+
 def position(state: State) -> fed.Position:
     phase = f"PHASE_{schedule.phase(state).upper()}"
     return fed.Position(round=state.number, model_version=state.version, phase=phase)
@@ -55,6 +74,10 @@ def position(state: State) -> fed.Position:
 
 def recipe(config: FederationConfig) -> fed.Recipe:
     return fed.Recipe(**config.recipe.model_dump(), fingerprint=config.recipe_fingerprint())
+
+
+def encoding(name: str) -> ts.Encoding:
+    return {"full": ts.ENCODING_UNSPECIFIED, "f16": ts.ENCODING_F16, "bf16": ts.ENCODING_BF16}[name]
 
 
 def policy(config: FederationConfig) -> fed.ForgettingPolicy:
@@ -71,6 +94,7 @@ def policy(config: FederationConfig) -> fed.ForgettingPolicy:
         default_flip=f"FLIP_{f.flip.upper()}",
         deadline_days=f.deadline_days,
         max_recovery_rounds=f.max_recovery_rounds,
+        special_min_targets=f.special_min_targets,
     )
 
 
@@ -220,6 +244,7 @@ def ticket(t: Ticket, state: State, config: FederationConfig, now: float) -> tk.
         fallback=t.fallback,
         deleted_records=t.deleted_records,
         deleted_bytes=t.deleted_bytes,
+        held=t.held if t.waiting else state.recovery.held if t.recovering and state.recovery else "",
     )
 
 
@@ -294,7 +319,7 @@ def client_info(name: str, state: State, config: FederationConfig, now: float) -
     return op.ClientInfo(
         name=m.name,
         membership=m.membership,
-        status="leaving" if leaving else m.status,
+        status="leaving" if leaving else "held" if m.held or m.outweighs else m.status,
         alive=roster.worker_alive(state, name, config, now),
         samples=m.samples,
         holdout_samples=m.holdout,
@@ -304,4 +329,5 @@ def client_info(name: str, state: State, config: FederationConfig, now: float) -
         activity=state.activity.get(name, ""),
         silent_seconds=now - state.seen[name] if name in state.seen else -1.0,
         shard=state.leases.get(name),
+        held=m.held or ("announces more than its share of all samples" if m.outweighs else ""),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -195,3 +196,67 @@ def test_a_damaged_pin_is_not_taken_for_none(state: StateDir) -> None:
         (state.path / "server-key.json").write_text(junk)
         with pytest.raises(Corrupted, match="server-key"):
             state.pin_server_key(bytes(32))
+
+
+def test_a_lost_salt_is_not_made_anew(state: StateDir) -> None:
+    state.prepare("r1", IDS[:3])
+    state.filed("r1", "t1")
+    (state.path / "salt").unlink()
+    with pytest.raises(Corrupted, match="trained on again"):
+        StateDir(state.path).excluded(IDS)
+    with pytest.raises(Corrupted, match="trained on again"):
+        StateDir(state.path).prepare("r2", IDS[:1])
+    assert not (state.path / "salt").exists()
+
+
+def test_only_the_owner_puts_samples_back(state: StateDir) -> None:
+    """A request that the server withdrew because another one took it over is not taken back."""
+    state.prepare("r1", IDS[:3])
+    state.filed("r1", "t1")
+    state.settle([("r1", "t1", True)])
+    assert state.excluded(IDS).sum() == 3
+    # Killed between the server's yes and the note of it: the next run finishes what the owner wanted.
+    state.withdrawing("r1", True)
+    assert state.unsettled()
+    assert state.excluded(IDS).sum() == 3
+    state.settle([("r1", "t1", True)])
+    assert not state.unsettled()
+    assert not state.excluded(IDS).any()
+
+
+def test_a_wish_that_the_server_refused_changes_nothing(state: StateDir) -> None:
+    state.prepare("r1", IDS[:3])
+    state.filed("r1", "t1")
+    state.withdrawing("r1", True)
+    state.settle([("r1", "t1", False)])
+    assert state.excluded(IDS).sum() == 3
+    state.withdrawing("r1", False)
+    assert not state.unsettled()
+
+
+def test_taking_back_a_repeated_request_takes_back_the_first_one_too(state: StateDir) -> None:
+    for key in ("r1", "r1-1"):
+        state.prepare(key, IDS[:3])
+        state.filed(key, f"ticket-of-{key}")
+    state.withdraw("r1-1")
+    assert not state.excluded(IDS).any()
+
+
+def test_files_of_before_can_be_read(state: StateDir) -> None:
+    state.prepare("r1", IDS[:3])
+    (path,) = (state.path / "requests").iterdir()
+    content = json.loads(path.read_text())
+    del content["withdrawing"]
+    path.write_text(json.dumps({**content, "ticket_id": "t1", "withdrawn": True}))
+    assert not state.excluded(IDS).any()
+    state.settle([("r1", "t1", True)])
+    assert not state.excluded(IDS).any()
+
+
+def test_receipts_are_kept(state: StateDir) -> None:
+    assert state.receipts() == []
+    state.keep_receipt("t-1", b"one")
+    state.keep_receipt("t-1", b"two")
+    state.keep_receipt("../t-2", b"three")
+    assert sorted(StateDir(state.path).receipts()) == [b"three", b"two"]
+    assert all(p.resolve().is_relative_to(state.path) for p in state.path.rglob("*"))

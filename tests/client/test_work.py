@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from puf_client.work import Trained, TrainTask, update_payload
+from puf_client.work import Trained, TrainTask, cut, restricted, update_payload
 from puf_common.errors import InvalidUpdate
 from puf_common.manifest import MODEL, UPDATE, Manifest, TensorSpec
 from puf_common.seeds import derive
@@ -152,3 +152,25 @@ def test_a_torch_module_with_tied_parameters_travels_once() -> None:
     net[0].weight.data[0, 0] = float("nan")
     with pytest.raises(InvalidUpdate, match="diverged"):
         update_payload(manifest, base, net)
+
+
+def test_only_the_named_tensors_come_back_in_the_models_order() -> None:
+    new = model(2)
+    whole = update_payload(MANIFEST, payload_of(model(1)), new)
+    layout = restricted(MANIFEST, ["mean", "w"])
+    assert [t.name for t in layout.tensors] == ["w", "mean"]
+    part = layout.views(cut(MANIFEST, whole, layout), UPDATE)
+    for name, view in part.items():
+        np.testing.assert_array_equal(view, MANIFEST.views(whole, UPDATE)[name])
+    assert restricted(MANIFEST, []) is MANIFEST
+    with pytest.raises(InvalidUpdate, match="asks for tensor x"):
+        restricted(MANIFEST, ["x"])
+
+
+def test_random_streams_may_be_those_of_another_round() -> None:
+    recipe = pb.Recipe(seed=3)
+    own = _task(pb.TrainWork(key=pb.WorkKey(round=9, part=pb.PART_MAIN)), recipe)
+    replayed = _task(pb.TrainWork(key=pb.WorkKey(round=9, part=pb.PART_MAIN), stream_round=2), recipe)
+    assert own.stream(0) == derive(3, "train", 9, "clinic-7", "main", 0)
+    assert replayed.stream(0) == derive(3, "train", 2, "clinic-7", "main", 0)
+    assert (own.routine, replayed.routine) == ("train", "train")

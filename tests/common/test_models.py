@@ -80,7 +80,7 @@ def test_initial_weights_depend_on_the_seed_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("digits-cn", {}, "no built-in model 'digits-cn'; use one of digits-cnn, resnet18-gn, resnet8-gn"),
+        ("digits-cn", {}, "no built-in model 'digits-cn'; use one of cifar-cnn, digits-cnn, mit-b0, res-unet"),
         ("digits-cnn", {"clases": "3"}, "no option 'clases'; it takes classes"),
         ("digits-cnn", {"classes": "0"}, "at least 1, not '0'"),
         ("digits-cnn", {"classes": "ten"}, "whole number"),
@@ -240,3 +240,59 @@ def test_a_frozen_parameter_stays_a_parameter() -> None:
 def test_importing_models_imports_no_torch() -> None:
     code = "import sys, puf_common.models as m; m.built_in(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_mit_b0_loads_published_weights_by_either_naming(tmp_path: Path) -> None:
+    """Names as published, and as Hugging Face's transformers writes them, where keys and values are apart."""
+    from safetensors.torch import save_file
+
+    from puf_common.mit import load_published
+
+    source, target = (models.build("mit-b0", {}, seed) for seed in (1, 2))
+    encoder = source.get_submodule("encoder").state_dict()
+    assert sum(t.numel() for t in encoder.values()) == 3_319_392
+    assert models.manifest_of(source).parameters == 3_345_092
+    save_file(encoder, tmp_path / "published.safetensors")
+    save_file(_as_transformers(encoder), tmp_path / "transformers.safetensors")
+    for name in ("published", "transformers"):
+        target = models.build("mit-b0", {}, 2)
+        head = target.get_parameter("head.weight").clone()
+        load_published(target, tmp_path / f"{name}.safetensors")
+        loaded = target.get_submodule("encoder").state_dict()
+        assert all(torch.equal(loaded[key], value) for key, value in encoder.items())
+        assert torch.equal(target.get_parameter("head.weight"), head)
+    save_file({"weight": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(UsageError, match=r"no checkpoint of MiT-B0: patch_embed1\.proj\.weight is missing"):
+        load_published(target, tmp_path / "other.safetensors")
+    with pytest.raises(UsageError, match="cannot read"):
+        load_published(target, tmp_path / "nothing.safetensors")
+    with pytest.raises(UsageError, match="for the model mit-b0"):
+        load_published(models.build("digits-cnn", {}, 1), tmp_path / "published.safetensors")
+
+
+def _as_transformers(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    inside = {
+        "norm1.": "layer_norm_1.", "norm2.": "layer_norm_2.", "attn.q.": "attention.self.query.",
+        "attn.sr.": "attention.self.sr.", "attn.norm.": "attention.self.layer_norm.",
+        "attn.proj.": "attention.output.dense.", "mlp.fc1.": "mlp.dense1.", "mlp.fc2.": "mlp.dense2.",
+    }  # fmt: skip
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        place, _, rest = name.partition(".")
+        stage = int(place[-1]) - 1
+        if place.startswith("patch_embed"):
+            new = f"patch_embeddings.{stage}.{rest.replace('norm.', 'layer_norm.')}"
+        elif place.startswith("norm"):
+            new = f"layer_norm.{stage}.{rest}"
+        else:
+            block, _, rest = rest.partition(".")
+            if rest.startswith("attn.kv."):
+                for part, half in zip(("key", "value"), tensor.chunk(2), strict=True):
+                    end = rest.removeprefix("attn.kv.")
+                    found[f"segformer.encoder.block.{stage}.{block}.attention.self.{part}.{end}"] = half.clone()
+                continue
+            for old, long in inside.items():
+                rest = long + rest.removeprefix(old) if rest.startswith(old) else rest
+            new = f"block.{stage}.{block}.{rest}"
+        found[f"segformer.encoder.{new}"] = tensor
+    return found

@@ -14,6 +14,10 @@ from pathlib import Path
 
 from puf_server.files import Bytes, Disk
 
+_NAMES = ("create", "rename", "rename_dir", "link", "unlink", "mkdir")
+# What becomes of a torn write: its first half, that and zeros, that and rubbish.
+_TORN = ("half", "zeroed", "garbled")
+
 # What a mutant leaves out: the operation, where, and what it would have made durable.
 Site = tuple[str, str, str]
 
@@ -32,7 +36,8 @@ class Op:
 
     @property
     def folder(self) -> str:
-        return str(Path(self.path).parent)
+        """Where the name lives that this gives or takes."""
+        return str(Path(self.to or self.path).parent)
 
 
 @dataclass
@@ -74,9 +79,14 @@ class Recorder(Disk):
 
     def rename(self, source: Path, target: Path) -> None:
         super().rename(source, target)
-        # Known by its path: the handle is closed.
-        inode = next(op.inode for op in reversed(self.ops) if op.kind == "create" and op.path == self._name(source))
-        self._log(Op("rename", self._name(source), to=self._name(target), inode=inode))
+        if target.is_dir():
+            self._log(Op("rename_dir", self._name(source), to=self._name(target)))
+        else:
+            self._log(Op("rename", self._name(source), to=self._name(target), inode=self._inode(source)))
+
+    def link(self, source: Path, target: Path) -> None:
+        super().link(source, target)
+        self._log(Op("link", self._name(source), to=self._name(target), inode=self._inode(source)))
 
     def unlink(self, path: Path) -> None:
         super().unlink(path)
@@ -100,8 +110,12 @@ class Recorder(Disk):
 
     def _log(self, op: Op) -> None:
         self.ops.append(op)
-        if op.kind in ("create", "rename", "unlink", "mkdir"):
+        if op.kind in _NAMES:
             self._last[op.folder] = op.kind
+
+    def _inode(self, path: Path) -> int:
+        """Known by its path: the handle is closed."""
+        return next(op.inode for op in reversed(self.ops) if op.kind == "create" and op.path == self._name(path))
 
     def _wanted(self, site: Site) -> bool:
         self.sites[site] = self.sites.get(site, 0) + 1
@@ -149,29 +163,37 @@ def crash_states(ops: list[Op]) -> Iterator[CrashState]:
         pending = [i for i in range(prefix) if not _durable(done, i)]
         data = [i for i in pending if done[i].kind == "write"]
         names = [i for i in pending if done[i].kind != "write"]
-        variants: list[tuple[str, list[int], int | None]] = [("kept", [], None)]
+        variants: list[tuple[str, list[int]]] = [("kept", [])]
         if pending:
-            variants.append(("lost", pending, None))
+            variants.append(("lost", pending))
         if data and names:
-            variants += [("names without data", data, None), ("data without names", names, None)]
+            variants += [("names without data", data), ("data without names", names)]
         if len(pending) > 1:
-            variants += [(f"lost {done[i].kind} {done[i].path}", [i], None) for i in pending]
-        if data:
-            variants.append(("torn", [], data[-1]))
-        for variant, lost, torn in variants:
-            yield _state(done, variant, frozenset(lost), torn)
+            variants += [(f"lost {done[i].kind} {done[i].path}", [i]) for i in pending]
+        for variant, lost in variants:
+            yield _state(done, variant, frozenset(lost))
+        # Each write that is not synced, not only the last: disks do not write in order.
+        for index in data:
+            for how in _TORN:
+                yield _state(done, f"{how} write {done[index].path}", frozenset(), (index, how))
 
 
 def _durable(done: list[Op], index: int) -> bool:
     op = done[index]
     if op.kind == "write":
         return any(later.kind == "fsync" and later.inode == op.inode for later in done[index:])
-    if op.kind in ("create", "rename", "unlink", "mkdir"):
+    if op.kind in _NAMES:
         return any(later.kind == "fsync_dir" and later.path == op.folder for later in done[index:])
     return True
 
 
-def _state(done: list[Op], variant: str, lost: frozenset[int], torn: int | None) -> CrashState:
+def _torn(data: bytes, how: str) -> bytes:
+    half = data[: len(data) // 2]
+    rest = len(data) - len(half)
+    return half + {"half": b"", "zeroed": bytes(rest), "garbled": b"\xa5" * rest}[how]
+
+
+def _state(done: list[Op], variant: str, lost: frozenset[int], torn: tuple[int, str] | None = None) -> CrashState:
     entries: dict[str, int] = {}
     contents: dict[int, bytearray] = {}
     folders, unlinked = set[str](), set[str]()
@@ -194,16 +216,33 @@ def _state(done: list[Op], variant: str, lost: frozenset[int], torn: int | None)
         elif op.kind == "rename":
             entries.pop(op.path, None)
             entries[op.to] = op.inode
+        elif op.kind == "rename_dir":
+            folders = {_moved(f, op) for f in folders}
+            entries = {_moved(name, op): inode for name, inode in entries.items()}
+        elif op.kind == "link":
+            entries[op.to] = op.inode
         elif op.kind == "unlink":
             entries.pop(op.path, None)
         elif op.kind == "write":
             content = contents.setdefault(op.inode, bytearray())
-            piece = op.data[: len(op.data) // 2] if index == torn else op.data
+            piece = _torn(op.data, torn[1]) if torn is not None and torn[0] == index else op.data
             # A hole, where an earlier write was lost and this one was not.
             content.extend(bytes(max(0, op.offset - len(content))))
             content[op.offset : op.offset + len(piece)] = piece
-    there = frozenset(f for f in folders if str(Path(f).parent) in {".", *folders})
+    there: set[str] = set()
+    for folder in sorted(folders):
+        if str(Path(folder).parent) in {".", *there}:
+            there.add(folder)
     files = {
-        name: bytes(contents.get(inode, b"")) for name, inode in entries.items() if str(Path(name).parent) in there
+        name: bytes(contents.get(inode, b""))
+        for name, inode in entries.items()
+        if str(Path(name).parent) in {".", *there}
     }
-    return CrashState(len(done), variant, files, there, database, tuple(facts), deleted)
+    return CrashState(len(done), variant, files, frozenset(there), database, tuple(facts), deleted)
+
+
+def _moved(name: str, op: Op) -> str:
+    """A name in a directory that was renamed, and that directory itself."""
+    if name == op.path or name.startswith(f"{op.path}/"):
+        return op.to + name[len(op.path) :]
+    return name

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,13 @@ def test_trying_compose_skips_with_a_word_where_there_is_no_engine(tmp_path: Pat
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("skipped: no Docker engine answers here")
+
+
+def test_one_version_everywhere() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    for role in ("server", "client"):
+        assert f"ARG VERSION={version}\n" in (DEPLOY / f"docker/{role}.Dockerfile").read_text()
+    for path in (DEPLOY / "kubernetes").glob("*.yaml"):
+        images = [line.split()[-1] for line in path.read_text().splitlines() if "image:" in line]
+        assert images
+        assert {image.partition(":")[2] for image in images} == {version}

@@ -81,7 +81,7 @@ def _check(done: Finished, code: Exit, says: str) -> None:
         (f"puf-client --unlearn --yes --name a --server {NOBODY} --patience 0.5", Exit.UNREACHABLE, "no server"),
         (f"puf-server status --operator {NOBODY}", Exit.UNREACHABLE, "is puf-server running there"),
         # A name that nothing goes by.
-        ("puf-server init --state {tmp}/s --model resnt18", Exit.USAGE, "use one of digits-cnn, resnet18-gn"),
+        ("puf-server init --state {tmp}/s --model resnt18", Exit.USAGE, "use one of cifar-cnn, digits-cnn"),
     ],
 )
 def test_one_line_that_says_what_to_do(line: str, code: Exit, says: str, refused: Refused, tmp_path: Path) -> None:

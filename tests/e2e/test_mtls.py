@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,7 +52,8 @@ class Companies:
 def test_a_federation_over_mtls(tmp_path: Path) -> None:
     c = Companies(tmp_path)
     plan = ["--plan-rounds", "2", "--plan-start-clients", "3", "--plan-heartbeat-seconds", "1"]
-    c.done("puf-server", "init", "--state", "state", *plan, "--forgetting-max-recovery-rounds", "1")
+    forgetting = ["--forgetting-max-recovery-rounds", "1", "--forgetting-collapse-ratio", "0"]
+    c.done("puf-server", "init", "--state", "state", *plan, *forgetting)
     c.done("puf-server", "certs", "init")
     c.done("puf-server", "certs", "server", "--name", "localhost", "--name", "127.0.0.1")
     c.done("puf-server", "certs", "client", "client-0")
@@ -79,6 +81,7 @@ def test_a_federation_over_mtls(tmp_path: Path) -> None:
             assert {x.name for x in control.clients()} == {"client-0", "client-1", "client-2"}
 
             outsiders(c)
+            strangers(c, c.address, None)
 
             told = c.done("puf-client", "--unlearn", "--yes", "--shard", "2/3", *last, *mine)
             assert "client-2 was forgotten" in told
@@ -123,6 +126,33 @@ def outsiders(c: Companies) -> None:
         assert says in finished.errors[0]
 
 
+def knocked(
+    c: Companies, address: str, cert: str, key: str, *, ca: str = "certs/ca.crt", host: hosts.Host | None
+) -> str:
+    """What the server itself says to somebody who looks at nothing before dialling and claims to be anna."""
+    words = [sys.executable, "-m", "tests.e2e.knock", address, ca, cert, key, "anna"]
+    enter = host.enter if host else []
+    return c.done(*enter, "env", f"PYTHONPATH={Path(__file__).parents[2]}", *words)
+
+
+def strangers(c: Companies, address: str, host: hosts.Host | None) -> None:
+    """The server, not the client, stops certificates that are wrong; one that is right speaks for its own name only."""
+    if not (c.directory / "other").exists():
+        Authority.create(c.directory / "other", "another")
+    for name, directory in (("anna", "other"), ("gone", "certs"), ("eve", "certs")):
+        if not (c.directory / directory / "clients" / f"{name}.crt").exists():
+            c.done("puf-server", "certs", "client", name, "--dir", directory)
+    date_back(Authority.open(c.certs), c.certs / "clients" / "gone.crt")
+    for name, directory in (("anna", "other"), ("gone", "certs")):
+        files = f"{directory}/clients/{name}.crt", f"{directory}/clients/{name}.key"
+        assert knocked(c, address, *files, host=host).startswith("UNAVAILABLE"), name
+    assert knocked(c, address, "-", "-", host=host).startswith("UNAVAILABLE")
+    # eve claims to be anna: what she is refused for, she is refused under her own name.
+    told = knocked(c, address, "certs/clients/eve.crt", "certs/clients/eve.key", host=host)
+    assert told.startswith("FAILED_PRECONDITION")
+    assert "the model of eve" in told
+
+
 @pytest.mark.skipif(not hosts.available(), reason="no network namespaces here")
 def test_between_two_hosts(tmp_path: Path) -> None:
     c = Companies(tmp_path)
@@ -150,6 +180,7 @@ def test_between_two_hosts(tmp_path: Path) -> None:
             assert (wrong.code, "for another name" in wrong.err) == (Exit.REFUSED, True)
             assert status("10.99.0.3:7300", *anna, "--tls-server-name", "10.99.0.1").code == Exit.OK
             assert status("10.99.0.1:7300", "--name", "anna").code == Exit.REFUSED
+            strangers(c, "10.99.0.1:7300", there)
             far = at(there, "puf-server", "status", "--operator", "10.99.0.1:7301", *ada)
             assert far.code == Exit.UNREACHABLE
             assert at(here, "puf-server", "status", "--state", "state").code == Exit.OK

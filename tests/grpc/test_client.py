@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -71,13 +72,16 @@ class Clinic:
         )
         self.runs[-1] = self._pool.submit(run_agent, options)
 
-    def wait_for_rounds(self, number: int) -> None:
-        reached = threading.Event()
+    def wait_for(self, reached: Callable[[], bool], what: str = "it") -> None:
+        never = threading.Event()
         for _ in range(1200):
-            if self.server.engine.state.number >= number:
+            if reached():
                 return
-            reached.wait(0.05)
-        raise AssertionError(f"round {number} was never committed")
+            never.wait(0.05)
+        raise AssertionError(f"{what} never happened")
+
+    def wait_for_rounds(self, number: int) -> None:
+        self.wait_for(lambda: self.server.engine.state.number >= number, f"the commit of round {number}")
 
     def ids(self, i: int) -> list[str]:
         data = load_data("digits", DataContext(shard=i, shards=CLIENTS, options={"per_client": "20"}))
@@ -188,11 +192,15 @@ def test_a_restored_backup_forgets_again(clinic: Clinic, capsys: pytest.CaptureF
     assert main(["unlearn", *clinic.flags(2), "--yes"]) == Exit.OK
     ticket = clinic.ticket(2)
     assert clinic.runs.pop(2).result(30) == Exit.FORGOTTEN
-    restored = restore(tmp_path / "old.tar", tmp_path / "restored", tmp_path / "receipts")
-    assert [reopened for _, reopened, _ in restored.receipts] == [True]
+    # The operator says that nothing was forgotten since. The client knows better, and shows its receipt by itself.
+    restore(tmp_path / "old.tar", tmp_path / "restored", waived=True)
     with running(tmp_path / "restored") as server:
         again = Clinic(server, clinic.state)
         again.run(0, 1)
+        again.run(2)
+        with pytest.raises(Forgotten, match="restored from an older backup"):
+            again.runs.pop(2).result(30)
+        assert server.engine.state.tickets[ticket.id].open
         # The same command as the first time: the ticket stands, and the client takes part in one more last round.
         capsys.readouterr()
         assert main(["unlearn", *again.flags(2), "--yes"]) == Exit.OK
@@ -202,6 +210,57 @@ def test_a_restored_backup_forgets_again(clinic: Clinic, capsys: pytest.CaptureF
         assert again.ticket(2).id == ticket.id
         assert server.engine.state.members["client-2"].status == "forgotten"
         again.end()
+
+
+def test_a_worker_of_a_restored_server_shows_the_receipt_of_its_samples(
+    clinic: Clinic, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    wanted = tmp_path / "forget.txt"
+    wanted.write_text("\n".join(clinic.ids(1)[:5]))
+    clinic.run(0, 1, 2)
+    clinic.wait_for_rounds(2)
+    backup(tmp_path / "server", tmp_path / "old.tar")
+    assert main(["unlearn", *clinic.flags(1), "--forget", str(wanted), "--yes"]) == Exit.OK
+    ticket = clinic.ticket(1)
+    # What was done with a sample, asked where it lives: without any network.
+    capsys.readouterr()
+    gone, kept = clinic.ids(1)[0], clinic.ids(1)[9]
+    assert main(["data", "used", gone, kept, "nobody", *clinic.identity(1)[2:]]) == Exit.OK
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith(f"{gone}: trained on in rounds 1 to 2, used to unlearn in round 3, out of training now")
+    assert told[1].startswith(f"{kept}: trained on in rounds 1 to ")
+    assert "unlearn" not in told[1]
+    assert told[2].startswith("nobody: never handed in from here")
+    restore(tmp_path / "old.tar", tmp_path / "restored", waived=True)
+    with running(tmp_path / "restored") as server:
+        again = Clinic(server, clinic.state)
+        again.run(0, 1, 2)
+        again.wait_for_rounds(4)
+        assert server.engine.state.tickets[ticket.id].applied_round == 3
+        again.end()
+
+
+def test_a_worker_that_lost_its_exclusions_does_not_start(
+    clinic: Clinic, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    wanted = tmp_path / "forget.txt"
+    wanted.write_text("\n".join(clinic.ids(1)[:5]))
+    clinic.run(0, 1, 2)
+    clinic.wait_for_rounds(2)
+    assert main(["unlearn", *clinic.flags(1), "--forget", str(wanted), "--yes"]) == Exit.OK
+    ticket = clinic.ticket(1)
+    elsewhere = [*clinic.flags(1), "--state", str(tmp_path / "elsewhere")]
+    assert main(["run", *elsewhere]) == Exit.REFUSED
+    assert f"puf-client data exclude {ticket.id}" in capsys.readouterr().err
+    short = tmp_path / "short.txt"
+    short.write_text(clinic.ids(1)[0])
+    assert main(["data", "exclude", ticket.id, *elsewhere, "--forget", str(short)]) == Exit.USAGE
+    assert "is about 5 samples" in capsys.readouterr().err
+    assert main(["data", "exclude", "t-none", *elsewhere, "--forget", str(wanted)]) == Exit.FAILURE
+    assert main(["data", "exclude", ticket.id, *elsewhere, "--forget", str(wanted)]) == Exit.OK
+    found = StateDir.of("f-test", "client-1", tmp_path / "elsewhere")
+    assert found.excluded(clinic.ids(1)).tolist() == [True] * 5 + [False] * 15
+    assert main(["status", *elsewhere[:4], "--state", str(tmp_path / "elsewhere")]) == Exit.OK
 
 
 def test_without_a_worker_the_command_takes_part_itself(clinic: Clinic, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,11 +286,28 @@ def test_samples_are_forgotten_and_stay_out(clinic: Clinic, capsys: pytest.Captu
     wanted.write_text("\n".join(clinic.ids(1)[:5]))
     clinic.run(0, 1, 2)
     clinic.wait_for_rounds(2)
-    assert main(["unlearn", *clinic.flags(1), "--forget", str(wanted), "--reference", "case 7", "--yes"]) == Exit.OK
+    assert (
+        main(
+            [
+                "unlearn",
+                *clinic.flags(1),
+                "--forget",
+                str(wanted),
+                "--reference",
+                "case 7",
+                "--yes",
+                "--received",
+                "2026-01-02",
+            ]
+        )
+        == Exit.OK
+    )
     assert "5 samples of client-1 were forgotten" in capsys.readouterr().out
     assert clinic.state_of(1).excluded(clinic.ids(1)).sum() == 5
     assert clinic.server.engine.state.members["client-1"].samples == 15
     assert clinic.ticket(1).request.reference == "case 7"
+    received = datetime.fromisoformat("2026-01-02").timestamp()
+    assert (clinic.ticket(1).request.received_at, clinic.ticket(1).deadline_at) == (received, received + 30 * 86400)
     # The same list again is the same request; one that overlaps is refused.
     assert main(["unlearn", *clinic.flags(1), "--forget", str(wanted), "--yes"]) == Exit.OK
     assert "asked before" in capsys.readouterr().out

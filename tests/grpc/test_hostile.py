@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import logging
 import math
+import queue
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from tests.grpc.raw import Raw, status, update_bytes
+from tests.grpc.raw import Raw, frames, status, update_bytes
 from tests.running import make_state, metadata, running, tiny_config
 
 from puf_common.v1 import federation_pb2 as fed
+from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.control import Control
 from puf_server.serve import Server
@@ -188,3 +193,170 @@ def test_a_refusal_in_any_script_reaches_its_caller(server: Server, mallory: Raw
     with pytest.raises(grpc.RpcError) as caught:
         list(mallory.stub.FollowTicket(request, **mallory.options))
     assert status(caught.value) == ("NOT_FOUND", "NOT_FOUND")
+
+
+# -- slow and many -----------------------------------------------------------------------------------------------------
+
+
+class Slow:
+    """Streams that send a header and a byte, and then nothing."""
+
+    def __init__(self, client: Raw, work: fed.TrainWork, count: int) -> None:
+        self._go = threading.Event()
+        payload = update_bytes()
+        header = client.header(work, payload)
+
+        def trickle() -> Iterator[fed.SubmitUpdateRequest]:
+            yield fed.SubmitUpdateRequest(header=header)
+            yield fed.SubmitUpdateRequest(chunk=ts.Chunk(offset=0, data=payload[:1]))
+            self._go.wait()
+
+        self.calls: list[Any] = [client.stub.SubmitUpdate.future(trickle(), **client.options) for _ in range(count)]
+
+    def codes(self) -> list[str]:
+        return sorted(call.exception().code().name for call in self.calls)
+
+    def stop(self) -> None:
+        self._go.set()
+        for call in self.calls:
+            call.cancel()
+
+
+def test_slow_streams_of_one_client_hold_nobody_up(tmp_path: Path) -> None:
+    limits = {"uploads": 2, "uploads_per_client": 2, "stall_seconds": 2.0}
+    directory = make_state(tmp_path / "slow", tiny_config(plan={"min_clients": 3}, limits=limits))
+    with running(directory) as server, ExitStack() as stack:
+        anna, bert, mallory = (stack.enter_context(Raw(server.port, n)) for n in ("anna", "bert", "mallory"))
+        for client in (anna, bert, mallory):
+            client.join()
+        slow = Slow(mallory, mallory.wait().train, 5)
+        stack.callback(slow.stop)
+        # All places are taken by streams that send nothing, and honest updates pass.
+        for client in (anna, bert):
+            assert client.submit(client.wait().train).duplicate is False
+        # Three at once for being too many, two for sending nothing.
+        assert slow.codes() == ["RESOURCE_EXHAUSTED"] * 5
+        assert not [p for p in (directory / "spool").iterdir() if p.name.endswith(".part")]
+        assert mallory.submit(mallory.wait().train).duplicate is False
+
+
+def test_an_upload_that_crawls_is_ended(tmp_path: Path) -> None:
+    limits = {"stall_seconds": 0.2, "upload_rate": 1e6}
+    directory = make_state(tmp_path / "crawl", tiny_config(plan={"min_clients": 1}, limits=limits))
+    with running(directory) as server, Raw(server.port, "mallory") as mallory:
+        mallory.join()
+        work = mallory.wait().train
+        payload = update_bytes()
+        sent = frames(mallory.header(work, payload), payload, 1)
+        paused = threading.Event()
+
+        def crawling() -> Iterator[fed.SubmitUpdateRequest]:
+            for frame in sent:
+                paused.wait(0.05)
+                yield frame
+
+        with pytest.raises(grpc.RpcError, match="slower than") as caught:
+            mallory.stub.SubmitUpdate(crawling(), **mallory.options)
+        assert status(caught.value) == ("RESOURCE_EXHAUSTED", "TOO_MUCH")
+        assert mallory.submit(work).duplicate is False
+
+
+def test_fat_calls_and_many_calls_are_refused_and_cost_no_memory(tmp_path: Path) -> None:
+    limits = {"calls_per_client": 8}
+    directory = make_state(tmp_path / "fat", tiny_config(plan={"min_clients": 3}, limits=limits))
+    with running(directory) as server, Raw(server.port, "mallory") as mallory, Raw(server.port, "anna") as anna:
+        mallory.join()
+        channel: Any = mallory.channel
+        wait = channel.unary_unary("/puf.v1.Federation/WaitForWork")
+        fat = fed.WaitForWorkRequest(session=mallory.session, timeout_seconds=20).SerializeToString()
+        # A field that nobody knows, of one and a half megabytes.
+        fat += b"\xfa\x3f" + encoded(1_500_000) + bytes(1_500_000)
+        calls = [wait.future(fat, **mallory.options) for _ in range(20)]
+        assert {c.exception().code().name for c in calls} == {"RESOURCE_EXHAUSTED"}
+        slim = fed.WaitForWorkRequest(session=mallory.session, timeout_seconds=20)
+        many: list[Any] = [mallory.stub.WaitForWork.future(slim, **mallory.options) for _ in range(30)]
+        over: queue.Queue[Any] = queue.Queue()
+        for call in many:
+            call.add_done_callback(over.put)
+        # Eight wait for work; the others are told at once.
+        ended = [over.get(timeout=20) for _ in range(30 - 8)]
+        assert {c.exception().code().name for c in ended} == {"RESOURCE_EXHAUSTED"}
+        anna.join()
+        assert over.empty()
+        for call in many:
+            call.cancel()
+
+
+def encoded(number: int) -> bytes:
+    """As a varint."""
+    out = b""
+    while number > 127:
+        out += bytes([number & 127 | 128])
+        number >>= 7
+    return out + bytes([number])
+
+
+def test_a_flood_of_connections_leaves_room_for_members(tmp_path: Path) -> None:
+    """Silent connections are hung up on, and there are never more than allowed; whoever is in stays in."""
+    limits = {"connections": 20, "handshake_seconds": 1.0}
+    directory = make_state(tmp_path / "flood", tiny_config(limits=limits))
+    with running(directory) as server, Raw(server.port, "anna") as anna, ExitStack() as stack:
+        anna.join()
+        flood = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20)) for _ in range(60)
+        ]
+        anna.wait(0)
+        for connection in flood:
+            # The server speaks first (its settings) or not at all, and then it hangs up.
+            while connection.recv(1000):
+                pass
+        with Raw(server.port, "bert") as bert:
+            bert.join()
+
+
+def test_changes_per_minute_are_bounded_and_others_are_served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    limits = {"writes_per_minute": 5, "refusals_per_minute": 3}
+    directory = make_state(tmp_path / "writes", tiny_config(limits=limits))
+    with running(directory) as server, Raw(server.port, "mallory") as mallory, Raw(server.port, "anna") as anna:
+        for number in range(5):
+            mallory.join(samples=number + 1)
+        size = (directory / "state.db-wal").stat().st_size
+        for number in range(40):
+            assert refused(partial(mallory.join, samples=100 + number)) == ("RESOURCE_EXHAUSTED", "TOO_MUCH")
+        assert (directory / "state.db-wal").stat().st_size == size
+        anna.join()
+    assert sum("refused" in r.getMessage() for r in caplog.records) <= 4
+
+
+def test_bytes_on_disk_are_bounded_per_client(tmp_path: Path) -> None:
+    limits = {"client_bytes": len(update_bytes()) + 10}
+    directory = make_state(tmp_path / "disk", tiny_config(plan={"min_clients": 2}, limits=limits))
+    with running(directory) as server, Raw(server.port, "mallory") as mallory, Raw(server.port, "anna") as anna:
+        mallory.join()
+        anna.join()
+        work = mallory.wait().train
+        mallory.submit(work)
+        assert refused(lambda: mallory.submit(work, update_bytes(0.7))) == ("RESOURCE_EXHAUSTED", "TOO_MUCH")
+        anna.submit(anna.wait().train)
+
+
+def test_clients_beyond_the_limit_are_refused_and_members_come_back(tmp_path: Path) -> None:
+    directory = make_state(tmp_path / "many", tiny_config(plan={"min_clients": 9}, limits={"max_clients": 3}))
+    with running(directory) as server, ExitStack() as stack:
+        crowd = [stack.enter_context(Raw(server.port, f"sybil-{i}")) for i in range(6)]
+        for client in crowd[:3]:
+            client.join()
+        for client in crowd[3:]:
+            assert refused(client.join) == ("RESOURCE_EXHAUSTED", "TOO_MUCH")
+        crowd[0].join(instance="again")
+
+
+def test_requests_per_hour_are_bounded(tmp_path: Path) -> None:
+    directory = make_state(tmp_path / "tickets", tiny_config(plan={"min_clients": 9}, limits={"tickets_per_hour": 2}))
+    with running(directory) as server, Raw(server.port, "mallory") as mallory:
+        mallory.join(samples=10)
+        server.engine.call(lambda state, now: (replace(state, paused=True), None))
+        for key in ("a", "b"):
+            ticket = mallory.file(request_key=key).ticket.id
+            mallory.stub.WithdrawUnlearning(fed.WithdrawUnlearningRequest(ticket_id=ticket), **mallory.options)
+        assert refused(lambda: mallory.file(request_key="c")) == ("RESOURCE_EXHAUSTED", "TOO_MUCH")

@@ -46,8 +46,8 @@ def test_a_lease_outlives_the_server(tmp_path: Path) -> None:
             anna.join()
             assert [(x.name, x.shard) for x in control.clients()] == [("anna", 2)]
             with pytest.raises(NotNow, match="anna is a member"):
-                control.release("anna")
-            assert control.release("bert") == 0
+                control.release_shard("anna")
+            assert control.release_shard("bert") == 0
         assert shard_of(server, "dora") == "0/3"
 
 

@@ -12,6 +12,8 @@ from tests.grpc.test_client import CLIENTS, Clinic
 from tests.running import make_state, running, tiny_config
 
 from puf_client.cli import main
+from puf_client.session import connect
+from puf_client.work import TrainTask
 from puf_common.exits import Exit
 from puf_common.manifest import UPDATE
 from puf_common.models import build, manifest_of, payload_of
@@ -21,7 +23,7 @@ from puf_server.core.state import Kind, TicketState
 
 
 @contextmanager
-def clinic_that(tmp_path: Path, **forgetting: Any) -> Iterator[Clinic]:
+def clinic_that(tmp_path: Path, members: tuple[int, ...] = (0, 1, 2), **forgetting: Any) -> Iterator[Clinic]:
     model = build("digits-cnn", {}, 1)
     manifest = manifest_of(model)
     config = tiny_config(
@@ -34,9 +36,10 @@ def clinic_that(tmp_path: Path, **forgetting: Any) -> Iterator[Clinic]:
         clinic = Clinic(server, tmp_path / "state")
         if forgetting.get("method") == "fukd":
             clinic.run_distiller()
-        clinic.run(0, 1, 2)
+        clinic.run(*members)
         try:
-            clinic.wait_for_rounds(2)
+            if len(members) == CLIENTS:
+                clinic.wait_for_rounds(2)
             yield clinic
         finally:
             clinic.end()
@@ -108,22 +111,19 @@ def test_samples_are_forgotten_beside_the_rest_by(
         assert clinic.server.engine.state.members["client-2"].samples == 15
 
 
-def test_the_operator_has_an_absent_client_forgotten_by_the_fallback(tmp_path: Path) -> None:
-    with clinic_that(tmp_path, fallback="retrain") as clinic:
+def test_the_operator_has_a_client_that_left_forgotten_by_the_fallback(tmp_path: Path) -> None:
+    with clinic_that(tmp_path, members=(0, 1), fallback="retrain", measure_seconds=0.0) as clinic:
         engine = clinic.server.engine
-        member = engine.state.members["client-2"]
-        # Gone, as far as the server can tell, though its process will only notice later.
-        engine.call(lambda state, now: (_unseen(state, member.name), None))
+        # A loop of its own, which takes part in training and then goes home for good.
+        with connect(clinic.target, name="client-2", samples=20) as session:
+            while engine.state.number < 2:
+                work = session.step(1.0)
+                if isinstance(work, TrainTask):
+                    work.submit(work.weights)
         with clinic.control() as control:
-            ticket = control.forget(member.name).ticket
+            ticket = control.forget("client-2").ticket
         assert ticket.fallback == "absent"
-        clinic.wait_for_rounds(4)
+        clinic.wait_for(lambda: not engine.state.tickets[ticket.id].open)
         done = engine.state.tickets[ticket.id]
         assert (done.method, done.state) == ("retrain (fallback: absent)", TicketState.COMPLETED)
-
-
-def _unseen(state: Any, name: str) -> Any:
-    from dataclasses import replace
-
-    seen = {n: at for n, at in state.seen.items() if n != name}
-    return replace(state.with_member(replace(state.members[name], session="", instance="")), seen=seen)
+        assert [r.contributions for r in engine.state.records.values() if r.kind is Kind.UNLEARN] == [2, 2]

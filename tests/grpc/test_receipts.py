@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,7 @@ class TestOperator:
         assert "filed as" in capsys.readouterr().out
         ticket = ticket_of(everyone["cleo"])
         assert (ticket.filed_by, ticket.request.reference) == ("operator", "case 9")
+        assert ticket.deadline_at == datetime.fromisoformat("2026-01-02").timestamp() + 30 * 86400
         assert "filed by the operator" in ticket.history[0].note
         assert main(["forget", "cleo", *self.operator(server)]) == Exit.OK
         assert "asked before" in capsys.readouterr().out

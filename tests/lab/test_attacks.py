@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puf_common.errors import UsageError
+from puf_lab import attacks
 from puf_lab.attacks import song, song_threshold, yeom, yeom_members, yeom_threshold
 
 confidences = st.lists(st.floats(0, 1), min_size=1, max_size=20)
@@ -90,3 +91,35 @@ class TestSong:
     def test_refuses_nothing_to_learn_from(self) -> None:
         with pytest.raises(UsageError, match="member confidences"):
             song([], [0.5], [0.5], seed=0)
+
+
+class TestRmia:
+    def test_worked_by_hand(self) -> None:
+        """Unseen ratios are 1 throughout; three of four forgotten samples are likelier than to the reference model."""
+        forget = ([0.8, 0.9, 0.4, 0.1], [0.4, 0.3, 0.2, 0.4])
+        unseen = ([0.5] * 8, [0.5] * 8)
+        found = attacks.rmia(forget, unseen, seed=1)
+        # Ratios 2, 3, 2 and 0.25 against a population at 1: scores 1, 1, 1, 0; the unseen have 1. Ties count a half.
+        assert found.auc == (3 * 0.5 + 0.0) / 4
+        assert (found.member_at_1, found.traced_at_1) == (0.0, 0.25)
+
+    def test_a_model_against_itself_is_undecided(self) -> None:
+        confidences = np.linspace(0.01, 0.99, 50)
+        found = attacks.rmia((confidences, confidences), (confidences, confidences), seed=3)
+        assert found.auc == 0.5
+
+    def test_members_are_found_and_the_forgotten_too(self) -> None:
+        random = np.random.default_rng(0)
+        reference = random.uniform(0.1, 0.5, 400)
+        unseen = (reference * random.uniform(0.9, 1.1, 400), reference)
+        members = attacks.rmia((np.minimum(1, 2 * reference), reference), unseen, seed=1)
+        assert (members.auc, members.member_at_1) == (1.0, 1.0)
+        forgotten = attacks.rmia((reference / 4, reference), unseen, seed=1)
+        assert forgotten.auc < 0.01
+        assert (forgotten.member_at_1, forgotten.traced_at_1) == (0.0, 1.0)
+
+    def test_what_does_not_fit_is_told(self) -> None:
+        with pytest.raises(UsageError, match="the same samples"):
+            attacks.rmia(([0.1], [0.1, 0.2]), ([0.1, 0.2], [0.1, 0.2]), seed=1)
+        with pytest.raises(UsageError, match="at least two unseen"):
+            attacks.rmia(([0.1], [0.1]), ([0.1], [0.1]), seed=1)

@@ -74,3 +74,19 @@ def test_pga_row_at_ten_epochs_as_the_formulas_give_it() -> None:
     assert found.communication == pytest.approx(3.64e9, rel=5e-3)
     assert found.computation == pytest.approx(3.0075e14, rel=5e-3)
     assert found.relative_to(cost("Retrain", shape, 0)).computation == pytest.approx(44.9, rel=5e-3)
+
+
+def test_targets_that_stay_take_part_in_recovery() -> None:
+    """Sample unlearning: 2PB * 10 per round, where the paper's table charges 9."""
+    shape = Shape(
+        parameters=11_220_132,
+        flops_per_sample=0.15e9,
+        samples_per_client=5000,
+        clients=10,
+        targets=1,
+        targets_stay=True,
+    )
+    assert cost("Retrain", shape, 0).communication == pytest.approx(1.795e11, rel=1e-3)
+    assert cost("NoT", shape, 7).communication == 7 * 2 * 44_880_528 * 10
+    special = cost("PUF-Special", shape, 2)
+    assert special.communication == 2 * 44_880_528 * (1 + 2 * 10)

@@ -6,17 +6,19 @@ import hashlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from puf_common.errors import NotNow, PufError
+from puf_common.manifest import MODEL
 from puf_common.v1 import federation_pb2 as fed
 from puf_lab.local import LocalFederation
 from puf_lab.setting import Setting, client_name
 from puf_server.core import methods
 from puf_server.core.config import Forgetting, Recipe
-from puf_server.core.state import Kind, MemberStatus, State, TicketState
+from puf_server.core.state import Kind, MemberStatus, ModelStatus, State, TicketState
 from puf_server.store import history_name
 
 ALL = list(methods.known())
@@ -217,19 +219,59 @@ def test_fukd_with_nothing_distilled_is_the_model_without_what_the_target_contri
 
 
 OWN = '''
-from puf_server.core.methods.nott import NoT
+from puf_server.core.methods.base import Method, Requirements, Step
+from puf_server.core.methods.layers import last_layer
+from puf_server.core.methods.puf import Puf
+from puf_server.core.state import Combine, Part, Slot
 
-class Twice(NoT):
-    """Negates, and says so under another name."""
-    name = "twice"
+
+class Transplant(Method):
+    """Everything that a step can be: an auxiliary model, a second model for the client, a part that comes back, a memo."""
+
+    name, summary = "transplant", "the target trains a head on its own; the model gets the difference"
+    requires = Puf.requires
+
+    def step(self, view):
+        if view.started.step == 0:
+            return Step(base=view.state.version, combine=Combine(rule="halve"), into="half", memo={"halved": 1})
+        assert view.started.memo == {"halved": 1}
+        [target] = view.targets
+        slot = Slot(
+            client=target.member.name, membership=target.member.membership, part=Part.MAIN, ticket=target.ticket.id,
+            samples=target.member.samples, outputs=("@head",), aux=view.started.aux["half"], lr=0.05,
+        )
+        combine = Combine(rule="mix", others={"half": view.started.aux["half"]})
+        return Step(base=view.model, slots=(slot,), combine=combine, denominator=target.member.samples, last=True)
+
+    def rule(self, combine, manifest, pieces):
+        if combine.rule == "halve":
+            return lambda block: block.w / 2
+        head = last_layer(manifest)
+
+        def mix(block):
+            [piece] = block.pieces
+            assert (piece.u is not None) == (block.tensor.name in head)
+            return block.others["half"] if piece.u is None else block.w + piece.u
+
+        return mix
 '''
 
 
-def test_a_method_of_ones_own_comes_from_local_code(
+def test_a_method_of_ones_own_may_use_everything_that_a_step_can_be(
     trained: LocalFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own_method.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with trained.copy(tmp_path / "own", forgetting=policy("own_method:Twice")) as federation:
+    with trained.copy(tmp_path / "own", forgetting=policy("own_method:Transplant")) as federation:
         [ticket] = federation.forget([1])
-        assert (ticket.state, ticket.method) == (TicketState.COMPLETED, "twice")
+        assert (ticket.state, ticket.method) == (TicketState.COMPLETED, "transplant")
+        manifest, before = federation.engine.manifest, trained.payload()
+        old = dict[str, Any](manifest.views(before, MODEL))
+        new = dict[str, Any](manifest.views(federation.payload(ticket.version_unlearned), MODEL))
+        *body, weight, bias = (t.name for t in manifest.tensors)
+        assert all(np.array_equal(new[name], old[name] / 2) for name in body)
+        assert not any(np.array_equal(new[name], old[name]) for name in (weight, bias))
+        # The head alone came back, the auxiliary model went when the ticket was applied.
+        record = federation.state.records[ticket.applied_round]
+        assert record.nbytes_up == new[weight].nbytes + new[bias].nbytes
+        assert federation.state.models[4].status is ModelStatus.DELETED

@@ -17,7 +17,7 @@ from puf_common.exits import Exit
 from puf_common.receipts import read
 from puf_common.v1 import federation_pb2 as fed
 from puf_server import audit
-from puf_server.backup import backup, restore
+from puf_server.backup import answer_for_receipts, backup, restore
 from puf_server.cli import main
 from puf_server.core.state import MemberStatus, ModelStatus, TicketState
 from puf_server.store import KEY_FILE, Store
@@ -150,6 +150,46 @@ class TestNeverUnForgets:
         path.write_bytes(file)
         with pytest.raises(Mismatch):
             restore(tmp_path / "other.tar", tmp_path / "new", older[1])
+
+
+class TestServedOnlyWithAnAnswer:
+    """After a restore somebody has to say what was forgotten since the backup was made."""
+
+    def test_without_receipts_or_a_waiver_it_is_not_served(self, directory: Path, tmp_path: Path) -> None:
+        backup(directory, tmp_path / "b.tar")
+        restore(tmp_path / "b.tar", tmp_path / "new")
+        words = ["serve", "--state", str(tmp_path / "new"), "--insecure"]
+        assert main(words) == Exit.REFUSED
+        with pytest.raises(UsageError, match="exclude each other"):
+            answer_for_receipts(tmp_path / "new", tmp_path, waived=True)
+        with pytest.raises(UsageError, match="holds no receipts"):
+            answer_for_receipts(tmp_path / "new", tmp_path, waived=False)
+        answer_for_receipts(tmp_path / "new", None, waived=True)
+        answer_for_receipts(tmp_path / "new", None, waived=False)
+        with OnDisk(tmp_path / "new") as f:
+            assert f.events()[-1] == "receipts.waived"
+        audit.verify(tmp_path / "new", [])
+
+    def test_receipts_shown_when_it_is_served_open_tickets_again(self, directory: Path, tmp_path: Path) -> None:
+        backup(directory, tmp_path / "b.tar")
+        (tmp_path / "receipts").mkdir()
+        with OnDisk(directory) as f:
+            f.join(*EVERYONE)
+            file = f.engine.receipt(f.forget("cleo"), "cleo")
+        (tmp_path / "receipts" / "receipt.json").write_bytes(file)
+        restore(tmp_path / "b.tar", tmp_path / "new")
+        answer_for_receipts(tmp_path / "new", tmp_path / "receipts", waived=False)
+        answer_for_receipts(tmp_path / "new", None, waived=False)
+        with OnDisk(tmp_path / "new") as f:
+            assert f.engine.state.tickets[read(file).ticket].open
+
+    def test_an_answer_given_at_the_restore_is_enough(self, directory: Path, tmp_path: Path) -> None:
+        backup(directory, tmp_path / "b.tar")
+        words = ["restore", "--from", str(tmp_path / "b.tar"), "--state", str(tmp_path / "new"), "--no-receipts"]
+        assert main(words) == Exit.OK
+        answer_for_receipts(tmp_path / "new", None, waived=False)
+        with OnDisk(tmp_path / "new") as f:
+            assert "receipts.waived" in f.events()
 
 
 class TestDamage:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from puf_common.errors import InvalidUpdate
+from puf_common.manifest import Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_common.wire import chunks
@@ -15,7 +18,7 @@ from puf_server.engine import Engine
 from puf_server.handlers import Handlers, PendingUpload
 from puf_server.store import Store, spool_name
 from tests.grpc.raw import update_bytes
-from tests.running import TINY, make_state, tiny_config
+from tests.running import make_state, tiny_config
 
 
 class Clock:
@@ -34,28 +37,28 @@ class Local:
         self.handlers = Handlers(self.engine)
 
     def join(self, *names: str) -> None:
-        c = self.engine.config
+        c, manifest = self.engine.config, self.engine.manifest
         for name in names:
             self.handlers.join(
                 name,
                 fed.JoinRequest(
                     instance=f"i-{name}",
                     samples=10,
-                    manifest_fingerprint=TINY.fingerprint,
+                    manifest_fingerprint=manifest.fingerprint,
                     recipe_fingerprint=c.recipe_fingerprint(),
                 ),
             )
 
-    def submit(self, name: str, value: float) -> None:
-        self.begin(name, value).finish()
+    def submit(self, name: str, value: float = 0.0, payload: bytes | None = None) -> None:
+        self.begin(name, value, payload).finish()
 
-    def begin(self, name: str, value: float) -> PendingUpload:
+    def begin(self, name: str, value: float, payload: bytes | None = None) -> PendingUpload:
         """An update whose bytes are all there and which is not acknowledged yet."""
         session = self.engine.state.members[name].session
         reply = self.handlers.work(name, session)
         assert reply is not None
         work = reply.train
-        payload = update_bytes(value)
+        payload = payload or update_bytes(value)
         upload = self.handlers.begin_upload(
             name,
             fed.UpdateHeader(
@@ -65,7 +68,7 @@ class Local:
                 applied_scale=work.scale,
                 byte_length=len(payload),
                 digest=hashlib.sha256(payload).digest(),
-                manifest_fingerprint=TINY.fingerprint,
+                manifest_fingerprint=self.engine.manifest.fingerprint,
             ),
         )
         for chunk in chunks(payload):
@@ -161,20 +164,45 @@ def test_a_request_filed_during_the_fold_keeps_its_client_out_of_the_sum(state: 
     local.engine.close()
 
 
-def test_a_sum_that_is_not_finite_halts_the_federation_and_changes_no_model(state: Path) -> None:
+HALF = Manifest((TensorSpec("w", "f16", (4,)),))
+
+
+def half(value: float) -> bytes:
+    return np.full(4, value, np.float32).tobytes()
+
+
+def test_a_sum_that_is_not_finite_leaves_out_whoever_made_it_so(tmp_path: Path) -> None:
+    """In a model of halves 65504 is the largest number: updates can be finite and small, and their sum none."""
+    config = tiny_config(plan={"min_clients": 3, "rounds": 4})
+    directory = make_state(tmp_path / "state", config, HALF, bytearray(np.full(4, 60000, np.float16).tobytes()))
+    local = Local(directory, Clock())
+    local.join(*NAMES)
+    for name in NAMES:
+        local.submit(name, payload=half(60000.0 if name == "b" else 1.0))
+    local.engine.settle()
+    state = local.engine.state
+    assert (state.version, state.halted) == (1, "")
+    assert "tensor w would no longer be finite with the update of b" in state.members["b"].held
+    assert state.records[1].contributions == 2
+    assert state.round is not None
+    assert {s.client for s in state.round.slots} == {"a", "c"}
+    local.engine.close()
+    again = Local(directory, Clock())
+    assert again.engine.state.members["b"].held
+    again.engine.close()
+
+
+def test_a_norm_far_beyond_recent_rounds_is_refused_also_after_a_restart(state: Path) -> None:
     local = Local(state, Clock())
     local.join(*NAMES)
-    while not local.engine.state.halted:
-        for name in NAMES:
-            local.submit(name, 3e38)
-        local.engine.settle()
-    assert "finite" in local.engine.state.halted
-    assert local.engine.state.round is None
-    before = local.engine.state.version
+    run_rounds(local, 1)
     local.engine.close()
-    reopened = Local(state, Clock())
-    assert (reopened.engine.state.version, bool(reopened.engine.state.halted)) == (before, True)
-    reopened.engine.close()
+    local = Local(state, Clock())
+    local.submit("a", 1.9)
+    with pytest.raises(InvalidUpdate, match=r"reaches 6\..*, allowed are 6 .*layer\.weight"):
+        local.submit("b", 2.1)
+    assert len(local.spool()) == 2  # one of a, one that is thrown away
+    local.engine.close()
 
 
 def test_after_a_restart_nobody_is_absent_before_they_could_come_back(state: Path) -> None:
@@ -202,7 +230,7 @@ def test_an_update_that_is_on_disk_but_not_booked_survives_the_booking_of_anothe
     current = local.engine.state.round
     assert current is not None
     name = spool_name(current, "a/main", hashlib.sha256(update_bytes(0.1)).hexdigest())
-    waiting._upload.publish(name)
+    waiting._arrived.upload.publish(name)
     local.submit("b", 0.2)
     assert store.spool_path(name).exists()
     local.engine.close()

@@ -94,7 +94,7 @@ def test_without_an_address_there_is_no_listener(tmp_path: Path) -> None:
         assert server.metrics_port == 0
 
 
-@pytest.mark.parametrize("address", ["9300", "127.0.0.1:", "127.0.0.1:99999", "192.0.2.1:9300"])
+@pytest.mark.parametrize("address", ["9300", ":9300", "127.0.0.1:", "127.0.0.1:99999", "192.0.2.1:9300"])
 def test_an_address_that_cannot_be_is_told(tmp_path: Path, address: str) -> None:
     with pytest.raises(UsageError, match=re.escape("--metrics")), running(make_state(tmp_path / "s"), metrics=address):
         pass

@@ -67,6 +67,8 @@ class Checker:
         self._others = 0
         # Memberships that are gone for good, with the version that let them go.
         self._forgotten: dict[tuple[str, int], int] = {}
+        # Requests for samples that their owners took back.
+        self._taken_back: set[tuple[str, str]] = set()
 
     # -- after every transaction ---------------------------------------------------------------------------------------
 
@@ -96,6 +98,25 @@ class Checker:
         loaded = self.store.load()
         for name in PERSISTENT:
             _require(getattr(loaded, name) == getattr(self._last, name), f"{name} changed over a restart")
+
+    def restored(self, state: State) -> None:
+        """An older state is in place: what came after it never happened here, though somebody has receipts of it."""
+        self._last = state
+        self.lineage = {v: w for v, w in self.lineage.items() if v <= state.version}
+        for key, fate in self._acked.items():
+            self._acked[key] = fate or "void"
+        self._acked = {key: fate for key, fate in self._acked.items() if key.number <= state.number}
+        self._attempts = {k: v for k, v in self._attempts.items() if k[0] <= state.number}
+        self._scales = {k: v for k, v in self._scales.items() if k[0] <= state.number}
+        self._applied = Counter(
+            {t.id: 1 for t in state.tickets.values() if self._applied[t.id] and t.version_unlearned}
+        )
+        gone = {(m.name, m.membership) for m in state.members.values() if m.status is not MemberStatus.ACTIVE}
+        gone |= {(m.name, n) for m in state.members.values() for n in range(1, m.membership)}
+        self._forgotten = {who: version for who, version in self._forgotten.items() if who in gone}
+        self._audited = Counter(
+            (str(facts["ticket"]), event) for _, event, facts in self.store.audit if event.startswith("ticket.")
+        )
 
     def files(self, state: State) -> None:
         """Every file that a record names is there, and none that no record may name."""
@@ -133,7 +154,8 @@ class Checker:
             path = ticket.history
             if old is None:
                 _require(path[0].state is _S.PENDING, f"{ticket_id} does not start as pending")
-                _require(noted[ticket_id, "ticket.filed"] == 1, f"filing {ticket_id} is not in the audit log")
+                how = "ticket.reopened" if ticket.reopened else "ticket.filed"
+                _require(noted[ticket_id, how] == 1, f"filing {ticket_id} is not in the audit log")
                 new = path[1:]
                 start = _S.PENDING
             else:
@@ -343,13 +365,17 @@ class Checker:
         for ticket in before.tickets.values():
             if (ticket.client, ticket.membership) != (c.update.client, c.update.membership):
                 continue
-            if ticket.scope != "samples" or ticket.state is _S.WITHDRAWN:
+            if ticket.scope != "samples" or (ticket.client, ticket.request_key) in self._taken_back:
                 continue
             ids = self.named[ticket.client, ticket.request_key]
             if c.update.part == "forget" and c.ticket == ticket.id:
                 _require(c.update.ids == ids, f"{ticket.id}: other samples were negated")
             elif not c.negated:
                 _require(not ids & c.update.ids, f"samples of {ticket.id} were trained again")
+
+    def taken_back(self, ticket: Ticket) -> None:
+        """By its owner; one that the server withdrew because another took it over still stands for its samples."""
+        self._taken_back.add((ticket.client, ticket.request_key))
 
     # -- models --------------------------------------------------------------------------------------------------------
 
@@ -360,6 +386,13 @@ class Checker:
             if old is not None and old.status is ModelStatus.DELETED:
                 _require(model.status is ModelStatus.DELETED, f"model {version} came back")
         _require(after.models[after.version].status is not ModelStatus.DELETED, "the newest model was deleted")
+        for ticket in after.tickets.values():
+            who = (ticket.client, ticket.membership)
+            if ticket.reopened and ticket.scope == "client" and (ticket.waiting or ticket.state is _S.FAILED):
+                known = [
+                    v for v, m in after.models.items() if m.status is ModelStatus.READY and who in self.lineage[v].knows
+                ]
+                _require(not known, f"models {known} are ready and know {who}, who was forgotten once")
         for ticket in after.tickets.values():
             old_ticket = before.tickets.get(ticket.id)
             if ticket.state is _S.COMPLETED and (old_ticket is None or old_ticket.state is not _S.COMPLETED):
@@ -377,7 +410,9 @@ class Checker:
     def served(self, state: State, name: str, model: ModelVersion) -> None:
         _require(model.status is not ModelStatus.DELETED, f"deleted model {model.version} was served")
         mine = [t for t in state.tickets.values() if t.client == name]
-        if model.status is ModelStatus.WITHDRAWN:
+        # While somebody waits to be forgotten again, there is nothing else to train on.
+        again = any(t.reopened and (t.waiting or t.state is _S.FAILED) for t in state.tickets.values())
+        if model.status is ModelStatus.WITHDRAWN and not again:
             owner = any(model.version in (t.version_before, t.version_unlearned, t.version_recovered) for t in mine)
             _require(owner, f"withdrawn model {model.version} was served to {name}")
         if state.members[name].status is not MemberStatus.ACTIVE:
@@ -423,7 +458,8 @@ class Checker:
             _require(getattr(loaded, name) == getattr(state, name), f"{name} in memory is not {name} on disk")
         for ticket in state.tickets.values():
             _require(not ticket.open, f"{ticket.id} is still {ticket.state}")
-            _require(self._audited[ticket.id, "ticket.filed"] == 1, f"{ticket.id} was filed twice")
+            how = "ticket.reopened" if ticket.reopened else "ticket.filed"
+            _require(self._audited[ticket.id, how] == 1, f"{ticket.id} was filed twice")
             for step, times in Counter(s.state for s in ticket.history[1:]).items():
                 audited = self._audited[ticket.id, f"ticket.{step}"]
                 _require(audited == times, f"{ticket.id}: {step} {times} times, {audited} in the audit log")

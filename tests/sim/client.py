@@ -40,6 +40,8 @@ class Exclusion:
     ids: frozenset[int]
     ticket: str = ""
     withdrawn: bool = False
+    # The owner wants it back; without that a server's word that it is withdrawn means nothing.
+    withdrawing: bool = False
 
 
 @dataclass
@@ -69,6 +71,8 @@ class Agent:
         self.stands_in = world.rng.random() < 0.5
         # Disk.
         self.exclusions: dict[str, Exclusion] = {}
+        # What a lost disk held; its owner has it on paper.
+        self._lost: dict[str, Exclusion] = {}
         self.forgotten = False
         self.membership = 0
         self.asked = 0
@@ -140,7 +144,7 @@ class Agent:
 
     def _settled(self, process: Process, then: Callable[[], None]) -> None:
         """Asks the server about requests of which nobody here knows whether they were filed."""
-        if all(e.ticket for e in self.exclusions.values()):
+        if all(e.ticket and not (e.withdrawing and not e.withdrawn) for e in self.exclusions.values()):
             then()
             return
 
@@ -151,7 +155,8 @@ class Agent:
             for ticket in answer:
                 known = self.exclusions.get(ticket.request_key)
                 if known is not None:
-                    known.ticket, known.withdrawn = ticket.id, ticket.state is TicketState.WITHDRAWN
+                    gone = ticket.state is TicketState.WITHDRAWN and (known.withdrawing or known.withdrawn)
+                    known.ticket, known.withdrawn = ticket.id, gone
             then()
 
         self._call(process, lambda: self.world.server.tickets_of(self.name), told)
@@ -161,6 +166,35 @@ class Agent:
             then()
         elif process.alive:
             self.world.after(5.0, self._again, process, then)
+
+    def lose_state(self) -> None:
+        """The disk is gone, and what was written on it: the process that starts next knows of no exclusion."""
+        self.kill()
+        if self.owner is not None:
+            self.owner.alive = False
+        self._lost |= self.exclusions
+        self.exclusions = {}
+
+    def name_again(self) -> None:
+        """The owner names the forgotten samples once more (`puf-client data exclude`), and the worker may run again."""
+        self.exclusions = self._lost | self.exclusions
+        self._lost = {}
+
+    def _looked_back(self, process: Process, then: Callable[[], None]) -> None:
+        """Does not work where the server knows of a request for samples, and nobody here knows which they are."""
+
+        def told(answer: Any) -> None:
+            if isinstance(answer, PufError):
+                self.world.after(5.0, self._again, process, lambda: self._looked_back(process, then))
+            elif any(
+                t.scope == "samples" and t.state is not TicketState.WITHDRAWN and t.request_key not in self.exclusions
+                for t in answer
+            ):
+                self._exit(process, "forgotten samples are not known here", restart=True)
+            else:
+                then()
+
+        self._call(process, lambda: self.world.server.tickets_of(self.name), told)
 
     def _join(self, process: Process, *, rejoin: bool = False, only_if_no_worker: bool = False) -> None:
         def go() -> None:
@@ -202,7 +236,7 @@ class Agent:
                 joined,
             )
 
-        self._settled(process, go)
+        self._settled(process, lambda: self._looked_back(process, go))
 
     def _was_forgotten(self, process: Process) -> None:
         self.forgotten = True
@@ -296,7 +330,7 @@ class Agent:
         def fetched(answer: Any) -> None:
             if process.training != key:
                 return
-            if isinstance(answer, Unavailable):
+            if isinstance(answer, Unavailable) or self.world.strikes("cut_stream"):
                 self.world.after(2.0, self._again, process, lambda: self._call(process, fetch, fetched))
                 return
             if isinstance(answer, PufError):
@@ -355,6 +389,8 @@ class Agent:
         def begun(answer: Any) -> None:
             if isinstance(answer, PufError):
                 finished(answer)
+            elif self.world.strikes("cut_stream"):
+                finished(Unavailable("the stream was cut between two chunks"))
             else:
                 self._call(process, lambda: self.world.server.finish(self.name, header, answer), finished)
 
@@ -498,6 +534,8 @@ class Agent:
                         measured.add(version)
                         self._measure(owner, ticket, version)
             if ticket.state is TicketState.PENDING and self.world.strikes("withdraw"):
+                for exclusion in self.exclusions.values():
+                    exclusion.withdrawing = exclusion.withdrawing or exclusion.ticket == ticket_id
                 self._call(owner, lambda: self.world.server.withdraw(self.name, ticket_id), withdrawn)
             elif self.stands_in and ticket.state in (TicketState.PENDING, TicketState.SCHEDULED) and not answer[1]:
                 self.start(only_if_no_worker=True)

@@ -127,6 +127,20 @@ class SimStore:
     def weights(self, model: ModelVersion) -> Weights:
         return self.models[model_name(model)]
 
+    def scrub(self) -> bool:
+        return True
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """A backup: records and models, no updates."""
+        tables = {name: dict(rows) for name, rows in self._tables.items()}
+        return dict(self._meta), tables, dict(self.models), list(self.audit)
+
+    def put_back(self, snapshot: tuple[Any, ...]) -> None:
+        meta, tables, models, audit = snapshot
+        self._meta, self.models, self.audit = dict(meta), dict(models), list(audit)
+        self._tables = {name: dict(rows) for name, rows in tables.items()}
+        self.spool = {}
+
     def close(self) -> None:
         """Nothing to close: a crash does not either."""
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
-from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
+from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
 
-__all__ = ["FAULTS", "Scenario", "calm", "draw"]
+__all__ = ["FAULTS", "NOBODY_ASKS", "Scenario", "calm", "draw", "restless"]
 
 # Name: how often it strikes per opportunity where a seed has activated it.
 FAULTS: Mapping[str, float] = {
@@ -39,7 +39,15 @@ FAULTS: Mapping[str, float] = {
     "withdraw": 0.40,
     "ask_twice": 0.40,
     "everybody_asks": 0.10,
+    "cut_stream": 0.10,
+    "operator_forgets": 0.10,
+    "lose_state": 0.10,
+    "backup": 0.40,
+    "restore": 0.10,
 }
+
+# Simulated operators give their word to every request beforehand.
+NOBODY_ASKS = Limits(forget_share=1.0)
 
 
 # How federations forget here; PUF more often than the others together.
@@ -104,7 +112,9 @@ def draw(seed: int, *, method: str | None = None) -> Scenario:
     share = rng.choice([0.0, 0.25, 0.5])
     scenario = Scenario(
         seed=seed,
-        config=FederationConfig(id="sim", model="books", recipe=Recipe(seed=seed), plan=plan, forgetting=forgetting),
+        config=FederationConfig(
+            id="sim", model="books", recipe=Recipe(seed=seed), plan=plan, forgetting=forgetting, limits=NOBODY_ASKS
+        ),
         clients=clients,
         evaluators=rng.choice([0, 0, 0, 1]),
         requests=rng.choice([0.1, 0.3, 0.6]),
@@ -113,6 +123,13 @@ def draw(seed: int, *, method: str | None = None) -> Scenario:
     )
     # The operator's word for a client that is gone.
     return replace(scenario, faults={**scenario.faults, "forget_absent": 0.3}) if fallback else scenario
+
+
+def restless(seed: int) -> Scenario:
+    """One of `draw` with what it seldom has all at once: backups that come back, requests taken back, clients that go."""
+    drawn = draw(seed)
+    often = {"backup": 0.9, "restore": 0.25, "leave": 0.3, "crash_client": 0.3, "extend": 0.9, "withdraw": 0.3}
+    return replace(drawn, clients=max(3, drawn.clients), requests=0.25, faults={**drawn.faults, **often})
 
 
 def calm(seed: int, faults: Mapping[str, float], method: str = "puf") -> Scenario:
@@ -134,6 +151,7 @@ def calm(seed: int, faults: Mapping[str, float], method: str = "puf") -> Scenari
             survey_seconds=7200.0,
         ),
         forgetting=Forgetting(method=method, attempt_seconds=7200.0, max_recovery_rounds=3),
+        limits=NOBODY_ASKS,
     )
     return Scenario(
         seed=seed, config=config, clients=4, evaluators=0, requests=0.0, chaos_seconds=3000.0, faults=faults

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from puf_common.errors import Forgotten, NotFound, PufError, Unavailable
-from puf_server.core import history, roster, rounds, surveys, tickets, versions, work
+from puf_common.errors import Corrupted, Forgotten, NotFound, PufError, Unavailable
+from puf_server.core import history, reopen, roster, rounds, surveys, tickets, versions, work
 from puf_server.core.state import (
     MemberStatus,
     ModelStatus,
@@ -110,6 +110,9 @@ class SimServer:
         self.crashes = 0
         self.waiters: dict[str, Callable[[], None]] = {}
         self._tokens = 0
+        self._backups: list[tuple[Any, ...]] = []
+        # What was signed, by ticket; nobody ever loses one here.
+        self.receipts: dict[str, dict[str, Any]] = {}
         self._folding = False
         self._shown: tuple[object, ...] = ()
         self._create()
@@ -357,6 +360,7 @@ class SimServer:
 
     def withdraw(self, name: str, ticket_id: str) -> None:
         self.engine.call(lambda state, now: (tickets.withdraw(state, name, ticket_id, now)[0], None))
+        self.world.checker.taken_back(self.engine.state.tickets[ticket_id])
 
     def measure(self, name: str, ticket_id: str, version: int, sums: Sums) -> None:
         self.engine.call(lambda state, now: (tickets.measure(state, name, ticket_id, version, sums, now)[0], None))
@@ -368,6 +372,32 @@ class SimServer:
         state = self.engine.state
         ticket = tickets.find(state, name, ticket_id)
         return ticket, roster.worker_alive(state, name, self.engine.config, self.world.now)
+
+    # -- backups -------------------------------------------------------------------------------------------------------
+
+    def backup(self) -> None:
+        self.world.log("backup made")
+        self._backups.append(self.store.snapshot())
+
+    def restore(self) -> None:
+        """The machine is lost; an older state is put in its place and shown every receipt that was handed out since."""
+        if not self._backups:
+            return
+        self.world.log("an older backup is restored")
+        self.store.put_back(self.world.rng.choice(self._backups))
+        self.world.checker.restored(self.store.load())
+        before = self.store.load()
+        after = reopen.restored(before, self.world.now)
+        for content in self.receipts.values():
+            try:
+                after, _, _ = reopen.reopen(after, self.store.config, content, self.world.now)
+            except Corrupted as error:
+                self.world.log(f"a receipt is not believed: {error}")
+        # Nothing else goes wrong meanwhile: whoever restores repeats it until it is done, before anything is served.
+        healing, self.world.healing = self.world.healing, True
+        self.store.save(before, after)
+        self.world.healing = healing
+        self._die(Crash("the machine was replaced"))
 
     # -- the operator --------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from puf_server.core.config import FederationConfig, Forgetting, Plan
 from puf_server.core.state import Part, RoundPhase, Slot, State, Sums
 from puf_server.core.tickets import Request
 from tests.sim.checker import PERSISTENT
-from tests.sim.scenario import Scenario
+from tests.sim.scenario import NOBODY_ASKS, Scenario
 from tests.sim.server import Header
 from tests.sim.weights import Update
 from tests.sim.world import World
@@ -31,7 +31,10 @@ def _world() -> World:
         plan=Plan(
             rounds=3, min_clients=2, absent_seconds=60.0, heartbeat_seconds=10.0, evaluate_every=0, keep_models=2
         ),
-        forgetting=Forgetting(deadline_days=0.02, attempt_seconds=300.0, max_recovery_rounds=2, measure_seconds=0.0),
+        forgetting=Forgetting(
+            deadline_days=0.02, attempt_seconds=300.0, max_recovery_rounds=2, measure_seconds=0.0, collapse_ratio=0.0
+        ),
+        limits=NOBODY_ASKS,
     )
     scenario = Scenario(seed=1, config=config, clients=0, evaluators=0, requests=0.0, chaos_seconds=0.0, faults={})
     world = World(scenario)

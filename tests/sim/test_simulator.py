@@ -23,7 +23,8 @@ from puf_server.core.state import (
     TicketState,
 )
 from puf_server.engine import Engine, Folded
-from tests.sim.scenario import calm, draw
+from tests.sim.client import Agent
+from tests.sim.scenario import calm, draw, restless
 from tests.sim.world import World, run
 
 SEEDS = 300
@@ -36,6 +37,11 @@ def test_random_histories_keep_every_promise(block: int) -> None:
     size = SEEDS // BLOCKS
     failures = [o for seed in range(block * size, (block + 1) * size) if (o := run(draw(seed))).failure]
     assert not failures, "\n".join(f"python -m tests.sim --seed {o.seed} -v: {o.failure}" for o in failures)
+
+
+def test_backups_that_come_back_and_requests_taken_back_keep_every_promise() -> None:
+    failures = [o for seed in range(SEEDS // BLOCKS) if (o := run(restless(seed))).failure]
+    assert not failures, "\n".join(f"restless {o.seed}: {o.failure}" for o in failures)
 
 
 @pytest.mark.parametrize("seed", KNOWN)
@@ -52,7 +58,7 @@ def test_a_seed_tells_the_same_story_twice() -> None:
 
 def test_histories_are_worth_the_name() -> None:
     """Faults strike, tickets end in every way there is: a generator that does nothing finds nothing."""
-    outcomes = [run(draw(seed)) for seed in range(60)]
+    outcomes = [run(draw(seed)) for seed in range(80)]
     assert sum(o.crashes for o in outcomes) > 20
     ends = {state for o in outcomes for state, times in o.tickets.items() if times}
     assert ends == {"completed", "failed", "withdrawn"}
@@ -201,7 +207,25 @@ def _anybody_may_fetch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(versions, "may_fetch", may_fetch)
 
 
+def _models_after_a_restore_are_ready(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(versions, "inherited", lambda state, base: state)
+
+
+def _a_completion_makes_any_model_ready(patch: pytest.MonkeyPatch) -> None:
+    def ready(state: State) -> State:
+        return state.with_model(replace(state.models[state.version], status=ModelStatus.READY))
+
+    patch.setattr(versions, "ready", ready)
+
+
+def _nobody_looks_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Agent, "_looked_back", lambda self, process, then: then())
+
+
 MUTATIONS = [
+    _models_after_a_restore_are_ready,
+    _a_completion_makes_any_model_ready,
+    _nobody_looks_back,
     _forgotten_may_return,
     _fold_ignores_revision,
     _closes_without_its_targets,
@@ -222,5 +246,5 @@ def test_the_checker_catches_a_broken_core(
     mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutate(monkeypatch)
-    caught = next((o for seed in range(SEEDS) if (o := run(draw(seed))).failure), None)
+    caught = next((o for seed in range(SEEDS) for kind in (draw, restless) if (o := run(kind(seed))).failure), None)
     assert caught is not None

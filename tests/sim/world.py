@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from puf_common.errors import PufError, Unavailable
-from puf_server.core import roster, schedule
+from puf_server.core import chain, receipt, roster, schedule
 from puf_server.core.state import MemberStatus, State, TicketState
 from tests.sim.checker import Checker, Violation
 from tests.sim.client import Agent
@@ -95,6 +95,14 @@ class World:
         for note in after.notes:
             self.log(f"{note.event} " + " ".join(f"{k}={v}" for k, v in note.facts.items()))
         self.checker.transaction(before, after)
+        for ticket in after.tickets.values():
+            if ticket.state is TicketState.COMPLETED and (
+                before is None or before.tickets.get(ticket.id) is not ticket
+            ):
+                content = receipt.build(
+                    after, self.scenario.config, ticket, head=chain.EMPTY, now=self.now, software="sim"
+                )
+                self.server.receipts[ticket.id] = content
 
     # -- the network ---------------------------------------------------------------------------------------------------
 
@@ -149,6 +157,10 @@ class World:
         if self.strikes("crash_client"):
             agent.kill()
             self.after(self.rng.uniform(1.0, 600.0), self._restart, agent)
+        elif self.strikes("lose_state"):
+            agent.lose_state()
+            self.after(self.rng.uniform(1.0, 100.0), self._restart, agent)
+            self.after(self.rng.uniform(300.0, 900.0), agent.name_again)
         elif self.strikes("freeze_client"):
             agent.freeze(self.rng.uniform(5.0, 400.0))
         elif self.strikes("leave"):
@@ -188,6 +200,15 @@ class World:
                 self.after(self.rng.uniform(10.0, 200.0), self._resume)
             elif state.halted or (state.paused and self.rng.random() < 0.5):
                 server.run(server.resume)
+            if self.strikes("operator_forgets"):
+                # Somebody who is gone, mostly.
+                name = self.rng.choice(sorted(state.members) or ["nobody"])
+                server.run(lambda: server.forget(name))
+            if self.strikes("backup"):
+                server.run(server.backup)
+            elif self.strikes("restore"):
+                server.run(server.restore)
+                return
             if self.strikes("extend"):
                 server.run(lambda: server.extend(self.rng.randint(1, 3)))
             gone = sorted(n for n, m in state.members.items() if m.status is MemberStatus.FORGOTTEN)
@@ -223,6 +244,7 @@ class World:
         self.server.start()
         self._resume()
         for agent in self.agents:
+            agent.name_again()
             # One that was forgotten tries as well; only the operator's word lets it in.
             self.after(self.rng.uniform(0.0, 60.0), self._rejoin if agent.forgotten else self._restart, agent)
             if agent.following:

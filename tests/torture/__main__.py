@@ -1,12 +1,15 @@
-"""`make torture`: every failpoint at its first and second hit, then SIGKILL at random moments; writes runs/torture/."""
+"""`make torture`: every failpoint at its first and second hit, SIGKILL at random moments, thousands of simulated
+histories; writes runs/torture/."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import shutil
+import subprocess
 import sys
 import time
+import traceback
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
@@ -14,13 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from tests.torture.checks import judge
-from tests.torture.harness import Failed, Federation, Kills, scenarios, setting
+from tests.torture.harness import Failed, Federation
+from tests.torture.kills import Kills, scenarios, setting
 
 from puf_common.errors import PufError
 from puf_server.failpoints import POINTS
 
 _SECONDS = 1500.0
 _KILLS_PER_FEDERATION = 50
+# Of these how many fall, at most, on the time in which somebody is being forgotten.
+_RESERVE = 15
+# So many kills of each, or nothing was shown about them.
+_LEAST = {"server": 0.3, "client": 0.03, "target": 0.02, "leaver": 0.02}
+_COUNTS = ("lost", "doubled", "half_applied", "retrained")
 
 
 def main() -> int:
@@ -28,22 +37,45 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200, help="SIGKILLs at random moments (default 200)")
     parser.add_argument("--seed", type=int, default=1, help="the moments and the victims derive from it")
     parser.add_argument("--jobs", type=int, default=2, help="federations at a time (default 2)")
+    parser.add_argument("--histories", type=int, default=10_000, help="simulated histories (default 10000)")
     parser.add_argument("--out", type=Path, default=Path("runs/torture"), help="where logs and result.json go")
     arguments = parser.parse_args()
     shutil.rmtree(arguments.out, ignore_errors=True)
     arguments.out.mkdir(parents=True)
     started = time.monotonic()
-    result: dict[str, Any] = {"passed": False, "seed": arguments.seed, "federations": []}
+    result: dict[str, Any] = {"passed": False, "commit": _commit(), "seed": arguments.seed, "federations": []}
     try:
+        _simulate(arguments.out, arguments.histories, arguments.jobs, result)
         _torture(arguments.out, arguments.kills, arguments.seed, arguments.jobs, result, started)
         result["passed"] = True
-    except (Failed, PufError) as failure:
-        result["failure"] = str(failure)
-        print(f"\nFAILED (seed {arguments.seed}): {failure}", file=sys.stderr)
+    except Exception as failure:
+        result["failure"] = str(failure) if isinstance(failure, Failed | PufError) else traceback.format_exc()
+        print(f"\nFAILED (commit {result['commit']}, seed {arguments.seed}): {result['failure']}", file=sys.stderr)
+    # Counted over everything that came to an end, also where something else failed.
+    result |= {kind: sum(f[kind] for f in result["federations"]) for kind in _COUNTS}
     result["seconds"] = round(time.monotonic() - started, 1)
     (arguments.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
     print(f"{arguments.out / 'result.json'}: {'passed' if result['passed'] else 'failed'} in {result['seconds']:.0f} s")
     return 0 if result["passed"] else 1
+
+
+def _commit() -> str:
+    """Which code this is about."""
+    words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    return done.stdout.strip() or "unknown"
+
+
+def _simulate(out: Path, histories: int, jobs: int, result: dict[str, Any]) -> None:
+    if not histories:
+        return
+    file = out / "sim.json"
+    words = [sys.executable, "-m", "tests.sim", "--seeds", str(histories), "--jobs", str(jobs), "--out", str(file)]
+    code = subprocess.run(words, stdout=subprocess.DEVNULL, check=False).returncode
+    told = json.loads(file.read_text()) if file.exists() else {}
+    result["simulated"] = told
+    if code or told.get("histories") != histories or told["failures"]:
+        raise Failed(f"simulated histories fail; see {file}")
 
 
 def _torture(out: Path, moments: int, seed: int, jobs: int, result: dict[str, Any], started: float) -> None:
@@ -58,11 +90,13 @@ def _torture(out: Path, moments: int, seed: int, jobs: int, result: dict[str, An
         Federation(out / name, kills, plan, say).run(_SECONDS)
         outcome = judge(out / name)
         reference = result.setdefault("digests", list(outcome.digests))
-        if list(outcome.digests) != reference:
-            raise Failed(f"{name}: the weights differ from those of the run that was never interrupted")
         facts = asdict(outcome)
-        del facts["digests"]
-        result["federations"].append({"name": name, "kills": dict(kills.done), **facts, "weights_identical": True})
+        same = list(facts.pop("digests")) == reference
+        result["federations"].append({"name": name, "kills": dict(kills.done), **facts, "weights_identical": same})
+        if not same:
+            raise Failed(f"{name}: the weights differ from those of the run that was never interrupted")
+        if outcome.wrong:
+            raise Failed(f"{name}: {'; '.join(outcome.wrong[:5])}")
         say(
             f"{sum(kills.done.values())} kills, {outcome.acknowledged} updates acknowledged, none lost, weights identical"
         )
@@ -75,7 +109,8 @@ def _torture(out: Path, moments: int, seed: int, jobs: int, result: dict[str, An
         return moments - sum(sum(k.done.values()) if k in over else k.moments for k in drawn)
 
     def at_random() -> None:
-        kills = Kills(moments=min(left(), _KILLS_PER_FEDERATION), seed=seed * 1000 + len(drawn) + 1)
+        share = min(left(), _KILLS_PER_FEDERATION)
+        kills = Kills(moments=share, seed=seed * 1000 + len(drawn) + 1, reserve=min(_RESERVE, share // 2))
         drawn.append(kills)
         futures[pool.submit(run, f"random-{len(drawn)}", kills)] = kills
 
@@ -100,7 +135,10 @@ def _torture(out: Path, moments: int, seed: int, jobs: int, result: dict[str, An
     for kills in drawn:
         total += kills.done
     result["random"] = {"kills": sum(total.values()), **total}
-    result |= {"lost": 0, "doubled": 0, "half_applied": 0, "weights_identical": True}
+    result["weights_identical"] = all(f["weights_identical"] for f in result["federations"])
+    few = [who for who, share in _LEAST.items() if total[who] < share * moments]
+    if few:
+        raise Failed(f"too few kills of {', '.join(few)} to show anything: {dict(total)}; try another --seed")
 
 
 if __name__ == "__main__":

@@ -11,103 +11,28 @@ import os
 import re
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from random import Random
+
+from tests.torture.kills import KAPPA, SETTING, TARGET, Kills
 
 from puf_common.errors import PufError
 from puf_common.exits import Exit
 from puf_common.v1 import federation_pb2 as fed
+from puf_common.v1 import operator_pb2 as op
 from puf_lab.processes import Process, ServerProcess, data_flags, fleet, init_server, program, unlearn_command
 from puf_lab.setting import Setting, client_name
-from puf_server.core.config import Forgetting, Recipe
-from puf_server.failpoints import POINTS, SWITCH, VARIABLE
+from puf_server.failpoints import SWITCH, VARIABLE
 
-__all__ = ["AGAIN", "KAPPA", "ONCE", "SETTING", "Failed", "Federation", "Kills", "scenarios", "setting"]
+__all__ = ["Failed", "Federation"]
 
-TARGET = 3
-# What one client's erasure reaches once, and a restart does not reach again.
-ONCE = frozenset({"commit.unlearn.after", "completion.after"})
-# What is done once and, when it was interrupted, done again: armed anew in the next process.
-AGAIN = frozenset(
-    {
-        "ticket.before_persist",
-        "commit.unlearn.before",
-        "commit.recover.before",
-        "commit.recover.after",
-        "measurement.before_persist",
-        "completion.before",
-    }
-)
-# Executed, but the caller hears UNAVAILABLE and asks again: the same must come out.
-_DOUBTFUL = frozenset(p for p in POINTS if p.endswith(".after_persist")) | {"booking.after", "upload.before_reply"}
-
-
-# So much that recovery takes both rounds it is allowed.
-KAPPA = 4.0
 _STRONG = ("--kappa", str(KAPPA))
 
 
 class Failed(Exception):
     """The federation did not survive; the message says what is wrong and where to look."""
-
-
-def setting(rounds: int, method: str = "puf") -> Setting:
-    return Setting(
-        title="torture",
-        data_options={"per_client": "20"},
-        clients=4,
-        recipe=Recipe(lr=0.1, batch_size=8, seed=7),
-        rounds=rounds,
-        # As it is told to an engine in this process; nobody there measures, and nobody waits for it.
-        forgetting=Forgetting(method=method, max_recovery_rounds=2, recovery_ratio=1.0, measure_seconds=0.0),
-    )
-
-
-SETTING = setting(4)
-
-
-def scenarios(points: list[str] | None = None) -> dict[str, list[str]]:
-    """For every failpoint what it does in turn: dies at its first hit, then in another process at its second."""
-    found = {}
-    for name in POINTS if points is None else points:
-        second = "kill" if name in AGAIN else "1*unavailable->kill" if name in _DOUBTFUL else "1*off->kill"
-        found[name] = ["kill"] if name in ONCE else ["kill", second]
-    return found
-
-
-@dataclass
-class Kills:
-    """When to kill whom. `moments` is how many random ones; `armed` what the server does to itself."""
-
-    armed: dict[str, list[str]] = field(default_factory=dict)
-    moments: int = 0
-    seed: int = 0
-    # Longest time between two of them.
-    seconds: float = 2.5
-
-    def __post_init__(self) -> None:
-        self.random = Random(self.seed)
-        self.done: Counter[str] = Counter()
-
-    @property
-    def text(self) -> str:
-        return ";".join(f"{name}={actions[0]}" for name, actions in self.armed.items())
-
-    def fired(self, name: str) -> None:
-        self.done[name] += 1
-        self.armed[name].pop(0)
-        if not self.armed[name]:
-            del self.armed[name]
-
-    def victim(self, unlearning: bool) -> str:
-        drawn = self.random.random()
-        if unlearning and drawn < 0.15:
-            return "target"
-        return "fleet" if drawn > 0.98 else "client" if drawn > 0.92 else "server"
 
 
 @dataclass
@@ -139,11 +64,14 @@ class Federation:
         self._started = 0
         self._log_read = 0
         self._told = ""
-        self._begun = False
+        self._begun = self._idle = False
+        self._frozen: set[int] = set()
 
     def run(self, seconds: float) -> None:
         """From nothing until the ticket is completed and everybody went home."""
         more = ["--plan-absent-seconds", "600", "--forgetting-recovery-ratio", "1.0"]
+        # A leaver that is killed comes back before the models it wants to measure are deleted.
+        more += ["--forgetting-measure-seconds", "600"]
         init_server(self.directory / "server", self._plan, clients=self._plan.clients, more=more)
         until = time.monotonic() + seconds
         with self._stack:
@@ -158,13 +86,15 @@ class Federation:
                     strike = self._next()
                 time.sleep(0.02)
             self._go_home()
-        if self.kills.armed:
-            raise Failed(f"never reached: {', '.join(sorted(self.kills.armed))}; see {self._logs}")
+        if left := [*sorted(self.kills.armed), *(f"a {kind} round" for kind in self.kills.in_round)]:
+            raise Failed(f"never reached: {', '.join(left)}; see {self._logs}")
 
     def _more(self) -> bool:
         """Whether there is a kill left; few while clients are still joining, so that most fall on work."""
         done = sum(self.kills.done.values())
-        return done < (self.kills.moments if self._begun else self.kills.moments // 8)
+        if not self._begun:
+            return done < self.kills.moments // 8
+        return done < self.kills.moments - (self.kills.reserve if self._leaving is None else 0)
 
     def _next(self) -> Callable[[], bool]:
         """Whether it is time for the next kill: mostly soon after clients are back at work, sometimes before."""
@@ -274,9 +204,12 @@ class Federation:
                 raise Failed(
                     f"{client_name(shard)} ended with code {code}: {client.process.tail() if client.process else ''}"
                 )
-        self._find_children()
+        if self._find_children():
+            self._freeze()
         if self._leaving is not None:
             if self._leaving.code is None:
+                if self.kills.in_round:
+                    self._kill_in_round(server)
                 return False
             if self._leaving.code != Exit.OK:
                 raise Failed(f"the leaver ended with code {self._leaving.code}: {self._leaving.tail(12)}")
@@ -286,14 +219,20 @@ class Federation:
         except PufError:
             return False
         self._begun = self._begun or status.position.round > 0 or status.HasField("round")
+        self._kill_frozen(status)
         self._told = f"round {status.position.round} of {status.rounds_planned}, {status.waiting_for}"
-        if status.rounds_trained >= status.rounds_planned and status.position.phase == fed.PHASE_IDLE:
-            words = unlearn_command(
-                self._plan, server, self.directory / "clients", TARGET, *self._strength, "--log-format", "json"
-            )
-            self._leaving = Process(words, self._logs / "leaver.log")
-            self._stack.callback(_kill_group, self._leaving)
+        if self._idle and not (set(self.kills.in_round) == {"unlearn"} and not self._target_frozen()):
+            self._leave()
         return False
+
+    def _leave(self) -> None:
+        """The command of the one who wants to be forgotten; the same again, where it was killed."""
+        assert self._server is not None
+        self._started += 1
+        flags = (*self._strength, "--log-format", "json")
+        words = unlearn_command(self._plan, self._server, self.directory / "clients", TARGET, *flags)
+        self._leaving = Process(words, self._logs / f"leaver-{self._started}" / f"{client_name(TARGET)}.log")
+        self._stack.callback(_kill_group, self._leaving)
 
     def _go_home(self) -> None:
         """The operator stops it; whoever is in the way of a failpoint that is still armed dies once more."""
@@ -319,12 +258,44 @@ class Federation:
             self._serve()
         elif victim == "fleet":
             self._kill_fleet()
+        elif victim == "leaver":
+            if self._leaving is None or self._leaving.code is not None:
+                return
+            _kill_group(self._leaving)
+            self._leave()
         else:
             shard = TARGET if victim == "target" else self.kills.random.randrange(self._plan.clients)
             if not self._kill_client(shard):
                 return
         self.kills.done[victim] += 1
         self._say(f"{sum(self.kills.done.values())} kills, the last of the {victim}; {self._told}")
+
+    def _freeze(self) -> None:
+        """Whoever is to be killed in a round holds still in time: its slot stays open until then."""
+        for kind, shard in self.kills.in_round.items():
+            pid = self._clients[shard].pid
+            log = self._logs / "fleet-1" / f"{client_name(shard)}.log"
+            joined = log.exists() and '"joined"' in log.read_text(errors="replace")
+            if pid not in self._frozen and (joined if kind == "train" else self._idle):
+                os.kill(pid, signal.SIGSTOP)
+                self._frozen.add(pid)
+
+    def _target_frozen(self) -> bool:
+        return self._clients[TARGET].pid in self._frozen
+
+    def _kill_in_round(self, server: ServerProcess) -> None:
+        with suppress(PufError):
+            self._kill_frozen(server.control.status())
+
+    def _kill_frozen(self, status: op.StatusReply) -> None:
+        self._idle = status.rounds_trained >= status.rounds_planned and status.position.phase == fed.PHASE_IDLE
+        kind = status.round.kind if status.HasField("round") else ""
+        shard = self.kills.in_round.get(kind)
+        if shard is None or list(status.round.missing) != [client_name(shard)]:
+            return
+        del self.kills.in_round[kind]
+        assert self._kill_client(shard)
+        self.kills.done[f"client in a {kind} round"] += 1
 
     def _kill_client(self, shard: int) -> bool:
         client = self._clients.get(shard)

@@ -1,4 +1,4 @@
-"""A few failpoints of `make torture`, one per kind of damage, and one client killed in its unlearning round."""
+"""A few failpoints of `make torture`, one per phase, and clients killed in the middle of their rounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.torture.checks import judge
-from tests.torture.harness import KAPPA, ONCE, TARGET, Federation, Kills, scenarios, setting
+from tests.torture.harness import Federation
+from tests.torture.kills import KAPPA, ONCE, TARGET, Kills, scenarios, setting
 
 from puf_lab.local import LocalFederation
 from puf_server.failpoints import POINTS
@@ -14,27 +15,33 @@ from puf_server.failpoints import POINTS
 pytestmark = pytest.mark.e2e
 
 CHOSEN = (
+    "join.after_persist",
     "booking.after",
     "fold.middle",
     "commit.train.before",
     "ticket.after_persist",
     "commit.unlearn.before",
     "commit.unlearn.after",
+    "commit.recover.before",
     "completion.before",
 )
 
 
 @pytest.mark.timeout(280)
-def test_a_server_killed_at_these_points_ends_with_the_weights_of_one_that_was_not(tmp_path: Path) -> None:
+def test_servers_and_clients_killed_at_these_points_end_with_the_weights_of_one_that_was_not(tmp_path: Path) -> None:
     plan = setting(2)
     with LocalFederation(plan, tmp_path / "local") as undisturbed:
         undisturbed.train()
         undisturbed.forget([TARGET], mode="regular", kappa=KAPPA)
         digests = tuple(m.digest for m in undisturbed.state.models.values())
-    kills = Kills(armed={name: ["kill"] for name in CHOSEN})
+    # One client dies while it trains, and the one that leaves in the very round that forgets it.
+    kills = Kills(armed={name: ["kill"] for name in CHOSEN}, in_round={"train": 0, "unlearn": TARGET})
     Federation(tmp_path / "killed", kills, plan).run(240)
-    assert kills.done == dict.fromkeys(CHOSEN, 1)
+    told = ("client in a train round", "client in a unlearn round")
+    assert kills.done == dict.fromkeys((*CHOSEN, *told), 1)
     outcome = judge(tmp_path / "killed")
+    assert not outcome.wrong
+    assert outcome.memberships == (1,) * plan.clients
     assert outcome.digests == digests
     assert outcome.acknowledged >= 2 * plan.clients
 
@@ -46,15 +53,10 @@ def test_a_server_killed_in_the_middle_of_federaser_ends_with_the_same_weights(t
         undisturbed.train()
         undisturbed.forget([TARGET])
         digests = tuple(m.digest for m in undisturbed.state.models.values())
-    # In training, while history is written; before the commit of a step; between two steps.
-    armed = {
-        "commit.train.before": ["1*off->kill"],
-        "commit.unlearn.before": ["kill"],
-        "commit.unlearn.after": ["1*off->kill"],
-    }
-    kills = Kills(armed=armed)
+    # Before the commit of its first step, and between two steps.
+    kills = Kills(armed={"commit.unlearn.before": ["kill"], "commit.unlearn.after": ["1*off->kill"]})
     Federation(tmp_path / "killed", kills, plan).run(240)
-    assert kills.done == dict.fromkeys(armed, 1)
+    assert kills.done == {"commit.unlearn.before": 1, "commit.unlearn.after": 1}
     assert judge(tmp_path / "killed").digests == digests
 
 

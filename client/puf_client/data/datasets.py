@@ -6,6 +6,7 @@ import gzip
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, TensorDataset
 
+from puf_client.data import prostate
 from puf_client.data.api import ClientData, DataContext
 from puf_client.data.images import Images
 from puf_client.data.partition import Indices, partition, stream
@@ -33,7 +35,7 @@ _DIGITS_SEED = 1797
 
 
 def names() -> tuple[str, ...]:
-    return ("cifar10", "cifar100", "digits")
+    return ("cifar10", "cifar100", "digits", "prostate")
 
 
 def load(name: str, ctx: DataContext) -> ClientData:
@@ -127,36 +129,67 @@ class _Cifar:
     std: tuple[float, float, float]
 
     def read(self, ctx: DataContext, *, train: bool) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        ctx.refuse_other_options("augment", "download", *_SHARED)
+        """Images and labels of the classes that were asked for: the first `classes` (0: all)."""
+        ctx.refuse_other_options("augment", "rotate", "size", "classes", "group_size", "download", *_SHARED)
         if ctx.directory is None:
             raise UsageError(f"{self.name} needs --data-dir: the directory that holds {self.folder}, or is to hold it")
-        from torchvision import datasets
+        pixels, labels = _read_cifar(self, ctx.directory, train, ctx.option("download", False))
+        classes = ctx.option("classes", 0)
+        if classes < 0 or classes == 1:
+            raise UsageError(f"data option classes must be at least 2 (or 0 for all), not {classes}")
+        kept = np.flatnonzero(labels < classes) if classes else slice(None)
+        return pixels[kept], labels[kept]
 
-        download = ctx.option("download", False)
-        try:
-            data = getattr(datasets, self.reader)(root=ctx.directory, train=train, download=download)
-        except (RuntimeError, OSError) as error:
-            if download:
-                raise UsageError(f"downloading {self.name} to {ctx.directory} failed: {error}") from error
-            raise UsageError(
-                f"{self.name} is not in {ctx.directory}: unpack it there as {self.folder}, "
-                "or let --data-option download=true fetch it"
-            ) from None
-        return data.data, np.asarray(data.targets, np.int64)
-
-    def images(self, pixels: NDArray[np.uint8], labels: NDArray[np.int64], *, augment: bool = False) -> Images:
-        return Images(pixels, labels, self.mean, self.std, augment=augment)
+    def images(self, pixels: NDArray[np.uint8], labels: NDArray[np.int64], ctx: DataContext, **augment: bool) -> Images:
+        return Images(pixels, labels, self.mean, self.std, size=ctx.option("size", 32), **augment)
 
     def load(self, ctx: DataContext) -> ClientData:
         pixels, labels = self.read(ctx, train=True)
         train, held = _shares(labels, ctx)
-        plain = self.images(pixels[train], labels[train])
-        augmented = self.images(pixels[train], labels[train], augment=True) if ctx.option("augment", True) else plain
-        holdout = self.images(pixels[held], labels[held]) if held.size else None
-        return ClientData(augmented, plain, holdout, _ids(self.name, train))
+        plain = self.images(pixels[train], labels[train], ctx)
+        augmented = plain
+        if ctx.option("augment", True):
+            rotate = ctx.option("rotate", True)
+            augmented = self.images(pixels[train], labels[train], ctx, augment=True, rotate=rotate)
+        holdout = self.images(pixels[held], labels[held], ctx) if held.size else None
+        groups = _groups(labels[train], ctx.option("group_size", 0))
+        return ClientData(augmented, plain, holdout, _ids(self.name, train), groups)
 
     def test(self, ctx: DataContext) -> Dataset[Any]:
-        return self.images(*self.read(ctx, train=False))
+        return self.images(*self.read(ctx, train=False), ctx)
+
+
+@lru_cache(maxsize=4)
+def _read_cifar(
+    kind: _Cifar, directory: Path, train: bool, download: bool
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Read once: clients that share a process share it."""
+    from torchvision import datasets
+
+    try:
+        data = getattr(datasets, kind.reader)(root=directory, train=train, download=download)
+    except (RuntimeError, OSError) as error:
+        if download:
+            raise UsageError(f"downloading {kind.name} to {directory} failed: {error}") from error
+        raise UsageError(
+            f"{kind.name} is not in {directory}: unpack it there as {kind.folder}, "
+            "or let --data-option download=true fetch it"
+        ) from None
+    return data.data, np.asarray(data.targets, np.int64)
+
+
+def _groups(labels: NDArray[np.int64], size: int) -> tuple[str, ...] | None:
+    """Groups of so many images of one class, as the photographs of one person would be (0: no groups)."""
+    if size < 0:
+        raise UsageError(f"data option group_size must be at least 1 (or 0 for no groups), not {size}")
+    if not size:
+        return None
+    seen: dict[int, int] = {}
+    names = []
+    for label in labels.tolist():
+        number = seen[label] = seen.get(label, -1) + 1
+        names.append(f"class-{label}-{number // size}")
+    return tuple(names)
 
 
 _CIFAR10 = _Cifar("cifar10", "CIFAR10", "cifar-10-batches-py", (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
@@ -166,9 +199,11 @@ _LOADERS: dict[str, Callable[[DataContext], ClientData]] = {
     "cifar10": _CIFAR10.load,
     "cifar100": _CIFAR100.load,
     "digits": _load_digits,
+    "prostate": prostate.load,
 }
 _TEST_SETS: dict[str, Callable[[DataContext], Dataset[Any]]] = {
     "cifar10": _CIFAR10.test,
     "cifar100": _CIFAR100.test,
     "digits": _test_digits,
+    "prostate": prostate.test_set,
 }

@@ -14,19 +14,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import grid_sample
+from torch.nn.functional import grid_sample, interpolate
 from torch.utils.data import Dataset
+
+from puf_common.errors import UsageError
 
 __all__ = ["Images", "augment", "draw"]
 
 _DEGREES = 0.06 * 360
-_PIXELS = 2
 
 
 class Images(Dataset[tuple[Tensor, Tensor]]):
-    """Byte images, normalised when they are asked for and, if wanted, augmented: rotated by up to 21.6 degrees, shifted
-    by up to 2 pixels, mirrored. What these move in from outside is the mean colour. Chance comes from torch's global
-    stream on the CPU, whatever the device."""
+    """Byte images, normalised when they are asked for, enlarged to `size` where that is more than their own and, if
+    wanted, augmented: rotated by up to 21.6 degrees (unless not `rotate`), shifted by up to 2 pixels of 32, mirrored.
+    What these move in from outside is the mean colour. Chance comes from torch's global stream on the CPU, whatever
+    the device."""
 
     def __init__(
         self,
@@ -35,13 +37,19 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
         mean: tuple[float, float, float],
         std: tuple[float, float, float],
         *,
+        size: int = 32,
         augment: bool = False,
+        rotate: bool = True,
     ) -> None:
+        if size < 32:
+            raise UsageError(f"data option size must be at least 32, not {size}")
         self.pixels = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
         self.labels = torch.from_numpy(labels.copy())
         self.mean = torch.tensor(mean).view(3, 1, 1)
         self.std = torch.tensor(std).view(3, 1, 1)
+        self.size = size
         self.augments = augment
+        self.rotates = rotate
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -54,7 +62,12 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
         """A batch, on the images' device."""
         chosen = torch.as_tensor(indices, device=self.labels.device)
         x = (self.pixels[chosen].float() / 255 - self.mean) / self.std
-        return augment(x, *draw(len(x))) if self.augments else x, self.labels[chosen]
+        if self.size > x.shape[-1]:
+            x = interpolate(x, self.size, mode="bilinear", antialias=True)
+        if self.augments:
+            angles, shifts, mirrored = draw(len(x), self.size // 16)
+            x = augment(x, angles if self.rotates else torch.zeros_like(angles), shifts, mirrored)
+        return x, self.labels[chosen]
 
     def on(self, device: torch.device) -> Images:
         """The same images there; bytes, so that a data set fits beside the model."""
@@ -69,14 +82,14 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
         other = object.__new__(Images)
         other.pixels, other.labels = change(self.pixels), change(self.labels)
         other.mean, other.std = self.mean.to(other.labels.device), self.std.to(other.labels.device)
-        other.augments = self.augments
+        other.size, other.augments, other.rotates = self.size, self.augments, self.rotates
         return other
 
 
-def draw(count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Chance for as many images: angles in radians, whole shifts (x, y), whether mirrored."""
+def draw(count: int, pixels: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+    """Chance for as many images: angles in radians, whole shifts (x, y) of up to so many pixels, whether mirrored."""
     angles = (2 * torch.rand(count) - 1) * math.radians(_DEGREES)
-    return angles, torch.randint(-_PIXELS, _PIXELS + 1, (count, 2)), torch.rand(count) < 0.5
+    return angles, torch.randint(-pixels, pixels + 1, (count, 2)), torch.rand(count) < 0.5
 
 
 def augment(x: Tensor, angles: Tensor, shifts: Tensor, mirrored: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("federation_id", "title", "server_version", "model", "model_options", "task", "recipe", "manifest", "plugin_version", "rounds_planned", "forgetting", "position", "server_key", "method", "fallback", "remembers")
+    __slots__ = ("federation_id", "title", "server_version", "model", "model_options", "task", "recipe", "manifest", "plugin_version", "rounds_planned", "forgetting", "position", "server_key", "method", "fallback", "remembers", "update_encoding")
     class ModelOptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,7 @@ class DescribeReply(_message.Message):
     METHOD_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_FIELD_NUMBER: _ClassVar[int]
     REMEMBERS_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_ENCODING_FIELD_NUMBER: _ClassVar[int]
     federation_id: str
     title: str
     server_version: str
@@ -126,10 +127,11 @@ class DescribeReply(_message.Message):
     method: str
     fallback: str
     remembers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., server_version: _Optional[str] = ..., model: _Optional[str] = ..., model_options: _Optional[_Mapping[str, str]] = ..., task: _Optional[str] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., manifest: _Optional[_Union[_tensors_pb2.Manifest, _Mapping]] = ..., plugin_version: _Optional[str] = ..., rounds_planned: _Optional[int] = ..., forgetting: _Optional[_Union[ForgettingPolicy, _Mapping]] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., server_key: _Optional[bytes] = ..., method: _Optional[str] = ..., fallback: _Optional[str] = ..., remembers: _Optional[_Iterable[str]] = ...) -> None: ...
+    update_encoding: _tensors_pb2.Encoding
+    def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., server_version: _Optional[str] = ..., model: _Optional[str] = ..., model_options: _Optional[_Mapping[str, str]] = ..., task: _Optional[str] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., manifest: _Optional[_Union[_tensors_pb2.Manifest, _Mapping]] = ..., plugin_version: _Optional[str] = ..., rounds_planned: _Optional[int] = ..., forgetting: _Optional[_Union[ForgettingPolicy, _Mapping]] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., server_key: _Optional[bytes] = ..., method: _Optional[str] = ..., fallback: _Optional[str] = ..., remembers: _Optional[_Iterable[str]] = ..., update_encoding: _Optional[_Union[_tensors_pb2.Encoding, str]] = ...) -> None: ...
 
 class ForgettingPolicy(_message.Message):
-    __slots__ = ("default_mode", "default_kappa", "min_kappa", "max_kappa", "max_eta_u", "default_epochs", "max_epochs", "special_allowed", "default_flip", "deadline_days", "max_recovery_rounds")
+    __slots__ = ("default_mode", "default_kappa", "min_kappa", "max_kappa", "max_eta_u", "default_epochs", "max_epochs", "special_allowed", "default_flip", "deadline_days", "max_recovery_rounds", "special_min_targets")
     DEFAULT_MODE_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_KAPPA_FIELD_NUMBER: _ClassVar[int]
     MIN_KAPPA_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +143,7 @@ class ForgettingPolicy(_message.Message):
     DEFAULT_FLIP_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_DAYS_FIELD_NUMBER: _ClassVar[int]
     MAX_RECOVERY_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    SPECIAL_MIN_TARGETS_FIELD_NUMBER: _ClassVar[int]
     default_mode: _tickets_pb2.Mode
     default_kappa: float
     min_kappa: float
@@ -152,7 +155,8 @@ class ForgettingPolicy(_message.Message):
     default_flip: _tickets_pb2.Flip
     deadline_days: float
     max_recovery_rounds: int
-    def __init__(self, default_mode: _Optional[_Union[_tickets_pb2.Mode, str]] = ..., default_kappa: _Optional[float] = ..., min_kappa: _Optional[float] = ..., max_kappa: _Optional[float] = ..., max_eta_u: _Optional[float] = ..., default_epochs: _Optional[int] = ..., max_epochs: _Optional[int] = ..., special_allowed: _Optional[bool] = ..., default_flip: _Optional[_Union[_tickets_pb2.Flip, str]] = ..., deadline_days: _Optional[float] = ..., max_recovery_rounds: _Optional[int] = ...) -> None: ...
+    special_min_targets: int
+    def __init__(self, default_mode: _Optional[_Union[_tickets_pb2.Mode, str]] = ..., default_kappa: _Optional[float] = ..., min_kappa: _Optional[float] = ..., max_kappa: _Optional[float] = ..., max_eta_u: _Optional[float] = ..., default_epochs: _Optional[int] = ..., max_epochs: _Optional[int] = ..., special_allowed: _Optional[bool] = ..., default_flip: _Optional[_Union[_tickets_pb2.Flip, str]] = ..., deadline_days: _Optional[float] = ..., max_recovery_rounds: _Optional[int] = ..., special_min_targets: _Optional[int] = ...) -> None: ...
 
 class LeaseShardRequest(_message.Message):
     __slots__ = ("wish",)
@@ -388,7 +392,7 @@ class FetchModelReply(_message.Message):
     def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., chunk: _Optional[_Union[_tensors_pb2.Chunk, _Mapping]] = ...) -> None: ...
 
 class UpdateHeader(_message.Message):
-    __slots__ = ("key", "base_version", "samples", "applied_scale", "byte_length", "digest", "manifest_fingerprint", "train_loss", "samples_processed")
+    __slots__ = ("key", "base_version", "samples", "applied_scale", "byte_length", "digest", "manifest_fingerprint", "train_loss", "samples_processed", "encoding", "resume_at")
     KEY_FIELD_NUMBER: _ClassVar[int]
     BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -398,6 +402,8 @@ class UpdateHeader(_message.Message):
     MANIFEST_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TRAIN_LOSS_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_PROCESSED_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
+    RESUME_AT_FIELD_NUMBER: _ClassVar[int]
     key: WorkKey
     base_version: int
     samples: int
@@ -407,7 +413,21 @@ class UpdateHeader(_message.Message):
     manifest_fingerprint: bytes
     train_loss: float
     samples_processed: int
-    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., samples: _Optional[int] = ..., applied_scale: _Optional[float] = ..., byte_length: _Optional[int] = ..., digest: _Optional[bytes] = ..., manifest_fingerprint: _Optional[bytes] = ..., train_loss: _Optional[float] = ..., samples_processed: _Optional[int] = ...) -> None: ...
+    encoding: _tensors_pb2.Encoding
+    resume_at: int
+    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., samples: _Optional[int] = ..., applied_scale: _Optional[float] = ..., byte_length: _Optional[int] = ..., digest: _Optional[bytes] = ..., manifest_fingerprint: _Optional[bytes] = ..., train_loss: _Optional[float] = ..., samples_processed: _Optional[int] = ..., encoding: _Optional[_Union[_tensors_pb2.Encoding, str]] = ..., resume_at: _Optional[int] = ...) -> None: ...
+
+class FindUploadRequest(_message.Message):
+    __slots__ = ("header",)
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    header: UpdateHeader
+    def __init__(self, header: _Optional[_Union[UpdateHeader, _Mapping]] = ...) -> None: ...
+
+class FindUploadReply(_message.Message):
+    __slots__ = ("offset",)
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    def __init__(self, offset: _Optional[int] = ...) -> None: ...
 
 class SubmitUpdateRequest(_message.Message):
     __slots__ = ("header", "chunk")
@@ -460,8 +480,10 @@ class FileUnlearningReply(_message.Message):
     def __init__(self, ticket: _Optional[_Union[_tickets_pb2.Ticket, _Mapping]] = ..., duplicate: _Optional[bool] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class ListMyTicketsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("offset",)
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    def __init__(self, offset: _Optional[int] = ...) -> None: ...
 
 class ListMyTicketsReply(_message.Message):
     __slots__ = ("tickets",)

@@ -79,6 +79,11 @@ class FederationStub:
                 request_serializer=puf__common_dot_v1_dot_federation__pb2.SubmitUpdateRequest.SerializeToString,
                 response_deserializer=puf__common_dot_v1_dot_federation__pb2.SubmitUpdateReply.FromString,
                 _registered_method=True)
+        self.FindUpload = channel.unary_unary(
+                '/puf.v1.Federation/FindUpload',
+                request_serializer=puf__common_dot_v1_dot_federation__pb2.FindUploadRequest.SerializeToString,
+                response_deserializer=puf__common_dot_v1_dot_federation__pb2.FindUploadReply.FromString,
+                _registered_method=True)
         self.ReportEvaluation = channel.unary_unary(
                 '/puf.v1.Federation/ReportEvaluation',
                 request_serializer=puf__common_dot_v1_dot_federation__pb2.ReportEvaluationRequest.SerializeToString,
@@ -192,6 +197,14 @@ class FederationServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindUpload(self, request, context):
+        """How much of an update, named by its header, the server holds from a stream that broke: the next stream may begin there,
+        see UpdateHeader.resume_at. 0 where it holds nothing, which is always right.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReportEvaluation(self, request, context):
         """Takes the answer to an evaluation. Repeating it changes nothing.
         """
@@ -298,6 +311,11 @@ def add_FederationServicer_to_server(servicer, server):
                     servicer.SubmitUpdate,
                     request_deserializer=puf__common_dot_v1_dot_federation__pb2.SubmitUpdateRequest.FromString,
                     response_serializer=puf__common_dot_v1_dot_federation__pb2.SubmitUpdateReply.SerializeToString,
+            ),
+            'FindUpload': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindUpload,
+                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.FindUploadRequest.FromString,
+                    response_serializer=puf__common_dot_v1_dot_federation__pb2.FindUploadReply.SerializeToString,
             ),
             'ReportEvaluation': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportEvaluation,
@@ -583,6 +601,33 @@ class Federation:
             '/puf.v1.Federation/SubmitUpdate',
             puf__common_dot_v1_dot_federation__pb2.SubmitUpdateRequest.SerializeToString,
             puf__common_dot_v1_dot_federation__pb2.SubmitUpdateReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindUpload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/puf.v1.Federation/FindUpload',
+            puf__common_dot_v1_dot_federation__pb2.FindUploadRequest.SerializeToString,
+            puf__common_dot_v1_dot_federation__pb2.FindUploadReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -62,6 +62,10 @@ class FederationStub:
     """Takes one update: one header, then chunks. OK means that it is verified and on disk. The same key and digest again: OK, nothing
     changes. The same key with another digest: ALREADY_EXISTS. A round that is over: FAILED_PRECONDITION (STALE_ROUND).
     """
+    FindUpload: _grpc.UnaryUnaryMultiCallable[_federation_pb2.FindUploadRequest, _federation_pb2.FindUploadReply]
+    """How much of an update, named by its header, the server holds from a stream that broke: the next stream may begin there,
+    see UpdateHeader.resume_at. 0 where it holds nothing, which is always right.
+    """
     ReportEvaluation: _grpc.UnaryUnaryMultiCallable[_federation_pb2.ReportEvaluationRequest, _federation_pb2.ReportEvaluationReply]
     """Takes the answer to an evaluation. Repeating it changes nothing."""
     FileUnlearning: _grpc.UnaryUnaryMultiCallable[_federation_pb2.FileUnlearningRequest, _federation_pb2.FileUnlearningReply]
@@ -114,6 +118,10 @@ class FederationAsyncStub(FederationStub):
     SubmitUpdate: _aio.StreamUnaryMultiCallable[_federation_pb2.SubmitUpdateRequest, _federation_pb2.SubmitUpdateReply]  # type: ignore[assignment]
     """Takes one update: one header, then chunks. OK means that it is verified and on disk. The same key and digest again: OK, nothing
     changes. The same key with another digest: ALREADY_EXISTS. A round that is over: FAILED_PRECONDITION (STALE_ROUND).
+    """
+    FindUpload: _aio.UnaryUnaryMultiCallable[_federation_pb2.FindUploadRequest, _federation_pb2.FindUploadReply]  # type: ignore[assignment]
+    """How much of an update, named by its header, the server holds from a stream that broke: the next stream may begin there,
+    see UpdateHeader.resume_at. 0 where it holds nothing, which is always right.
     """
     ReportEvaluation: _aio.UnaryUnaryMultiCallable[_federation_pb2.ReportEvaluationRequest, _federation_pb2.ReportEvaluationReply]  # type: ignore[assignment]
     """Takes the answer to an evaluation. Repeating it changes nothing."""
@@ -218,6 +226,16 @@ class FederationServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_federation_pb2.SubmitUpdateReply, _abc.Awaitable[_federation_pb2.SubmitUpdateReply]]:
         """Takes one update: one header, then chunks. OK means that it is verified and on disk. The same key and digest again: OK, nothing
         changes. The same key with another digest: ALREADY_EXISTS. A round that is over: FAILED_PRECONDITION (STALE_ROUND).
+        """
+
+    @_abc_1.abstractmethod
+    def FindUpload(
+        self,
+        request: _federation_pb2.FindUploadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_federation_pb2.FindUploadReply, _abc.Awaitable[_federation_pb2.FindUploadReply]]:
+        """How much of an update, named by its header, the server holds from a stream that broke: the next stream may begin there,
+        see UpdateHeader.resume_at. 0 where it holds nothing, which is always right.
         """
 
     @_abc_1.abstractmethod

@@ -60,7 +60,7 @@ class StatusReply(_message.Message):
     def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., position: _Optional[_Union[_federation_pb2.Position, _Mapping]] = ..., rounds_planned: _Optional[int] = ..., waiting_for: _Optional[str] = ..., clients_active: _Optional[int] = ..., clients_alive: _Optional[int] = ..., tickets_open: _Optional[int] = ..., round: _Optional[_Union[RoundInfo, _Mapping]] = ..., score: _Optional[_Union[_tickets_pb2.Score, _Mapping]] = ..., score_version: _Optional[int] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., uptime_seconds: _Optional[float] = ..., server_version: _Optional[str] = ..., rounds_trained: _Optional[int] = ..., tickets_failed: _Optional[int] = ..., tickets_overdue: _Optional[int] = ..., trouble: _Optional[str] = ..., download_rate: _Optional[float] = ..., upload_rate: _Optional[float] = ...) -> None: ...
 
 class ClientInfo(_message.Message):
-    __slots__ = ("name", "membership", "status", "alive", "samples", "holdout_samples", "first_round", "last_round", "device", "activity", "silent_seconds", "shard", "download_rate", "upload_rate")
+    __slots__ = ("name", "membership", "status", "alive", "samples", "holdout_samples", "first_round", "last_round", "device", "activity", "silent_seconds", "shard", "download_rate", "upload_rate", "held")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +75,7 @@ class ClientInfo(_message.Message):
     SHARD_FIELD_NUMBER: _ClassVar[int]
     DOWNLOAD_RATE_FIELD_NUMBER: _ClassVar[int]
     UPLOAD_RATE_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     name: str
     membership: int
     status: str
@@ -89,11 +90,14 @@ class ClientInfo(_message.Message):
     shard: int
     download_rate: float
     upload_rate: float
-    def __init__(self, name: _Optional[str] = ..., membership: _Optional[int] = ..., status: _Optional[str] = ..., alive: _Optional[bool] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., first_round: _Optional[int] = ..., last_round: _Optional[int] = ..., device: _Optional[str] = ..., activity: _Optional[str] = ..., silent_seconds: _Optional[float] = ..., shard: _Optional[int] = ..., download_rate: _Optional[float] = ..., upload_rate: _Optional[float] = ...) -> None: ...
+    held: str
+    def __init__(self, name: _Optional[str] = ..., membership: _Optional[int] = ..., status: _Optional[str] = ..., alive: _Optional[bool] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., first_round: _Optional[int] = ..., last_round: _Optional[int] = ..., device: _Optional[str] = ..., activity: _Optional[str] = ..., silent_seconds: _Optional[float] = ..., shard: _Optional[int] = ..., download_rate: _Optional[float] = ..., upload_rate: _Optional[float] = ..., held: _Optional[str] = ...) -> None: ...
 
 class ListClientsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("offset",)
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    def __init__(self, offset: _Optional[int] = ...) -> None: ...
 
 class ListClientsReply(_message.Message):
     __slots__ = ("clients",)
@@ -148,8 +152,10 @@ class ListRoundsReply(_message.Message):
     def __init__(self, rounds: _Optional[_Iterable[_Union[RoundInfo, _Mapping]]] = ...) -> None: ...
 
 class ListTicketsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("offset",)
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    def __init__(self, offset: _Optional[int] = ...) -> None: ...
 
 class ListTicketsReply(_message.Message):
     __slots__ = ("tickets",)
@@ -176,8 +182,10 @@ class ModelInfo(_message.Message):
     def __init__(self, version: _Optional[int] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., byte_length: _Optional[int] = ..., status: _Optional[str] = ..., created_at: _Optional[float] = ..., score: _Optional[_Union[_tickets_pb2.Score, _Mapping]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("offset",)
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    def __init__(self, offset: _Optional[int] = ...) -> None: ...
 
 class ListModelsReply(_message.Message):
     __slots__ = ("models",)
@@ -308,3 +316,39 @@ class IssueReceiptReply(_message.Message):
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
     receipt: bytes
     def __init__(self, receipt: _Optional[bytes] = ...) -> None: ...
+
+class AllowRequest(_message.Message):
+    __slots__ = ("client", "ticket_id")
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    TICKET_ID_FIELD_NUMBER: _ClassVar[int]
+    client: str
+    ticket_id: str
+    def __init__(self, client: _Optional[str] = ..., ticket_id: _Optional[str] = ...) -> None: ...
+
+class AllowReply(_message.Message):
+    __slots__ = ("position",)
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    position: _federation_pb2.Position
+    def __init__(self, position: _Optional[_Union[_federation_pb2.Position, _Mapping]] = ...) -> None: ...
+
+class ReleaseRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReleaseReply(_message.Message):
+    __slots__ = ("position",)
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    position: _federation_pb2.Position
+    def __init__(self, position: _Optional[_Union[_federation_pb2.Position, _Mapping]] = ...) -> None: ...
+
+class RollbackRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RollbackReply(_message.Message):
+    __slots__ = ("version", "position")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    position: _federation_pb2.Position
+    def __init__(self, version: _Optional[int] = ..., position: _Optional[_Union[_federation_pb2.Position, _Mapping]] = ...) -> None: ...

@@ -104,6 +104,21 @@ class OperatorStub:
                 request_serializer=puf__common_dot_v1_dot_operator__pb2.IssueReceiptRequest.SerializeToString,
                 response_deserializer=puf__common_dot_v1_dot_operator__pb2.IssueReceiptReply.FromString,
                 _registered_method=True)
+        self.Allow = channel.unary_unary(
+                '/puf.v1.Operator/Allow',
+                request_serializer=puf__common_dot_v1_dot_operator__pb2.AllowRequest.SerializeToString,
+                response_deserializer=puf__common_dot_v1_dot_operator__pb2.AllowReply.FromString,
+                _registered_method=True)
+        self.Release = channel.unary_unary(
+                '/puf.v1.Operator/Release',
+                request_serializer=puf__common_dot_v1_dot_operator__pb2.ReleaseRequest.SerializeToString,
+                response_deserializer=puf__common_dot_v1_dot_operator__pb2.ReleaseReply.FromString,
+                _registered_method=True)
+        self.Rollback = channel.unary_unary(
+                '/puf.v1.Operator/Rollback',
+                request_serializer=puf__common_dot_v1_dot_operator__pb2.RollbackRequest.SerializeToString,
+                response_deserializer=puf__common_dot_v1_dot_operator__pb2.RollbackReply.FromString,
+                _registered_method=True)
 
 
 class OperatorServicer:
@@ -208,6 +223,29 @@ class OperatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Allow(self, request, context):
+        """The operator's word for what waits for it: a client that is held trains, a request beyond the budget is served.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Release(self, request, context):
+        """A model that collapsed after unlearning becomes READY all the same, and its tickets complete. FAILED_PRECONDITION where no
+        model is held.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rollback(self, request, context):
+        """Installs the model from before the oldest unlearning that is not completed, and opens the tickets since then again.
+        FAILED_PRECONDITION once they are completed: the model is deleted by then.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -280,6 +318,21 @@ def add_OperatorServicer_to_server(servicer, server):
                     servicer.IssueReceipt,
                     request_deserializer=puf__common_dot_v1_dot_operator__pb2.IssueReceiptRequest.FromString,
                     response_serializer=puf__common_dot_v1_dot_operator__pb2.IssueReceiptReply.SerializeToString,
+            ),
+            'Allow': grpc.unary_unary_rpc_method_handler(
+                    servicer.Allow,
+                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.AllowRequest.FromString,
+                    response_serializer=puf__common_dot_v1_dot_operator__pb2.AllowReply.SerializeToString,
+            ),
+            'Release': grpc.unary_unary_rpc_method_handler(
+                    servicer.Release,
+                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.ReleaseRequest.FromString,
+                    response_serializer=puf__common_dot_v1_dot_operator__pb2.ReleaseReply.SerializeToString,
+            ),
+            'Rollback': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rollback,
+                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.RollbackRequest.FromString,
+                    response_serializer=puf__common_dot_v1_dot_operator__pb2.RollbackReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -660,6 +713,87 @@ class Operator:
             '/puf.v1.Operator/IssueReceipt',
             puf__common_dot_v1_dot_operator__pb2.IssueReceiptRequest.SerializeToString,
             puf__common_dot_v1_dot_operator__pb2.IssueReceiptReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Allow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/puf.v1.Operator/Allow',
+            puf__common_dot_v1_dot_operator__pb2.AllowRequest.SerializeToString,
+            puf__common_dot_v1_dot_operator__pb2.AllowReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Release(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/puf.v1.Operator/Release',
+            puf__common_dot_v1_dot_operator__pb2.ReleaseRequest.SerializeToString,
+            puf__common_dot_v1_dot_operator__pb2.ReleaseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rollback(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/puf.v1.Operator/Rollback',
+            puf__common_dot_v1_dot_operator__pb2.RollbackRequest.SerializeToString,
+            puf__common_dot_v1_dot_operator__pb2.RollbackReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -61,6 +61,16 @@ class OperatorStub:
     """
     IssueReceipt: _grpc.UnaryUnaryMultiCallable[_operator_pb2.IssueReceiptRequest, _operator_pb2.IssueReceiptReply]
     """The signed receipt of any completed ticket, made anew from the state at every call. FAILED_PRECONDITION before COMPLETED."""
+    Allow: _grpc.UnaryUnaryMultiCallable[_operator_pb2.AllowRequest, _operator_pb2.AllowReply]
+    """The operator's word for what waits for it: a client that is held trains, a request beyond the budget is served."""
+    Release: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ReleaseRequest, _operator_pb2.ReleaseReply]
+    """A model that collapsed after unlearning becomes READY all the same, and its tickets complete. FAILED_PRECONDITION where no
+    model is held.
+    """
+    Rollback: _grpc.UnaryUnaryMultiCallable[_operator_pb2.RollbackRequest, _operator_pb2.RollbackReply]
+    """Installs the model from before the oldest unlearning that is not completed, and opens the tickets since then again.
+    FAILED_PRECONDITION once they are completed: the model is deleted by then.
+    """
 
 @_typing.type_check_only
 class OperatorAsyncStub(OperatorStub):
@@ -95,6 +105,16 @@ class OperatorAsyncStub(OperatorStub):
     """
     IssueReceipt: _aio.UnaryUnaryMultiCallable[_operator_pb2.IssueReceiptRequest, _operator_pb2.IssueReceiptReply]  # type: ignore[assignment]
     """The signed receipt of any completed ticket, made anew from the state at every call. FAILED_PRECONDITION before COMPLETED."""
+    Allow: _aio.UnaryUnaryMultiCallable[_operator_pb2.AllowRequest, _operator_pb2.AllowReply]  # type: ignore[assignment]
+    """The operator's word for what waits for it: a client that is held trains, a request beyond the budget is served."""
+    Release: _aio.UnaryUnaryMultiCallable[_operator_pb2.ReleaseRequest, _operator_pb2.ReleaseReply]  # type: ignore[assignment]
+    """A model that collapsed after unlearning becomes READY all the same, and its tickets complete. FAILED_PRECONDITION where no
+    model is held.
+    """
+    Rollback: _aio.UnaryUnaryMultiCallable[_operator_pb2.RollbackRequest, _operator_pb2.RollbackReply]  # type: ignore[assignment]
+    """Installs the model from before the oldest unlearning that is not completed, and opens the tickets since then again.
+    FAILED_PRECONDITION once they are completed: the model is deleted by then.
+    """
 
 class OperatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -210,5 +230,33 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.IssueReceiptReply, _abc.Awaitable[_operator_pb2.IssueReceiptReply]]:
         """The signed receipt of any completed ticket, made anew from the state at every call. FAILED_PRECONDITION before COMPLETED."""
+
+    @_abc_1.abstractmethod
+    def Allow(
+        self,
+        request: _operator_pb2.AllowRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.AllowReply, _abc.Awaitable[_operator_pb2.AllowReply]]:
+        """The operator's word for what waits for it: a client that is held trains, a request beyond the budget is served."""
+
+    @_abc_1.abstractmethod
+    def Release(
+        self,
+        request: _operator_pb2.ReleaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ReleaseReply, _abc.Awaitable[_operator_pb2.ReleaseReply]]:
+        """A model that collapsed after unlearning becomes READY all the same, and its tickets complete. FAILED_PRECONDITION where no
+        model is held.
+        """
+
+    @_abc_1.abstractmethod
+    def Rollback(
+        self,
+        request: _operator_pb2.RollbackRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.RollbackReply, _abc.Awaitable[_operator_pb2.RollbackReply]]:
+        """Installs the model from before the oldest unlearning that is not completed, and opens the tickets since then again.
+        FAILED_PRECONDITION once they are completed: the model is deleted by then.
+        """
 
 def add_OperatorServicer_to_server(servicer: OperatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

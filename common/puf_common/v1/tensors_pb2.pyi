@@ -25,6 +25,12 @@ class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROLE_UNSPECIFIED: _ClassVar[Role]
     ROLE_PARAMETER: _ClassVar[Role]
     ROLE_BUFFER: _ClassVar[Role]
+
+class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ENCODING_UNSPECIFIED: _ClassVar[Encoding]
+    ENCODING_F16: _ClassVar[Encoding]
+    ENCODING_BF16: _ClassVar[Encoding]
 DTYPE_UNSPECIFIED: DType
 DTYPE_F16: DType
 DTYPE_F32: DType
@@ -38,6 +44,9 @@ DTYPE_BOOL: DType
 ROLE_UNSPECIFIED: Role
 ROLE_PARAMETER: Role
 ROLE_BUFFER: Role
+ENCODING_UNSPECIFIED: Encoding
+ENCODING_F16: Encoding
+ENCODING_BF16: Encoding
 
 class TensorSpec(_message.Message):
     __slots__ = ("name", "dtype", "shape", "role")

@@ -16,7 +16,7 @@ from puf_lab.bench.report import Report
 
 __all__ = ["ALL", "USUAL", "run_bench"]
 
-USUAL = ("starting", "transfer", "wire", "folding", "forgetting", "training", "crowd", "growth", "flower")
+USUAL = ("starting", "transfer", "wire", "folding", "forgetting", "training", "encoding", "crowd", "growth", "flower")
 ALL = (*USUAL, "flare")
 
 

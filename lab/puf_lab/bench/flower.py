@@ -21,7 +21,7 @@ from puf_lab.bench.federation import PARAMETERS, peak_memory
 from puf_lab.bench.report import Report, spread
 from puf_lab.processes import Process, wait_until
 
-__all__ = ["environment", "flower"]
+__all__ = ["environment", "family_memory", "flower"]
 
 _CLIENTS = 10
 _ROUNDS = 2
@@ -189,15 +189,15 @@ def _wait(times: Path, rounds: int, pid: int, *processes: Process) -> tuple[list
 
     memory, until = 0.0, time.monotonic() + 120 + 150 * rounds
     while len(read()) < rounds:
-        memory = max(memory, _family_memory(pid))
+        memory = max(memory, family_memory(pid))
         if time.monotonic() > until or any(p.code is not None for p in processes):
             raise PufError(f"Flower did not finish; its logs end: {processes[0].tail()}")
         time.sleep(0.25)
     return read(), memory
 
 
-def _family_memory(pid: int) -> float:
-    """Peak of the process and its children: Flower's server is more than one."""
+def family_memory(pid: int) -> float:
+    """Peaks of the process and its children, added up: a peer's server is more than one."""
     import psutil
 
     family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]

@@ -61,6 +61,9 @@ class Plan(_Settings):
     evaluate_every: int = Field(10, ge=0, description="rounds between measurements on the clients' hold-outs; 0: never")
     survey_seconds: float = Field(600.0, gt=0, description="how long a measurement waits for clients that are alive")
     max_evaluators: int = Field(100, ge=1, description="at most this many clients measure a model")
+    update_encoding: Literal["full", "f16", "bf16"] = Field(
+        "full", description="how updates travel: as they are, or in half the bytes and with less precision"
+    )
     keep_models: int = Field(3, ge=0, description="newest model versions to keep on disk; 0: all")
     shards: int = Field(
         0, ge=0, le=1_000_000, description="parts of the data for clients that lease theirs (--shard lease); 0: none"

@@ -24,7 +24,7 @@ from puf_server.core.state import (
     TicketState,
 )
 
-__all__ = ["applied", "close_if_due", "drive", "ready", "start", "stepped"]
+__all__ = ["applied", "close_if_due", "drive", "failed_target", "ready", "start", "stepped"]
 
 _LONGEST_PAUSE = 3600.0
 _NOBODY = "everybody else has asked to be forgotten meanwhile"
@@ -33,13 +33,25 @@ _NOBODY = "everybody else has asked to be forgotten meanwhile"
 def ready(state: State, config: FederationConfig, now: float) -> list[Ticket]:
     """Tickets that could be served now, oldest first."""
     waiting = [t for t in state.tickets.values() if t.state is TicketState.PENDING and now >= t.not_before]
+    if roster.nobody_left(state) and any(t.held and t.waiting for t in state.tickets.values()):
+        # Nobody would remain, and the operator has not said so yet.
+        return []
 
     def able(ticket: Ticket) -> bool:
         view = View(state=state, config=config, now=now, about=(ticket.id,))
         return methods.serving(config.forgetting, ticket).ready(ticket, view)
 
-    able_now = (t for t in waiting if _nothing_to_forget(state, t) or roster.nobody_left(state) or able(t))
-    return sorted(able_now, key=lambda t: (t.filed_at, t.id))
+    free = [t for t in waiting if not t.held]
+    found = [t for t in free if _nothing_to_forget(state, t) or roster.nobody_left(state) or able(t)]
+    special = [t for t in found if _discloses(config, t) and not _nothing_to_forget(state, t)]
+    if len(special) < config.forgetting.special_min_targets and not roster.nobody_left(state):
+        found = [t for t in found if t not in special]
+    return sorted(found, key=lambda t: (t.filed_at, t.id))
+
+
+def _discloses(config: FederationConfig, ticket: Ticket) -> bool:
+    """Whether PUF-Special serves it: a lone target's update could be computed from the models before and after."""
+    return methods.serving(config.forgetting, ticket).name == "puf" and ticket.mode == "special"
 
 
 def start(state: State, config: FederationConfig, waiting: list[Ticket], now: float) -> State:
@@ -81,6 +93,9 @@ def drive(state: State, config: FederationConfig, now: float) -> State:
         lost = [t for t in episode.tickets if not roster.worker_alive(state, state.tickets[t].client, config, now)]
         if lost:
             return _release(state, config, lost, now, "the client went away")
+    few = len(episode.tickets) < config.forgetting.special_min_targets
+    if few and _discloses(config, state.tickets[episode.tickets[0]]):
+        return _release(state, config, list(episode.tickets), now, "too few targets are left for PUF-Special")
     view = View(state=state, config=config, now=now, episode=episode)
     if not method.possible(view):
         return _release(state, config, list(episode.tickets), now, _NOBODY)
@@ -139,6 +154,10 @@ def close_if_due(state: State, config: FederationConfig, now: float) -> State:
         reasons = "; ".join(r for key, r in current.declined.items() if any(s.key == key for s in current.missing))
         state = rounds.abandon(state, now, "a target did not answer")
         return _release(state, config, lost, now, reasons or "the client did not answer in its unlearning round")
+    # Retained clients have the plan's time for a round: who is there and silent does not delay an erasure for a day.
+    seconds = config.plan.deadline_seconds
+    if seconds and now >= current.opened_at + seconds:
+        waiting = tuple(s for s in waiting if s.ticket)
     if waiting:
         return state
     have = sum(s.key in current.received for s in current.slots if not s.ticket)
@@ -226,6 +245,14 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
         at_most=at_most,
     )
     return replace(state, episode=None, recovery=recovery)
+
+
+def failed_target(state: State, config: FederationConfig, client: str, why: str, now: float) -> State:
+    """This target's update fits no model: its tickets wait for another attempt, the others go on without it."""
+    episode = state.episode
+    assert episode is not None
+    lost = [t for t in episode.tickets if state.tickets[t].client == client]
+    return _release(rounds.abandon(state, now, why), config, lost, now, why)
 
 
 def _complete_empty(state: State, ticket: Ticket, now: float) -> State:

@@ -42,6 +42,7 @@ def build(
             state=ticket.state,
         )
     knew = known_versions(state, ticket)
+    asked_puf = ticket.kappa is not None or ticket.eta_u is not None
     return {
         "statement": f"Forgetting by this method is {STATEMENT}.",
         "issued_at": _date(now),
@@ -66,13 +67,14 @@ def build(
         },
         "method": {
             "name": ticket.method,
-            "mode": ticket.mode,
-            "flip": ticket.flip,
+            "mode": ticket.mode if asked_puf else None,
+            "flip": ticket.flip if asked_puf else None,
             "kappa": ticket.kappa,
             "eta_u": ticket.eta_u,
-            "epochs": ticket.epochs,
+            "epochs": ticket.epochs if asked_puf else None,
             "scale": ticket.scale,
             "attempts": ticket.attempts,
+            "discloses": _discloses(state, ticket),
         },
         "rounds": {
             "applied": ticket.applied_round if ticket.version_unlearned is not None else None,
@@ -226,3 +228,12 @@ def _date(at: float) -> str | None:
 
 def _short(value: float) -> float:
     return round(value, 6)
+
+
+def _discloses(state: State, ticket: Ticket) -> str | None:
+    """What the models before and after tell together about the data that was forgotten; None where little."""
+    if ticket.method != "puf-special":
+        return None
+    targets = sum(t.applied_round == ticket.applied_round and t.method == ticket.method for t in state.tickets.values())
+    what = "the target's update" if targets == 1 else f"the sum of the updates of {targets} targets"
+    return f"whoever holds the models before and right after unlearning can compute {what} exactly"

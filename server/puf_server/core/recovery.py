@@ -20,8 +20,15 @@ def drive(state: State, config: FederationConfig, now: float) -> State:
     if recovery.before and recovery.surveyed != state.version:
         return surveys.open_survey(state, config, recovery.evaluators, now, training_side=True)
     over, recovered = _verdict(state, config, recovery, now)
+    if over and not _measured(state, config, now):
+        return state
     if over:
-        return _complete(state, config, recovered, now) if _measured(state, config, now) else state
+        collapsed = "" if recovered or recovery.released else _collapsed(config, recovery, state.version)
+        if not collapsed:
+            return _complete(state, config, recovered, now)
+        if recovery.held:
+            return state
+        return replace(state, recovery=replace(recovery, held=collapsed)).note("model.held", now, why=collapsed)
     members = roster.retained(state)
     alive = roster.cohort(members, state, config, now)
     if not alive or len(alive) < ceil(config.plan.participation * config.plan.quorum * len(members)):
@@ -54,6 +61,19 @@ def _verdict(state: State, config: FederationConfig, recovery: Recovery, now: fl
     if recovery.rounds >= most or timed_out or not roster.retained(state):
         return True, False if known or timed_out else None
     return False, None
+
+
+def _collapsed(config: FederationConfig, recovery: Recovery, version: int) -> str:
+    """Why the model must not be served without the operator's word; empty where it may."""
+    common = recovery.before.keys() & recovery.latest.keys()
+    before, latest = (surveys.total({n: s[n] for n in common}) for s in (recovery.before, recovery.latest))
+    ratio = config.forgetting.collapse_ratio
+    if before is None or latest is None or latest.score >= ratio * before.score:
+        return ""
+    return (
+        f"model {version} scores {latest.score:.1%} after recovery, {before.score:.1%} before unlearning: less than "
+        f"collapse_ratio ({ratio:g}) of it"
+    )
 
 
 def _measured(state: State, config: FederationConfig, now: float) -> bool:

@@ -40,7 +40,7 @@ def reopen(state: State, config: FederationConfig, receipt: Mapping[str, Any], n
         return state, False, f"ticket {ticket_id} is {known.state} here: nothing to do"
     member = state.members.get(client)
     if member is not None and member.membership != membership:
-        state = state.note("receipt.presented", now, ticket=ticket_id, client=client, reopened=False)
+        # No line in the audit log: nothing changes, and the same receipt can be shown any number of times.
         return state, False, f"this state holds nothing of membership {membership} of {client}: nothing to forget"
     if member is None:
         # It joined after the backup: nothing of it is here, but its name must not come back by itself either. The ticket
@@ -68,11 +68,11 @@ def _again(told: Mapping[str, Any], receipt: Mapping[str, Any], config: Federati
             membership=told["membership"],
             request_key=told["request_key"],
             scope=told["scope"],
-            mode=how["mode"],
-            flip=how["flip"],
+            mode=how["mode"] or config.forgetting.mode,
+            flip=how["flip"] or config.forgetting.flip,
             kappa=how["kappa"],
             eta_u=how["eta_u"],
-            epochs=how["epochs"],
+            epochs=how["epochs"] or config.forgetting.epochs,
             forget_samples=told["forget_samples"] or 0,
             retain_samples=told["retain_samples"] or 0,
             reference=told["reference"],

@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 from puf_common.errors import Conflict, InvalidUpdate, StaleRound
-from puf_server.core import roster
+from puf_server.core import norms, roster
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import (
     Kind,
@@ -252,6 +252,7 @@ def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: 
     updates = current.received.values()
     losses = [(u.train_loss, u.samples) for u in updates if u.train_loss is not None]
     weight = sum(n for _, n in losses)
+    usual = norms.of_round(current)
     record = RoundRecord(
         number=current.number,
         attempt=current.attempt,
@@ -262,12 +263,14 @@ def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: 
         contributions=len(current.received),
         opened_at=current.opened_at,
         committed_at=now,
-        nbytes_up=sum(u.nbytes for u in updates),
+        nbytes_up=sum(u.wire_nbytes or u.nbytes for u in updates),
         nbytes_down=state.nbytes_down,
         samples_processed=sum(u.samples_processed for u in updates),
         train_loss=sum(loss * n for loss, n in losses) / weight if weight else None,
         tickets=current.tickets,
         samples=sum(u.samples for u in updates),
+        norm=usual.parameters if usual else None,
+        buffer_norm=usual.buffers if usual else None,
     )
     members = dict(state.members)
     for slot in current.slots:
@@ -334,11 +337,22 @@ def lose(state: State, key: str, now: float, why: str) -> State:
 
 
 def samples_changed(state: State, name: str, now: float) -> State:
-    """A client that joined again with another sample count outdates the frozen n of an unlearning round under way."""
+    """A client that joined again with another sample count outdates the frozen n of an unlearning round under way.
+
+    In an ordinary round n is what was received: the open slot takes the new count, or its update would never fit.
+    """
     current = state.round
-    if current is None or current.denominator is None:
+    if current is None:
         return state
     samples = state.members[name].samples
+    if current.denominator is None:
+        slots = tuple(
+            replace(s, samples=samples)
+            if s.client == name and s.key not in current.received and samples > s.samples
+            else s
+            for s in current.slots
+        )
+        return replace(state, round=replace(current, slots=slots)) if slots != current.slots else state
     open_slots = [s for s in current.missing if s.client == name and s.part is not Part.FORGET]
     if all(s.samples == samples for s in open_slots):
         return state

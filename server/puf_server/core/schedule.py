@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from puf_server.core import episodes, history, recovery, roster, rounds, surveys, tickets, versions
+from puf_server.core import episodes, history, recovery, rollback, roster, rounds, surveys, tickets, versions
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import Kind, ModelStatus, Remembered, RoundPhase, State, TicketState
 
-__all__ = ["advance", "committed", "fold_failed", "phase", "restarted", "waiting_for"]
+__all__ = ["advance", "committed", "fold_failed", "phase", "restarted", "unfit", "waiting_for"]
 
 
 def advance(state: State, config: FederationConfig, now: float) -> State:
+    state = roster.weigh(state, config, now)
     while True:
         after = _once(state, config, now)
         if after is state:
@@ -68,7 +69,9 @@ def committed(
     if current is None:
         raise AssertionError("no round to commit")
     before = state.version
-    recovering = state.recovery is not None or current.kind in (Kind.UNLEARN, Kind.RESET)
+    recovering = current.kind in (Kind.UNLEARN, Kind.RESET) or (
+        state.recovery is not None and current.kind is not Kind.ROLLBACK
+    )
     status = ModelStatus.UNLEARNED if recovering else ModelStatus.READY
     if current.into:
         status = ModelStatus.AUXILIARY
@@ -78,6 +81,8 @@ def committed(
         state = episodes.stepped(state, current)
     elif current.kind in (Kind.UNLEARN, Kind.RESET):
         state = episodes.applied(state, config, current, before, now)
+    elif current.kind is Kind.ROLLBACK:
+        state = rollback.done(state, config, current, now)
     elif current.kind is Kind.RECOVER and state.recovery is not None:
         state = replace(state, recovery=replace(state.recovery, rounds=state.recovery.rounds + 1))
         for ticket in state.tickets.values():
@@ -95,6 +100,16 @@ def fold_failed(state: State, why: str, now: float) -> State:
         for ticket_id in episode.tickets:
             state = tickets.move(state, ticket_id, TicketState.PENDING, now, why)
     return replace(state, episode=None, halted=why).note("federation.halted", now, why=why)
+
+
+def unfit(state: State, config: FederationConfig, culprit: str, why: str, now: float) -> State:
+    """One client's update made the sum no model. It alone is left out: a target tries again later, anybody else is held."""
+    current = state.round
+    if current is None:
+        raise AssertionError("no round that could have failed")
+    if any(s.ticket and s.client == culprit for s in current.slots):
+        return episodes.failed_target(state, config, culprit, why, now)
+    return rounds.drop_client(roster.hold(state, culprit, why, now), culprit, now)
 
 
 def restarted(state: State, config: FederationConfig, now: float) -> State:
@@ -126,7 +141,20 @@ def phase(state: State) -> str:
 
 
 def waiting_for(state: State, config: FederationConfig, now: float) -> str:
-    """One sentence on what the federation is waiting for."""
+    """One sentence on what the federation is waiting for, and who waits for the operator's word."""
+    held = _held(state)
+    return f"{_waiting_for(state, config, now)}{'; ' if held else ''}{held}"
+
+
+def _held(state: State) -> str:
+    clients = sorted(m.name for m in state.members.values() if m.held or m.outweighs)
+    asked = sorted(t.id for t in state.tickets.values() if t.held and t.waiting)
+    said = [f"{_few(clients)} held: look, then `puf-server clients allow NAME`"] if clients else []
+    said += [f"{_few(asked)} held: look, then `puf-server tickets allow TICKET`"] if asked else []
+    return "; ".join(said)
+
+
+def _waiting_for(state: State, config: FederationConfig, now: float) -> str:
     if state.halted:
         return f"halted: {state.halted}; look into it, then run `puf-server resume`"
     if state.paused:
@@ -139,6 +167,8 @@ def waiting_for(state: State, config: FederationConfig, now: float) -> str:
         return f"round {current.number} ({current.kind}): waiting for {_few(names)}"
     if state.survey is not None:
         return f"measuring model {state.survey.version}: waiting for {_few(sorted(state.survey.missing))}"
+    if state.recovery is not None and state.recovery.held:
+        return f"held: {state.recovery.held}; run `puf-server release`, or `puf-server rollback`"
     if state.episode is not None:
         return f"unlearning by {state.episode.method}, step {state.episode.step + 1}: waiting for more clients"
     if state.recovery is not None:

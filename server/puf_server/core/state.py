@@ -53,6 +53,8 @@ class Kind(StrEnum):
     RECOVER = "recover"
     # Nobody is left to retain: the model goes back to w_0.
     RESET = "reset"
+    # The operator takes an unlearning back: the model from before it is installed again.
+    ROLLBACK = "rollback"
 
 
 class RoundPhase(StrEnum):
@@ -110,10 +112,15 @@ class Member:
     last_samples: int = 0
     # Unlabeled samples that it can distill a model on; for methods that need data beside the clients' own.
     unlabeled: int = 0
+    # Why it gets no training work until the operator allows it; empty when it does.
+    held: str = ""
+    # Announces more than its share of all samples, and the operator has not allowed it.
+    outweighs: bool = False
+    allowed: bool = False
 
     @property
     def trains(self) -> bool:
-        return self.status is MemberStatus.ACTIVE and self.samples > 0
+        return self.status is MemberStatus.ACTIVE and self.samples > 0 and not self.held and not self.outweighs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,11 +160,17 @@ class Received:
 
     digest: str
     samples: int
+    # On disk.
     nbytes: int
     # None where the client could not tell.
     train_loss: float | None
     samples_processed: int
     at: float
+    # As it travelled, where that is not as it lies on disk; 0 from servers that knew no difference.
+    wire_nbytes: int = 0
+    # Of the parameters before scaling, and of the floating buffers.
+    norm: float = 0.0
+    buffer_norm: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +252,9 @@ class RoundRecord:
     tickets: tuple[str, ...] = ()
     # Samples of all contributions together; 0 in records from before they were counted.
     samples: int = 0
+    # Medians over the ordinary updates; None where there was none, or in a round from before they were kept.
+    norm: float | None = None
+    buffer_norm: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +375,10 @@ class Ticket:
     deleted_bytes: int = 0
     # Was completed once, in a later state than this one: until it is applied again, every newer model knows its client.
     reopened: bool = False
+    # Announced samples that it takes out of the federation, for the budget of forgetting.
+    weight: int = 0
+    # Why it is not served until the operator allows it; empty when it is.
+    held: str = ""
 
     @property
     def open(self) -> bool:
@@ -420,6 +440,9 @@ class Recovery:
     # The method's own bounds on the rounds; None: the federation's.
     at_least: int = 0
     at_most: int | None = None
+    # The model collapsed: why it is neither ready nor exported until the operator releases it or rolls back.
+    held: str = ""
+    released: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,21 +6,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from puf_common.errors import NotFound, NotNow, UsageError
-from puf_server.core import bounds, methods, rounds, versions
+from puf_server.core import bounds, budget, methods, rounds, versions
 from puf_server.core.config import FederationConfig, Forgetting
 from puf_server.core.methods.base import Asked
 from puf_server.core.roster import worker_alive
 from puf_server.core.state import Evidence, Kind, MemberStatus, State, Step, Sums, Ticket, TicketState
 
-__all__ = ["Request", "expire", "file", "find", "measure", "move", "withdraw"]
+__all__ = ["Request", "allow", "expire", "file", "find", "measure", "move", "withdraw"]
 
 _ARROWS: dict[TicketState, frozenset[TicketState]] = {
     TicketState.PENDING: frozenset(
         {TicketState.SCHEDULED, TicketState.APPLIED, TicketState.FAILED, TicketState.WITHDRAWN}
     ),
     TicketState.SCHEDULED: frozenset({TicketState.PENDING, TicketState.APPLIED}),
-    TicketState.APPLIED: frozenset({TicketState.RECOVERING, TicketState.COMPLETED}),
-    TicketState.RECOVERING: frozenset({TicketState.COMPLETED}),
+    # Back to PENDING only by the operator's rollback, which takes the round back as well.
+    TicketState.APPLIED: frozenset({TicketState.RECOVERING, TicketState.COMPLETED, TicketState.PENDING}),
+    TicketState.RECOVERING: frozenset({TicketState.COMPLETED, TicketState.PENDING}),
     TicketState.COMPLETED: frozenset(),
     TicketState.FAILED: frozenset({TicketState.WITHDRAWN}),
     TicketState.WITHDRAWN: frozenset(),
@@ -64,6 +65,8 @@ def file(
         return state, whole, True
     policy = config.forgetting
     _require_servable(state, config, name, request)
+    if request.by == "client":
+        budget.require(mine, config.limits, now)
     again = _replaced(mine, request)
     if again is not None:
         # In one step with the new one: at no moment do the samples belong to nobody's request.
@@ -94,10 +97,11 @@ def file(
         # Samples of another failed request are still to be forgotten: only a request for everything covers them.
         if failed.state is TicketState.FAILED and request.scope == "client":
             state = move(state, failed.id, TicketState.WITHDRAWN, now, f"asked again as {ticket_id}")
+    ticket = budget.weighed(state, config.limits, member, ticket, now)
     state = state.with_ticket(ticket)
     facts: dict[str, Any] = {"ticket": ticket.id, "client": name, "scope": ticket.scope, "mode": ticket.mode}
     facts |= {"kappa": ticket.kappa, "eta_u": ticket.eta_u, "reference": ticket.reference, "by": ticket.filed_by}
-    state = state.note("ticket.filed", now, **facts)
+    state = state.note("ticket.filed", now, **facts, **({"held": ticket.held} if ticket.held else {}))
     if ticket.scope == "samples":
         state = _add_samples(state, name, -ticket.forget_samples)
     serving = methods.serving(policy, ticket)
@@ -120,6 +124,12 @@ def withdraw(state: State, name: str, ticket_id: str, now: float) -> tuple[State
     if ticket.reopened:
         state = versions.release(state)
     return state, state.tickets[ticket_id]
+
+
+def allow(state: State, ticket_id: str, now: float) -> State:
+    """The operator's word that a request beyond the budget is served."""
+    ticket = find(state, None, ticket_id)
+    return state.with_ticket(replace(ticket, held="")).note("ticket.allowed", now, ticket=ticket_id)
 
 
 def measure(
@@ -224,7 +234,9 @@ def _checked(
     mode = request.mode or policy.mode
     flip = request.flip or policy.flip
     epochs = request.epochs or policy.epochs
-    kappa = policy.kappa if request.kappa is None and request.eta_u is None else request.kappa
+    # Strength is PUF's: other methods have refused a request that names one.
+    open_strength = request.kappa is None and request.eta_u is None
+    kappa = policy.kappa if open_strength and policy.method == "puf" else request.kappa
     if request.scope not in ("client", "samples"):
         raise UsageError(f"scope must be client or samples, not {request.scope!r}")
     if mode not in ("regular", "special"):
@@ -237,6 +249,10 @@ def _checked(
         raise UsageError(f"kappa must lie between {policy.min_kappa:g} and {policy.max_kappa:g}, not {kappa:g}")
     if request.eta_u is not None and not 0 < request.eta_u <= policy.max_eta_u:
         raise UsageError(f"eta_u must be above 0 and at most {policy.max_eta_u:g}, not {request.eta_u:g}")
+    if mode == "special" and request.eta_u is not None and request.eta_u > policy.max_total_kappa:
+        raise UsageError(
+            f"in PUF-Special eta_u is the strength itself: at most {policy.max_total_kappa:g}, not {request.eta_u:g}"
+        )
     if not 1 <= epochs <= policy.max_epochs:
         raise UsageError(f"unlearning epochs must lie between 1 and {policy.max_epochs}, not {epochs}")
     if request.scope == "samples":

@@ -103,7 +103,9 @@ def test_wrong_options_are_told(options: dict[str, str], says: str) -> None:
 
 def test_unknown_names_are_told() -> None:
     for function in (data.load_data, data.test_set):
-        with pytest.raises(UsageError, match="no built-in dataset 'mnist'; use one of cifar10, cifar100, digits"):
+        with pytest.raises(
+            UsageError, match="no built-in dataset 'mnist'; use one of cifar10, cifar100, digits, prostate"
+        ):
             function("mnist", DataContext())
 
 
@@ -175,6 +177,26 @@ def test_cifar_is_normalised_and_augmented_only_to_train(cifar: Path) -> None:
     assert torch.equal(x, mine.train_plain[0][0])
     assert not data.load_data("cifar100", DataContext(1, 4, "iid", 1, cifar, {"augment": "false"})).augments
     assert len(data.test_set("cifar100", DataContext(0, 4, "iid", 1, cifar))) == 50  # type: ignore[arg-type]
+
+
+def test_cifar_in_parts_groups_and_sizes(cifar: Path) -> None:
+    def load(**options: str) -> data.ClientData:
+        return data.load_data("cifar100", DataContext(0, 2, "iid", 1, cifar, {"holdout": "0", **options}))
+
+    whole = load(augment="false")
+    labels = [int(whole.train[i][1]) for i in range(whole.samples)]
+    few = load(classes="5", augment="false")
+    assert max(int(few.train[i][1]) for i in range(few.samples)) == 4
+    assert len(data.test_set("cifar100", DataContext(0, 2, "iid", 1, cifar, {"classes": "5"}))) < 50  # type: ignore[arg-type]
+    groups = load(group_size="2").groups
+    assert groups is not None
+    assert all(group.split("-")[1] == str(label) for group, label in zip(groups, labels, strict=True))
+    assert max(groups.count(group) for group in groups) == 2
+    assert load(size="64", augment="false").train[0][0].shape == (3, 64, 64)
+    assert load(size="64", rotate="false").train[0][0].shape == (3, 64, 64)
+    for option, says in {"classes": "at least 2", "group_size": "at least 1", "size": "at least 32"}.items():
+        with pytest.raises(UsageError, match=says):
+            load(**{option: "-1"})
 
 
 def test_cifar_that_is_not_there_is_told(tmp_path: Path) -> None:

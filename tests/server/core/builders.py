@@ -6,16 +6,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from puf_server.core import roster, rounds, schedule, surveys, tickets
-from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
+from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
 from puf_server.core.state import Kind, ModelStatus, ModelVersion, Part, Received, Round, State, Sums, Ticket
 
 
 def config(**changes: Any) -> FederationConfig:
-    """A federation without periodic measurements, so that tests see only what they ask for."""
+    """A federation without periodic measurements or a budget of forgetting, so that tests see only what they ask for."""
     plan = Plan(**{"rounds": 2, "min_clients": 2, "evaluate_every": 0, "keep_models": 0} | changes.pop("plan", {}))
     forgetting = Forgetting(**{"measure_seconds": 0.0} | changes.pop("forgetting", {}))
     recipe = Recipe(**changes.pop("recipe", {}))
-    return FederationConfig(id="f", model="m", plan=plan, forgetting=forgetting, recipe=recipe, **changes)
+    limits = Limits(**{"forget_share": 1.0} | changes.pop("limits", {}))
+    return FederationConfig(
+        id="f", model="m", plan=plan, forgetting=forgetting, recipe=recipe, limits=limits, **changes
+    )
 
 
 def initial(c: FederationConfig) -> State:

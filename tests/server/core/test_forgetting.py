@@ -210,9 +210,9 @@ def test_recovery_that_never_gets_there_completes_unrecovered() -> None:
     f.answer_survey(0.8)
     f.run_round(Kind.UNLEARN)
     for _ in range(2):
-        f.answer_survey(0.1)
+        f.answer_survey(0.5)
         f.run_round(Kind.RECOVER)
-    f.answer_survey(0.1)
+    f.answer_survey(0.5)
     assert (f.ticket(ticket.id).state, f.ticket(ticket.id).recovered) == (TicketState.COMPLETED, False)
 
 

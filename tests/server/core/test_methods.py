@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 from puf_common.errors import NotNow
 from puf_common.manifest import Manifest, TensorSpec
-from puf_server.core import methods, rounds, tickets
+from puf_server.core import methods, receipt, rounds, tickets
+from puf_server.core.chain import EMPTY
 from puf_server.core.config import Forgetting
 from puf_server.core.methods import federaser, layers, table
 from puf_server.core.methods.base import Block, Piece
@@ -336,3 +338,25 @@ def test_an_update_for_a_step_is_checked_like_any_other() -> None:
         rounds.expected_slot(f.state, "b", membership=1, number=4, attempt=1, part=Part.MAIN)
     with pytest.raises(NotNow):
         tickets.withdraw(f.state, "b", next(iter(f.state.tickets)), f.now)
+
+
+def test_a_receipt_counts_every_step_and_names_no_strength_that_was_not_asked_for() -> None:
+    f = trained(method="federaser")
+    f.state = kept(f)
+    ticket = f.file("b")
+    f.commit()
+    f.run_round(Kind.UNLEARN)
+    f.run_round(Kind.UNLEARN)
+    while f.state.round is not None:
+        f.run_round(Kind.RECOVER)
+    content = receipt.build(f.state, f.config, f.ticket(ticket.id), head=EMPTY, now=f.now, software="1")
+    assert content["method"]["name"] == "federaser"
+    assert [content["method"][key] for key in ("mode", "flip", "kappa", "eta_u", "epochs")] == [None] * 5
+    assert content["costs"]["unlearning"]["rounds"] == 3
+    assert content["costs"]["unlearning"]["bytes_from_clients"] == 2 * 3 * 8
+    assert content["deleted_history"] == {"records": 4, "bytes": 8}
+
+
+def test_the_guide_shows_the_generated_table() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "methods.md").read_text()
+    assert table.markdown() in guide

@@ -159,7 +159,6 @@ def test_another_membership_is_none_of_its_business() -> None:
     reopened, why = show(f, receipt)
     assert not reopened
     assert "nothing of membership 2" in why
-    assert "receipt.presented" in events(f.state)
 
 
 def test_a_history_that_contradicts_it_is_not_believed() -> None:

@@ -148,3 +148,17 @@ def test_declined_work_is_not_waited_for() -> None:
     f.submit("a")
     f.apply(rounds.decline(f.state, "b", "b/main", "out of memory", f.now))
     assert f.round.phase is RoundPhase.FOLDING
+
+
+def test_a_client_that_comes_back_with_more_samples_can_still_fill_its_slot() -> None:
+    f = Federation(config(plan={"rounds": 3, "quorum": 1.0}))
+    f.join("a", "b")
+    f.join("b", samples=12)
+    assert {s.client: s.samples for s in f.round.slots} == {"a": 10, "b": 12}
+    f.submit("a")
+    # What was received stays as it was announced then.
+    f.join("a", samples=30)
+    assert {s.client: s.samples for s in f.round.slots} == {"a": 10, "b": 12}
+    f.submit("b")
+    f.commit()
+    assert {s.client: s.samples for s in f.round.slots} == {"a": 30, "b": 12}

@@ -1,0 +1,48 @@
+"""What updates in half the bytes cost in accuracy: the demo's federation, learned and forgotten in each encoding."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+from puf_common.compact import ENCODINGS, compact_nbytes
+from puf_common.manifest import UPDATE
+from puf_lab.bench.report import Report
+from puf_lab.evaluator import Evaluator
+from puf_lab.local import LocalFederation
+from puf_lab.setting import DEMO
+
+__all__ = ["encoding"]
+
+_SEEDS = (1, 2, 3)
+_TARGET = 3
+
+
+def encoding(report: Report, scratch: Path, repeats: int) -> None:
+    """Accuracy in per cent on test data after training, and on the target's own data after it was forgotten."""
+    tests: dict[str, list[float]] = {name: [] for name in ENCODINGS}
+    forgets: dict[str, list[float]] = {name: [] for name in ENCODINGS}
+    bytes_to_full = 1.0
+    for name in ENCODINGS:
+        for seed in _SEEDS:
+            setting = replace(DEMO.seeded(seed), plan={"update_encoding": name})
+            forgetting = setting.forgetting.model_copy(update={"measure_seconds": 0.0})
+            setting = replace(setting, forgetting=forgetting)
+            evaluator = Evaluator(setting)
+            with LocalFederation(setting, scratch / f"{name}-{seed}") as federation:
+                federation.train()
+                tests[name].append(evaluator.accuracies(federation.payload(), [_TARGET])[0])
+                federation.forget([_TARGET], mode="regular")
+                forgets[name].append(evaluator.accuracies(federation.payload(), [_TARGET])[1])
+                manifest = federation.engine.manifest
+        bytes_to_full = compact_nbytes(manifest, name) / manifest.nbytes(UPDATE)
+        report.tell(
+            f"  {name}: {100 * bytes_to_full:.1f} % of the bytes; test {statistics.mean(tests[name]):.1f} %, "
+            f"forgotten data {statistics.mean(forgets[name]):.1f} %"
+        )
+    for name in ENCODINGS[1:]:
+        lost = statistics.mean(tests["full"]) - statistics.mean(tests[name])
+        note = f"mean of {len(_SEEDS)} seeds, digits: {statistics.mean(tests[name]):.1f} %"
+        report.at_most(f"accuracy_lost_with_{name}", lost, 1.0, "points", note)
+    report.details["encoding_accuracy"] = {"test": tests, "forgotten_data_after_recovery": forgets}

@@ -1,0 +1,154 @@
+"""results.jsonl: what was measured, a line per target, seed, round and metric, in a form that files can be put together.
+
+{"kind": "experiment", ...}   what was run, where and by which commit
+{"kind": "labels", ...}       samples per class and client
+{"kind": "run", ...}          one method, target and seed: recovered or not, and what it cost
+{"kind": "value", ...}        one number
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from puf_common.errors import UsageError
+
+__all__ = ["Results", "Run", "read", "write"]
+
+FILE = "results.jsonl"
+# A run's rounds as they went, as opposed to the stages at which every metric is taken.
+CURVE = "curve"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method for one target and seed. `values` are metrics by stage, `curve` is (round, test, forget)."""
+
+    method: str
+    label: str
+    targets: str
+    seed: int
+    recovered: bool | None = None
+    stages: dict[str, int] = field(default_factory=dict)
+    nbytes: int = 0
+    samples: int = 0
+    rounds: int = 0
+    seconds: float = 0.0
+    values: dict[str, dict[str, float]] = field(default_factory=dict)
+    curve: list[tuple[int, float, float]] = field(default_factory=list)
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.method, self.targets, self.seed
+
+
+@dataclass(frozen=True)
+class Results:
+    """One experiment's runs, from one machine or from several."""
+
+    experiment: dict[str, Any]
+    facts: list[dict[str, Any]]
+    """Where the runs come from: commit, device, engine, seconds and command of each part."""
+    runs: list[Run]
+    labels: dict[int, list[list[int]]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return str(self.experiment["name"])
+
+    def of(self, method: str) -> list[Run]:
+        return [run for run in self.runs if run.method == method]
+
+    @property
+    def methods(self) -> list[str]:
+        return list(dict.fromkeys(run.method for run in self.runs))
+
+
+def lines(results: Results) -> Iterable[dict[str, Any]]:
+    base = {"setting": results.name, "profile": results.experiment["profile"]}
+    facts = results.facts[-1]
+    yield {"kind": "experiment", **base, "experiment": results.experiment, "facts": facts}
+    for seed, counts in results.labels.items():
+        yield {"kind": "labels", **base, "seed": seed, "counts": counts}
+    for run in results.runs:
+        who = {"method": run.method, "targets": run.targets, "seed": run.seed}
+        told = {k: v for k, v in asdict(run).items() if k not in ("values", "curve", *who)}
+        yield {"kind": "run", **base, **who, **told}
+        where = {"commit": facts["commit"], "device": facts["device"], "engine": facts["engine"]}
+        for stage, values in run.values.items():
+            for metric, value in values.items():
+                at = {"stage": stage, "round": run.stages.get(stage), "metric": metric, "value": value}
+                yield {"kind": "value", **base, **who, **at, **where}
+        for number, test, forget in run.curve:
+            for metric, value in (("test", test), ("forget", forget)):
+                at = {"stage": CURVE, "round": number, "metric": metric, "value": value}
+                yield {"kind": "value", **base, **who, **at, **where}
+
+
+def write(results: Results, folder: Path) -> Path:
+    path = folder / FILE
+    draft = path.with_suffix(".part")
+    draft.write_text("".join(json.dumps(line) + "\n" for line in lines(results)))
+    draft.rename(path)
+    return path
+
+
+def read(paths: Sequence[Path]) -> list[Results]:
+    """Experiments from these files or folders; parts of the same one are put together. Parts that contradict are refused."""
+    found: dict[tuple[str, str], Results] = {}
+    for path in paths:
+        for results in _read_file(path / FILE if path.is_dir() else path):
+            key = (results.name, results.experiment["profile"])
+            found[key] = _together(found[key], results) if key in found else results
+    return list(found.values())
+
+
+def _together(first: Results, second: Results) -> Results:
+    narrowing = {"targets", "methods", "seeds"}
+    for name, value in first.experiment.items():
+        if name not in narrowing and second.experiment.get(name) != value:
+            raise UsageError(f"{first.name}: the files do not belong together, they differ in {name}")
+    known = {run.key for run in first.runs}
+    runs = [*first.runs, *(run for run in second.runs if run.key not in known)]
+    return Results(first.experiment, [*first.facts, *second.facts], runs, {**second.labels, **first.labels})
+
+
+def _read_file(path: Path) -> list[Results]:
+    try:
+        texts = path.read_text().splitlines()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}; `puf-lab run` writes it") from None
+    found: dict[tuple[str, str], Results] = {}
+    runs: dict[tuple[str, str, str, str, int], Run] = {}
+    try:
+        for text in texts:
+            line = json.loads(text)
+            where = (line["setting"], line["profile"])
+            if line["kind"] == "experiment":
+                found[where] = Results(line["experiment"], [line["facts"]], [])
+            elif line["kind"] == "labels":
+                found[where].labels[line["seed"]] = line["counts"]
+            else:
+                who = (line["method"], line["targets"], line["seed"])
+                if line["kind"] == "run":
+                    told = {k: v for k, v in line.items() if k in Run.__dataclass_fields__}
+                    runs[*where, *who] = run = Run(**told)
+                    found[where].runs.append(run)
+                else:
+                    _take(runs[*where, *who], line)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} is not a file of results: {type(error).__name__} {error}") from None
+    return list(found.values())
+
+
+def _take(run: Run, line: dict[str, Any]) -> None:
+    if line["stage"] != CURVE:
+        run.values.setdefault(line["stage"], {})[line["metric"]] = line["value"]
+    elif line["metric"] == "test":
+        run.curve.append((line["round"], line["value"], float("nan")))
+    else:
+        number, test, _ = run.curve.pop()
+        run.curve.append((number, test, line["value"]))

@@ -1,0 +1,56 @@
+"""How much may be forgotten before a person looks.
+
+Everybody may ask, and nobody is refused for what others asked: a request beyond the budget is filed and kept, and waits
+for the operator's word. What it takes to bring a federation down by asking is then a person's consent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from puf_common.errors import TooMuch
+from puf_server.core.config import Limits
+from puf_server.core.state import Member, MemberStatus, State, Ticket, TicketState
+
+__all__ = ["require", "weighed"]
+
+_HOUR, _DAY = 3600.0, 86400.0
+_OVER = (TicketState.FAILED, TicketState.WITHDRAWN)
+
+
+def require(mine: Iterable[Ticket], limits: Limits, now: float) -> None:
+    """Refuses a client that files faster than its limit, withdrawn requests included."""
+    recent = [t.filed_at for t in mine if t.filed_by == "client" and t.filed_at > now - _HOUR]
+    if len(recent) >= limits.tickets_per_hour:
+        raise TooMuch(
+            f"{limits.tickets_per_hour} requests of this client were filed within an hour; file the next one later",
+            limit=limits.tickets_per_hour,
+        )
+
+
+def weighed(state: State, limits: Limits, member: Member, ticket: Ticket, now: float) -> Ticket:
+    """The ticket with the samples that it takes out, held where that is more than the budget leaves."""
+    if member.first_round == 0:
+        # Nothing of this client is in a model.
+        return ticket
+    weight = ticket.forget_samples if ticket.scope == "samples" else member.samples
+    ticket = replace(ticket, weight=weight)
+    recent = [
+        t for t in state.tickets.values() if t.filed_at > now - limits.forget_days * _DAY and t.state not in _OVER
+    ]
+    here = {m.name: m for m in state.members.values() if m.status is MemberStatus.ACTIVE}
+    gone = sum(t.weight for t in recent if t.scope == "samples" or not _still_counted(here.get(t.client), t))
+    everything = sum(m.samples for m in here.values()) + gone
+    share = (sum(t.weight for t in recent) + weight) / everything if everything else 0.0
+    if ticket.filed_by == "operator" or share <= limits.forget_share:
+        return ticket
+    return replace(
+        ticket,
+        held=f"with it {share:.0%} of all samples would be forgotten within {limits.forget_days:g} days; "
+        f"without the operator's word {limits.forget_share:.0%} may be",
+    )
+
+
+def _still_counted(member: Member | None, ticket: Ticket) -> bool:
+    return member is not None and member.membership == ticket.membership

@@ -1,0 +1,62 @@
+"""How large an update may be: measured against what honest clients have sent lately.
+
+An update enters as u = scale * Delta, and a target's scale may be large, so what is measured is u / scale. Each committed
+round leaves the median norm of its ordinary updates behind; an update may have `norm_factor` times the largest of these
+medians. The largest, not their mean: recovery after unlearning takes steps like early training, and an honest client
+must not be refused for them. Before the first committed round only the absolute limit holds. Buffers travel as values,
+not as differences, and are measured apart by the same rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from puf_server.core.config import FederationConfig
+from puf_server.core.state import Round, RoundRecord, Slot, State
+
+__all__ = ["Norms", "allowed", "of_round"]
+
+# Values of buffers before anything was committed: counts of pixels, sums, whatever a model keeps.
+_LARGEST_BUFFER = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """Euclidean norms of an update's parameters, before scaling, and of its floating buffers."""
+
+    parameters: float
+    buffers: float
+
+
+def allowed(state: State, config: FederationConfig, slot: Slot) -> Norms:
+    """The largest norms that an update for this slot may have."""
+    limits = config.limits
+    if slot.routine != "train":
+        # Ascent, distillation, heads: what a method's own routine sends is not comparable with a round of training.
+        return Norms(limits.max_norm, _LARGEST_BUFFER)
+    newest = sorted(state.records, reverse=True)[: limits.norm_rounds]
+    recent = [state.records[number] for number in newest]
+    # More local epochs than usual go further.
+    longer = max(1.0, slot.epochs / config.recipe.epochs)
+    return Norms(
+        min(limits.max_norm, _largest(recent, "norm", limits.norm_factor) * longer),
+        min(_LARGEST_BUFFER, _largest(recent, "buffer_norm", limits.norm_factor)),
+    )
+
+
+def of_round(current: Round) -> Norms | None:
+    """Medians over the ordinary updates of a round; None where there was none."""
+    updates = [current.received[s.key] for s in _plain(current) if s.key in current.received]
+    if not updates:
+        return None
+    return Norms(median(u.norm for u in updates), median(u.buffer_norm for u in updates))
+
+
+def _plain(current: Round) -> list[Slot]:
+    return [s for s in current.slots if not s.negated and s.routine == "train"]
+
+
+def _largest(recent: list[RoundRecord], which: str, factor: float) -> float:
+    known = [norm for record in recent if (norm := getattr(record, which))]
+    return factor * max(known) if known and factor else float("inf")

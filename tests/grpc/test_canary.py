@@ -1,0 +1,169 @@
+"""After COMPLETED nothing that only the forgotten client had is left in the state directory: every byte of it is searched.
+
+Planted beforehand: a pattern in its updates, its token, its certificate, its device and the name of its process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.grpc.raw import Raw, update_bytes
+from tests.pki import Pki
+from tests.running import make_state, running, tiny_config
+
+from puf_common.v1 import federation_pb2 as fed
+from puf_common.v1 import tickets_pb2 as tk
+from puf_lab.processes import ServerProcess, wait_until
+from puf_server.core import roster
+from puf_server.core.config import FederationConfig
+from puf_server.lists import Tokens
+from puf_server.serve import Server
+from puf_server.store import Store
+
+EVERYONE = ("anna", "bert", "cleo")
+# An ordinary number, and a pattern that nothing else has.
+PATTERN = struct.unpack("<f", b"\x13\x57\x9b\x3d")[0]
+DEVICE, INSTANCE = "canary-device", "canary-instance"
+
+
+def found(directory: Path, canaries: dict[str, bytes]) -> dict[str, list[str]]:
+    """Which file holds which canary. The log of the database and files that are being written, too."""
+    return {
+        name: hits
+        for name, canary in canaries.items()
+        if (
+            hits := [
+                str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file() and canary in p.read_bytes()
+            ]
+        )
+    }
+
+
+def planted(client: Raw, payload: bytes) -> dict[str, bytes]:
+    digest = hashlib.sha256(payload)
+    return {
+        "update": payload[:24],
+        "digest of the update": digest.hexdigest().encode(),
+        "session": client.session.encode(),
+        "instance": INSTANCE.encode(),
+        "device": DEVICE.encode(),
+    }
+
+
+def config() -> FederationConfig:
+    return tiny_config(plan={"rounds": 1, "min_clients": 3}, forgetting={"blind_recovery_rounds": 1})
+
+
+def forget(clients: dict[str, Raw], directory: Path) -> dict[str, bytes]:
+    """Trains, has anna forgotten and recovers; everything that was planted, each of which was there once."""
+    anna = clients["anna"]
+    for name, client in clients.items():
+        about: dict[str, Any] = {"device": DEVICE, "instance": INSTANCE} if name == "anna" else {}
+        client.join(**about)
+    payload = update_bytes(PATTERN)
+    canaries = planted(anna, payload)
+    anna.submit(anna.wait().train, payload)
+    there = found(directory, canaries)
+    assert set(there) == set(canaries), "a canary that is never there proves nothing"
+    for name in ("bert", "cleo"):
+        clients[name].submit(clients[name].wait().train)
+    wait_until(lambda: anna.stub.Describe(fed.DescribeRequest(), **anna.options).position.round == 1, 20)
+    anna.file()
+    work = anna.wait().train
+    flipped = update_bytes(PATTERN * work.scale)
+    canaries["flipped update"] = flipped[:24]
+    anna.submit(work, flipped)
+    for _ in ("unlearn", "recover"):
+        for name in ("bert", "cleo"):
+            clients[name].submit(clients[name].wait().train)
+    return canaries
+
+
+@contextmanager
+def connected(port: int) -> Iterator[dict[str, Raw]]:
+    clients = {name: Raw(port, name) for name in EVERYONE}
+    try:
+        yield clients
+    finally:
+        for client in clients.values():
+            client.channel.close()
+
+
+def completed(server: Server) -> bool:
+    tickets = server.engine.state.tickets.values()
+    return bool(tickets) and all(t.state == "completed" for t in tickets)
+
+
+def test_while_it_serves(tmp_path: Path) -> None:
+    directory = make_state(tmp_path / "state", config())
+    with running(directory) as server, connected(server.port) as clients:
+        canaries = forget(clients, directory)
+        wait_until(lambda: completed(server), 30)
+        wait_until(lambda: not found(directory, canaries), 10)
+        assert b"anna" in (directory / "state.db").read_bytes() + (directory / "state.db-wal").read_bytes()
+    assert not found(directory, canaries)
+
+
+@pytest.mark.e2e
+def test_after_it_was_killed(tmp_path: Path) -> None:
+    directory = make_state(tmp_path / "state", config())
+    process = ServerProcess(directory, tmp_path / "server.log")
+    with process:
+        with connected(process.port) as clients:
+            canaries = forget(clients, directory)
+            wait_until(lambda: process.control.tickets()[0].state == tk.TICKET_STATE_COMPLETED, 30, process)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(30)
+        process.control.__exit__(None, None, None)
+    # Killed between the commit and the wiping, the next start wipes.
+    copy = shutil.copytree(directory, tmp_path / "copy")
+    with running(copy):
+        pass
+    assert not found(copy, canaries)
+
+
+def test_tokens_and_certificates(tmp_path: Path) -> None:
+    pki = Pki(tmp_path / "pki")
+    settings = tiny_config(
+        plan={"rounds": 1, "min_clients": 3}, forgetting={"blind_recovery_rounds": 1, "grace_days": 0.0}
+    )
+    directory = make_state(tmp_path / "state", settings)
+    tokens = {name: Tokens(directory).add(name, 1) for name in EVERYONE}
+    with running(directory, pki.server_tls(mutual=False)) as server:
+        clients = {name: Raw(server.port, name, pki.nobody()) for name in EVERYONE}
+        for name, client in clients.items():
+            client.options["metadata"] = (("authorization", f"Bearer {tokens[name]}"),)
+        canaries = forget(clients, directory)
+        wait_until(lambda: completed(server), 30)
+        for client in clients.values():
+            client.channel.close()
+    canaries["token"] = tokens["anna"].encode()
+    canaries["certificate"] = pki.authority.client("anna").certificate.read_bytes()
+    assert not found(directory, canaries)
+    # Its hash is kept for as long as it may ask for its receipt, and no longer.
+    hashed = {"hash": hashlib.sha256(tokens["anna"].encode()).hexdigest().encode()}
+    with running(directory, pki.server_tls(mutual=False)):
+        wait_until(lambda: not found(directory, hashed), 10)
+    assert set(Tokens(directory).all()) == {"bert", "cleo"}
+
+
+def test_the_token_stays_for_the_grace_time(tmp_path: Path) -> None:
+    directory = make_state(tmp_path / "state", config())
+    with running(directory) as server, connected(server.port) as clients:
+        forget(clients, directory)
+        wait_until(lambda: completed(server), 30)
+    store = Store.open(directory)
+    state, (ticket,) = store.load(), store.load().tickets.values()
+    store.close()
+    days = store.config.forgetting.grace_days * 86400
+    assert roster.past_grace(state, store.config, ticket.completed_at + days - 1) == []
+    assert roster.past_grace(state, store.config, ticket.completed_at + days + 1) == ["anna"]

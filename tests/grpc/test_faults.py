@@ -1,0 +1,216 @@
+"""Connections that are cut or stall at every chunk of a transfer, in both directions, and servers that restart in one.
+
+One client, one round per fault: every weight moves by exactly one. Whatever is lost, doubled or truncated changes the sum.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Literal
+
+import grpc
+import numpy as np
+import pytest
+from tests.grpc.test_session import MANIFEST, Federation
+from tests.proxy import Proxy, Strike, proxied
+
+import puf_client.connection
+import puf_server.handlers
+from puf_client.connection import GrpcTransport
+from puf_client.session import Session, connect
+from puf_client.work import TrainTask
+from puf_common.errors import Corrupted
+from puf_common.frames import chunk_frame
+from puf_common.manifest import UPDATE
+from puf_common.rpc import channel_options
+from puf_common.v1 import federation_pb2 as pb
+from puf_common.wire import Payload
+from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
+
+CHUNK = 1 << 18
+CHUNKS = -(-MANIFEST.nbytes(UPDATE) // CHUNK)
+
+
+@pytest.fixture
+def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Federation]:
+    monkeypatch.setattr(puf_server.handlers, "CHUNK_BYTES", CHUNK)
+    # Whoever was cut off comes back at once; a test has no thousand clients to spare a server from.
+    quick = [("grpc.initial_reconnect_backoff_ms", 20), ("grpc.min_reconnect_backoff_ms", 200)]
+    monkeypatch.setattr(puf_client.connection, "channel_options", lambda target: [*channel_options(target), *quick])
+    plan = Plan(rounds=1000, min_clients=1, heartbeat_seconds=1.0, absent_seconds=60, evaluate_every=0)
+    forgetting = Forgetting(max_recovery_rounds=0, blind_recovery_rounds=0)
+    running = Federation(
+        tmp_path / "state",
+        FederationConfig(id="f-1", model="none", recipe=Recipe(), plan=plan, forgetting=forgetting),
+    )
+    yield running
+    running.stop()
+
+
+class Line:
+    """A worker behind the proxy, and what it has done so far."""
+
+    def __init__(self, federation: Federation, proxy: Proxy, transfer_seconds: float = 30.0) -> None:
+        self.federation = federation
+        self.proxy = proxy
+        self.transport = GrpcTransport(
+            f"127.0.0.1:{proxy.port}", "a", first_pause=0.02, longest_pause=0.2, transfer_seconds=transfer_seconds
+        )
+        self.session: Session = connect(self.transport, samples=10, manifest=MANIFEST, heartbeats=False)
+        self.rounds = 0
+        self.received = 0
+
+    def round(self, down: Strike | None = None, up: Strike | None = None) -> None:
+        """One round with at most one fault in each direction."""
+        self.proxy.arm(down)
+        work = next(iter(self.session))
+        assert isinstance(work, TrainTask)
+        assert (work.weights["w"] == self.rounds).all()
+        self.received = self.proxy.counted["down"]
+        self.proxy.arm(up)
+        assert work.submit({"w": work.weights["w"] + np.float32(1), "seen": np.int64(work.round)})
+        self.rounds += 1
+        assert work.round == self.rounds
+
+    def close(self) -> None:
+        self.proxy.arm(None)
+        self.session.close()
+        self.transport.close()
+
+
+@pytest.fixture
+def line(federation: Federation) -> Iterator[Line]:
+    with proxied(int(federation.target.rpartition(":")[2])) as proxy:
+        line = Line(federation, proxy)
+        yield line
+        line.close()
+
+
+def test_a_cut_at_every_chunk_of_either_direction_is_made_good(line: Line) -> None:
+    line.round()
+    line.proxy.arm(None)
+    line.round()
+    # What a whole upload takes, with all that goes around it; the download before it was counted apart.
+    sent, received = line.proxy.counted["up"], line.received
+    assert sent > MANIFEST.nbytes(UPDATE)
+    header = sent - MANIFEST.nbytes(UPDATE)
+    places = [0, header // 2, *(header + i * CHUNK for i in range(CHUNKS)), sent - 1]
+    for place in places:
+        line.round(Strike("down", min(place, received - 1)), Strike("up", place))
+    assert line.proxy.struck == 2 * len(places)
+    line.round()
+    assert line.federation.weights(line.rounds - 1) == line.rounds - 1
+    # Bytes that were sent in vain are counted, nothing else.
+    assert line.transport.bytes_sent > (line.rounds + 1) * MANIFEST.nbytes(UPDATE)
+
+
+def test_cuts_and_stalls_at_random_bytes_are_made_good(line: Line) -> None:
+    random, total = Random(7), MANIFEST.nbytes(UPDATE)
+    for _ in range(6):
+        kinds: list[Literal["cut", "stall"]] = ["cut", "stall"]
+        down, up = (Strike(d, random.randrange(total), random.choice(kinds), 0.3) for d in ("down", "up"))
+        line.round(down, up)
+    assert line.proxy.struck == 12
+    line.round()
+
+
+def test_a_stall_beyond_the_deadline_is_tried_again(federation: Federation) -> None:
+    with proxied(int(federation.target.rpartition(":")[2])) as proxy:
+        line = Line(federation, proxy, transfer_seconds=2.0)
+        line.round(Strike("down", 3 * CHUNK, "stall", 3.0), Strike("up", 2 * CHUNK + 7, "stall", 3.0))
+        assert proxy.struck == 2
+        line.round()
+        line.close()
+
+
+@pytest.mark.parametrize("direction", ["down", "up"])
+def test_a_server_that_restarts_in_the_middle_of_a_stream(line: Line, direction: Literal["up", "down"]) -> None:
+    line.round()
+    reached = threading.Event()
+
+    def restart() -> None:
+        assert reached.wait(30)
+        line.federation.stop()
+        line.federation.start()
+
+    thread = threading.Thread(target=restart)
+    thread.start()
+    strike = Strike(direction, 4 * CHUNK, "stall", 0.5, also=reached.set)
+    line.round(*((strike, None) if direction == "down" else (None, strike)))
+    thread.join(60)
+    assert not thread.is_alive()
+    line.round()
+
+
+class Damaging(GrpcTransport):
+    """Changes a byte of the first uploads, and the first downloads, on their way."""
+
+    damages = 2
+
+    def _frames(self, header: pb.UpdateHeader, payload: Payload, begin: int = 0) -> Iterator[bytes]:
+        for i, frame in enumerate(super()._frames(header, payload, begin)):
+            if i == 2 and self.damages:
+                self.damages -= 1
+                chunk = pb.SubmitUpdateRequest.FromString(frame).chunk
+                data = bytearray(chunk.data)
+                data[2] ^= 1
+                yield chunk_frame(chunk.offset, data)
+            else:
+                yield frame
+
+    def _download(self, request: pb.FetchModelRequest) -> tuple[pb.ModelHeader, Payload]:
+        if self.damages > 2:
+            self.damages -= 1
+            raise Corrupted("it does not match its digest")
+        return super()._download(request)
+
+
+@pytest.mark.parametrize(("damages", "survives"), [(2, True), (3, False)])
+def test_damaged_transfers_are_sent_again_whole_and_not_for_ever(
+    federation: Federation, damages: int, survives: bool
+) -> None:
+    with Damaging(federation.target, "a", first_pause=0.01) as transport:
+        transport.damages = 0
+        with connect(transport, samples=10, manifest=MANIFEST, heartbeats=False) as session:
+            # Two damaged downloads.
+            transport.damages = 4
+            work = next(iter(session))
+            assert isinstance(work, TrainTask)
+            transport.damages = damages
+            weights = {"w": work.weights["w"] + np.float32(1), "seen": np.int64(1)}
+            if survives:
+                assert work.submit(weights)
+                assert transport.damages == 0
+            else:
+                with pytest.raises(Corrupted, match="digest"):
+                    work.submit(weights)
+                # Nothing of it is kept.
+                assert not [p for p in (federation._directory / "spool").iterdir() if p.suffix != ".part"]
+
+
+def test_nothing_is_truncated_silently(federation: Federation) -> None:
+    """An iterator that ends early, as a half-read one would, is not taken for an update."""
+    with (
+        GrpcTransport(federation.target, "a") as transport,
+        connect(transport, samples=10, manifest=MANIFEST, heartbeats=False) as session,
+    ):
+        work = next(iter(session))
+        assert isinstance(work, TrainTask)
+        payload = bytes(MANIFEST.nbytes(UPDATE))
+        header = pb.UpdateHeader(
+            key=work.work.key,
+            base_version=0,
+            samples=10,
+            applied_scale=1.0,
+            byte_length=len(payload),
+            digest=bytes(32),
+            manifest_fingerprint=MANIFEST.fingerprint,
+        )
+        frames = list(transport._frames(header, payload))[:-1]
+        with pytest.raises(grpc.RpcError) as refused:
+            transport._submit(iter(frames), timeout=30, metadata=transport._metadata)
+        assert refused.value.code() is grpc.StatusCode.DATA_LOSS
+        assert "ended after" in (refused.value.details() or "")

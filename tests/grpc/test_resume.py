@@ -1,0 +1,150 @@
+"""Uploads that break continue where they stopped, and leave nothing behind when they are no longer wanted."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from tests.grpc.raw import Raw, frames, status
+from tests.running import make_state, running, tiny_config
+
+from puf_client.connection import GrpcTransport
+from puf_client.session import connect
+from puf_client.work import TrainTask
+from puf_common.manifest import MODEL, UPDATE, Manifest, TensorSpec
+from puf_common.v1 import federation_pb2 as fed
+from puf_server.serve import Server
+
+SIZE = 2_000_000
+BIG = Manifest((TensorSpec("w", "f32", (SIZE,)),))
+UPDATE_BYTES = np.linspace(-1, 1, SIZE).astype("<f4").tobytes()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    payload = bytearray(BIG.nbytes(MODEL))
+    with running(make_state(tmp_path / "state", tiny_config(plan={"rounds": 1}), BIG, payload)) as server:
+        yield server
+
+
+def spool(server: Server) -> list[Path]:
+    return list((server.engine.store.directory / "spool").iterdir())
+
+
+class Cutting:
+    """A relay that hangs up on the first connection after so many bytes from the client, and lets later ones pass."""
+
+    def __init__(self, port: int, after: int) -> None:
+        self._port = port
+        self._left = after
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.target = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            client, _ = self._listener.accept()
+            server = socket.create_connection(("127.0.0.1", self._port))
+            threading.Thread(target=self._relay, args=(client, server, True), daemon=True).start()
+            threading.Thread(target=self._relay, args=(server, client, False), daemon=True).start()
+
+    def _relay(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+                if up and self._left > 0:
+                    self._left -= len(data)
+                    if self._left <= 0:
+                        break
+        except OSError:
+            pass
+        for end in (source, sink):
+            hang_up(end)
+
+
+def hang_up(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()
+
+
+def broken(server: Server, client: Raw, work: fed.TrainWork) -> fed.UpdateHeader:
+    """An upload of which about half arrives; returns once the server has put it aside."""
+    header = client.header(work, UPDATE_BYTES, manifest_fingerprint=BIG.fingerprint)
+    arrived = threading.Event()
+
+    def half() -> Iterator[fed.SubmitUpdateRequest]:
+        for number, frame in enumerate(frames(header, UPDATE_BYTES, 1 << 20)):
+            if number == 4:
+                arrived.wait(20)
+                return
+            yield frame
+
+    call = client.stub.SubmitUpdate.future(half(), **client.options)
+    while server.handlers.bytes_received < 3 << 20:
+        assert not call.done()
+        arrived.wait(0.01)
+    call.cancel()  # type: ignore[no-untyped-call]
+    while not client.stub.FindUpload(fed.FindUploadRequest(header=header), **client.options).offset:
+        arrived.wait(0.01)
+    arrived.set()
+    return header
+
+
+def joined(server: Server) -> tuple[Raw, fed.TrainWork]:
+    clients = [Raw(server.port, name) for name in ("anna", "bert")]
+    for client in clients:
+        client.join()
+    return clients[0], clients[0].wait().train
+
+
+def test_a_client_continues_where_its_line_broke(server: Server) -> None:
+    relay = Cutting(server.port, 5_000_000)
+    first = GrpcTransport(relay.target, "anna", first_pause=1.0)
+    second = connect(f"127.0.0.1:{server.port}", name="bert", samples=1)
+    with connect(first, samples=1) as anna, second as bert:
+        for session in (anna, bert):
+            work = session.step(20)
+            assert isinstance(work, TrainTask)
+            assert work.submit(UPDATE_BYTES)
+        while server.engine.state.number < 1:
+            bert.step(0.05)
+        state = server.engine.state
+        model = server.engine.store.model_payload(state.models[1])
+    first.close()
+    assert np.array_equal(np.frombuffer(model, "<f4"), np.frombuffer(UPDATE_BYTES, "<f4"))
+    assert len(UPDATE_BYTES) < first.bytes_sent < 2 * len(UPDATE_BYTES)
+    assert server.handlers.bytes_received < 2 * len(UPDATE_BYTES) + (4 << 20)
+    assert state.records[1].nbytes_up == 2 * BIG.nbytes(UPDATE)
+
+
+def test_the_rest_completes_it_and_nothing_else_does(server: Server) -> None:
+    anna, work = joined(server)
+    header = broken(server, anna, work)
+    offset = anna.stub.FindUpload(fed.FindUploadRequest(header=header), **anna.options).offset
+    other = anna.header(work, bytes(len(UPDATE_BYTES)))
+    assert anna.stub.FindUpload(fed.FindUploadRequest(header=other), **anna.options).offset == 0
+    bert = Raw(server.port, "bert")
+    assert bert.stub.FindUpload(fed.FindUploadRequest(header=header), **bert.options).offset == 0
+    header.resume_at = offset
+    whole = list(frames(header, UPDATE_BYTES, 1 << 20))
+    rest = [whole[0], *(f for f in whole[1:] if f.chunk.offset >= offset)]
+    assert anna.stub.SubmitUpdate(iter(rest), **anna.options).duplicate is False
+    with pytest.raises(grpc.RpcError, match="from the beginning") as caught:
+        anna.stub.SubmitUpdate(iter(rest), **anna.options)
+    assert status(caught.value)[0] == "UNAVAILABLE"
+
+
+def test_a_request_to_be_forgotten_deletes_what_had_come(server: Server) -> None:
+    anna, work = joined(server)
+    header = broken(server, anna, work)
+    assert len(spool(server)) == 1
+    anna.file()
+    assert spool(server) == []
+    assert anna.stub.FindUpload(fed.FindUploadRequest(header=header), **anna.options).offset == 0

@@ -1,0 +1,95 @@
+"""Requests that arrive at an awkward moment: during somebody else's unlearning, twice at once, long after they were made."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from puf_common.v1 import federation_pb2 as fed
+from puf_common.v1 import tickets_pb2 as tk
+from puf_server.core.state import Kind, MemberStatus, RoundPhase, TicketState
+from tests.forgotten import EVERYONE, OnDisk, trained_state
+from tests.server.core.builders import Federation, config
+
+DAY = 86400.0
+
+
+def unlearning() -> tuple[Federation, str]:
+    """b is being forgotten: its round is open."""
+    f = Federation(config())
+    f.join("a", "b", "c", "d")
+    f.train()
+    ticket = f.file("b")
+    f.answer_survey(0.8)
+    assert f.round.kind is Kind.UNLEARN
+    return f, ticket.id
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_during_the_unlearning_round_of_somebody_else(sent: bool) -> None:
+    f, first = unlearning()
+    frozen = f.round.denominator
+    if sent:
+        f.submit("c")
+    second = f.file("c").id
+    # Kept, and not served in a round that is under way: it contributes zero, the frozen n stays.
+    assert f.ticket(second).state is TicketState.PENDING
+    assert f.round.denominator == frozen == 40
+    assert "c" not in {s.client for s in f.round.slots}
+    assert "c/main" not in f.round.received
+    f.run_round(Kind.UNLEARN)
+    assert f.ticket(first).state is TicketState.APPLIED
+    assert f.state.members["c"].status is MemberStatus.ACTIVE
+    # It is the next to be served; nobody waits for somebody else's recovery.
+    if f.state.survey is not None:
+        f.answer_survey(0.1)
+    assert f.ticket(second).state is TicketState.SCHEDULED
+    assert {s.client for s in f.round.slots if s.negated} == {"c"}
+    f.run_round(Kind.UNLEARN)
+    assert f.ticket(second).state is TicketState.APPLIED
+
+
+def test_while_that_round_is_being_summed_up() -> None:
+    f, first = unlearning()
+    for slot in f.round.missing:
+        f.submit(slot.client)
+    assert f.round.phase is RoundPhase.FOLDING
+    revision = f.round.revision
+    second = f.file("c").id
+    # The sum under way has c in it: it is outdated and will be computed anew without it.
+    assert f.round.revision > revision
+    assert "c/main" not in f.round.received
+    assert f.round.phase is RoundPhase.FOLDING
+    f.commit()
+    assert f.ticket(first).state is TicketState.APPLIED
+    assert f.ticket(second).waiting
+
+
+def test_the_same_request_from_two_processes_at_once_is_one_ticket(tmp_path: Path) -> None:
+    with OnDisk(trained_state(tmp_path / "state")) as f:
+        f.join(*EVERYONE)
+        request = tk.UnlearningRequest(request_key="k", scope=tk.SCOPE_CLIENT)
+        with ThreadPoolExecutor(8) as pool:
+            replies = list(
+                pool.map(
+                    lambda _: f.handlers.file_unlearning("anna", fed.FileUnlearningRequest(request=request)), range(16)
+                )
+            )
+        assert len({r.ticket.id for r in replies}) == 1
+        assert sorted(r.duplicate for r in replies) == [False] + [True] * 15
+        assert f.events().count("ticket.filed") == 1
+
+
+@pytest.mark.parametrize(("received", "days"), [(None, 30.0), (1000.0 - 10 * DAY, 20.0), (1000.0 - 40 * DAY, -10.0)])
+def test_the_deadline_counts_thirty_days_from_receipt(received: float | None, days: float) -> None:
+    f = Federation(config())
+    f.join("a", "b", "c", "d")
+    f.train()
+    ticket = f.file("b", received_at=received)
+    assert ticket.deadline_at == f.now + days * DAY
+    # Overdue or not: whoever is there is served.
+    f.answer_survey(0.8)
+    f.run_round(Kind.UNLEARN)
+    assert f.ticket(ticket.id).state is TicketState.APPLIED
