@@ -59,6 +59,19 @@ class Clinic:
             )
             self.runs[i] = self._pool.submit(run_agent, options)
 
+    def run_distiller(self) -> None:
+        """Somebody with public data, of which only the images count."""
+        options = RunOptions(
+            server=self.target,
+            name="public",
+            state=self.state,
+            data="digits",
+            data_option={"per_client": "40"},
+            data_seed=7,
+            distiller=True,
+        )
+        self.runs[-1] = self._pool.submit(run_agent, options)
+
     def wait_for(self, reached: Callable[[], bool], what: str = "it") -> None:
         never = threading.Event()
         for _ in range(1200):

@@ -15,8 +15,10 @@ from puf_client.cli import main
 from puf_client.session import connect
 from puf_client.work import TrainTask
 from puf_common.exits import Exit
+from puf_common.manifest import UPDATE
 from puf_common.models import build, manifest_of, payload_of
 from puf_common.v1 import tickets_pb2 as tk
+from puf_server.core.methods.layers import outputs
 from puf_server.core.state import Kind, TicketState
 
 
@@ -32,6 +34,8 @@ def clinic_that(tmp_path: Path, members: tuple[int, ...] = (0, 1, 2), **forgetti
     make_state(tmp_path / "server", config, manifest, payload_of(model, manifest))
     with running(tmp_path / "server") as server:
         clinic = Clinic(server, tmp_path / "state")
+        if forgetting.get("method") == "fukd":
+            clinic.run_distiller()
         clinic.run(*members)
         try:
             if len(members) == CLIENTS:
@@ -41,20 +45,33 @@ def clinic_that(tmp_path: Path, members: tuple[int, ...] = (0, 1, 2), **forgetti
             clinic.end()
 
 
-@pytest.mark.parametrize(
-    ("method", "options", "steps"),
-    [("natural", {"rounds": "1"}, 1), ("not", {}, 1), ("retrain", {}, 2), ("federaser", {}, 2)],
-)
+# Who sends something in each step: the two that stay, the target, or whoever distills.
+STEPS = [
+    ("natural", {"rounds": "1"}, [0]),
+    ("not", {}, [0]),
+    ("retrain", {}, [2, 2]),
+    ("federaser", {}, [0, 2]),
+    ("pga", {"epochs": "1"}, [1]),
+    ("mode", {"rounds": "2", "degrade_rounds": "1"}, [0, 2, 0, 3, 3]),
+    ("fedau", {"epochs": "2"}, [1]),
+    ("fukd", {"epochs": "1"}, [0, 1]),
+    ("rapid", {}, [2, 2]),
+]
+
+
+@pytest.mark.parametrize(("method", "options", "steps"), STEPS, ids=[method for method, *_ in STEPS])
 def test_a_client_is_forgotten_by(
     method: str,
     options: dict[str, str],
-    steps: int,
+    steps: list[int],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with clinic_that(tmp_path, method=method, method_options=options) as clinic:
+        kept_here = [len(list(clinic.state_of(i).path.glob("last-models/*"))) for i in (1, 2)]
+        assert kept_here == ([2, 2] if method == "pga" else [0, 0])
         # What only PUF knows is refused by name, before anything is filed.
         assert main(["--unlearn", *clinic.flags(2), "--yes", "--kappa", "2"]) != Exit.OK
         assert "PUF's; leave them away" in capsys.readouterr().err
@@ -66,13 +83,32 @@ def test_a_client_is_forgotten_by(
         assert (ticket.state, ticket.method) == (tk.TICKET_STATE_COMPLETED, method)
         assert {m.version for m in ticket.measurements} >= {ticket.version_before, ticket.version_unlearned}
         state = clinic.server.engine.state
-        assert [r.kind for r in state.records.values()].count(Kind.UNLEARN) == steps
-        # Each retained client, and nobody else, once per step that is not the server's alone.
-        asked = [r.contributions for r in state.records.values() if r.kind is Kind.UNLEARN]
-        assert asked == {"retrain": [2, 2], "federaser": [0, 2]}.get(method, [0])
+        asked = [r for r in state.records.values() if r.kind is Kind.UNLEARN]
+        assert [r.contributions for r in asked] == steps
         kept = {r.client for r in state.history.values()}
-        assert kept == ({"client-0", "client-1"} if method == "federaser" else set())
-        assert ticket.deleted_records == (3 if method == "federaser" else 0)
+        assert kept == ({"client-0", "client-1"} if method in ("federaser", "fukd") else set())
+        assert ticket.deleted_records == {"federaser": 3, "fukd": 1}.get(method, 0)
+        # On the leaver's own disk nothing is left either.
+        assert not list(clinic.state_of(2).path.glob("last-models*"))
+        if method == "fedau":
+            head = outputs(clinic.server.engine.manifest, ("@head",))
+            assert [r.nbytes_up for r in asked] == [head.nbytes(UPDATE)]
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("fedau", {"epochs": "2"}), ("mode", {"rounds": "1", "degrade_rounds": "1"})]
+)
+def test_samples_are_forgotten_beside_the_rest_by(
+    method: str, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with clinic_that(tmp_path, method=method, method_options=options) as clinic:
+        (tmp_path / "ids.txt").write_text("\n".join(clinic.ids(2)[:5]))
+        assert main(["--unlearn", *clinic.flags(2), "--yes", "--forget", "ids.txt"]) == Exit.OK
+        ticket = clinic.ticket(2)
+        assert (ticket.state, ticket.method) == (tk.TICKET_STATE_COMPLETED, method)
+        # It stays, with the rest.
+        assert clinic.server.engine.state.members["client-2"].samples == 15
 
 
 def test_the_operator_has_a_client_that_left_forgotten_by_the_fallback(tmp_path: Path) -> None:

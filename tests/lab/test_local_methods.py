@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from puf_lab.local import LocalFederation
 from puf_lab.setting import Setting, client_name
 from puf_server.core import methods
 from puf_server.core.config import Forgetting, Recipe
-from puf_server.core.state import Kind, ModelStatus, TicketState
+from puf_server.core.state import Kind, MemberStatus, ModelStatus, State, TicketState
+from puf_server.store import history_name
 
 ALL = list(methods.known())
 HISTORIES = tuple(name for name, method in methods.known().items() if method.memory.words)
@@ -152,6 +154,68 @@ def test_a_method_whose_history_was_not_kept_is_refused(tmp_path: Path) -> None:
             pytest.raises(NotNow, match="kept none of round 1"),
         ):
             changed.forget([1])
+
+
+@pytest.mark.parametrize("method", ["federaser", "mode", "fukd", "rapid"])
+def test_a_server_that_ends_in_the_middle_of_any_step_comes_to_the_same_weights(
+    method: str, trained: LocalFederation, tmp_path: Path
+) -> None:
+    with trained.copy(tmp_path / "whole", forgetting=policy(method)) as federation:
+        [ticket] = federation.forget([1])
+        models = ticket.version_unlearned, ticket.version_recovered
+        whole = [bytes(federation.payload(version)) for version in models]
+        steps = sum(r.kind is Kind.UNLEARN for r in federation.state.records.values())
+    federation = trained.copy(tmp_path / "cut", forgetting=policy(method))
+    first = federation.state.number + 1
+    federation.handlers.forget(client_name(1), "", 0.0)
+    setting = federation.setting
+    for number in range(first, first + steps):
+        federation._until(partial(_half_way, number), lambda _: None)
+        gone = [1] if federation.state.members[client_name(1)].status is MemberStatus.FORGOTTEN else []
+        # Nobody says goodbye: what the next process knows is what is on disk.
+        federation.close()
+        federation = LocalFederation(setting, tmp_path / "cut", without=gone)
+    federation._until(lambda s: not any(t.open for t in s.tickets.values()), lambda _: None)
+    [ticket] = federation.state.tickets.values()
+    assert (ticket.version_unlearned, ticket.version_recovered) == models
+    assert [bytes(federation.payload(version)) for version in models] == whole
+    federation.close()
+
+
+def _half_way(number: int, state: State) -> bool:
+    """In a round with something received and something missing, or past it."""
+    current = state.round
+    return state.number >= number or (current is not None and current.number == number and bool(current.received))
+
+
+def test_a_target_that_has_not_kept_its_model_says_so_on_the_ticket(trained: LocalFederation, tmp_path: Path) -> None:
+    with trained.copy(tmp_path / "lost", forgetting=policy("pga")) as federation:
+        for path in (tmp_path / "lost" / "clients").glob("*/client-1/last-models/*"):
+            path.unlink()
+        with pytest.raises(PufError, match="does not go on"):
+            federation.forget([1])
+        [ticket] = federation.state.tickets.values()
+        assert ticket.state is TicketState.PENDING
+        assert "has not kept its own model of round 3" in ticket.history[-1].note
+
+
+def test_fukd_with_nothing_distilled_is_the_model_without_what_the_target_contributed(
+    trained: LocalFederation, tmp_path: Path
+) -> None:
+    """The sums of all clients and w_0 are the model; so the erased one is w_0 and the others' sums."""
+    manifest = trained.engine.manifest
+    with trained.copy(tmp_path / "sums", forgetting=policy("fukd", lr="1e-30")) as federation:
+        sums = {
+            r.client: np.frombuffer((tmp_path / "sums" / "server" / "history" / history_name(r)).read_bytes(), "<f4")
+            for r in federation.state.history.values()
+            if r.kind == "sums"
+        }
+        initial, model = (np.frombuffer(federation.payload(v), "<f4") for v in (0, federation.state.version))
+        assert manifest.nbytes("update") == manifest.nbytes("model")
+        assert np.allclose(initial + sum(sums.values()), model, atol=1e-5)
+        [ticket] = federation.forget([1])
+        left = np.frombuffer(federation.payload(ticket.version_unlearned), "<f4")
+        assert np.allclose(left, model - sums["client-1"], atol=1e-5)
 
 
 OWN = '''
