@@ -21,7 +21,7 @@ def growth(report: Report, scratch: Path, repeats: int) -> None:
     clients = [_point(report, scratch / f"c{n}", n, PARAMETERS, repeats) for n in _CLIENTS]
     sizes = [_point(report, scratch / f"p{p}", 10, p, 1 if p > PARAMETERS else repeats) for p in _SIZES]
     memory = dict(zip(_CLIENTS, (m for _, m in clients), strict=True))
-    report.at_most("server_memory_100_clients", memory[100], 420, "MB", f"{_CLIENTS[-1]} client processes")
+    report.at_most("server_memory_100_clients", memory[100], 420, "MB", f"{_CLIENTS[-1]} clients in 10 processes")
     largest = sizes[-1][1]
     report.at_most(
         "server_memory_100M_parameters",
