@@ -360,3 +360,27 @@ def test_a_receipt_counts_every_step_and_names_no_strength_that_was_not_asked_fo
 def test_the_guide_shows_the_generated_table() -> None:
     guide = (Path(__file__).parents[3] / "docs" / "methods.md").read_text()
     assert table.markdown() in guide
+
+
+@pytest.mark.parametrize(("compat", "n", "kappa"), [("paper", 5, 2.0), ("author-code", 10, 1.0)])
+def test_the_n_of_special_for_samples_is_the_papers_or_that_of_its_authors_code(
+    compat: str, n: int, kappa: float
+) -> None:
+    f = trained(method_options={"compat": compat})
+    f.file("b", scope="samples", mode="special", eta_u=2.0, forget_samples=5, retain_samples=5)
+    [slot] = f.round.slots
+    assert (f.round.denominator, slot.scale) == (n, -2.0)
+    assert -slot.scale * slot.samples / n == kappa
+
+
+@pytest.mark.parametrize("compat", ["paper", "author-code"])
+def test_kappa_means_the_same_whatever_n_is(compat: str) -> None:
+    f = trained(method_options={"compat": compat})
+    f.file("b", scope="samples", mode="special", kappa=2.0, forget_samples=5, retain_samples=5)
+    [slot] = f.round.slots
+    assert f.round.denominator is not None
+    assert slot.scale * slot.samples / f.round.denominator == -2.0
+    # In Regular a target trains on the rest, too, so n is the same in both.
+    f = trained(method_options={"compat": compat})
+    f.file("b", scope="samples", mode="regular", eta_u=2.0, forget_samples=5, retain_samples=5)
+    assert f.round.denominator == 40
