@@ -33,6 +33,8 @@ class Data(_Part):
     name: str = "digits"
     partition: str = "iid"
     clients: int = Field(10, ge=2)
+    public: bool = False
+    """Cuts one shard more, which nobody trains on: unlabeled, for methods that distill."""
     options: dict[str, str | int | float | bool] = {}
 
 
@@ -106,7 +108,8 @@ class Experiment(_Part):
             if {"kappa", "eta_u"} <= options.keys():
                 raise ValueError(f"defaults of {name}: kappa and eta_u are two ways to say the same, give one of them")
         for text in self.methods:
-            Variant.parse(text, self.defaults)
+            if Variant.parse(text, self.defaults).name == "fukd" and not self.data.public:
+                raise ValueError("fukd distills on unlabeled data: set public = true under [data], for one shard more")
         Forgetting.model_validate(self.forgetting)
         return self
 
@@ -150,6 +153,7 @@ class Experiment(_Part):
             data_seed=seed,
             partition=self.data.partition,
             clients=self.data.clients,
+            public=self.data.public,
             model=self.model.name,
             model_options=_texts(self.model.options),
             task=self.task,

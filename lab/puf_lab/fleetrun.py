@@ -13,7 +13,7 @@ from puf_common.errors import PufError
 from puf_common.modelfile import read_payload
 from puf_common.v1 import federation_pb2 as fed
 from puf_lab.local import create_server, leave_out
-from puf_lab.processes import Process, ServerProcess, fleet, unlearn_command, wait_until
+from puf_lab.processes import Process, ServerProcess, distiller, fleet, unlearn_command, wait_until
 from puf_lab.setting import Setting, Spent, client_name
 
 __all__ = ["ProcessFederation"]
@@ -57,7 +57,10 @@ class ProcessFederation:
             self._crew = self._stack.enter_context(
                 fleet(self._setting, self._server, self._clients, log, without=sorted(self._without))
             )
-            expected = self._setting.clients - len(self._without)
+            if self._setting.public:
+                log = self._directory / "distiller.log"
+                self._stack.enter_context(distiller(self._setting, self._server, self._clients, log))
+            expected = self._setting.shards - len(self._without)
             self._wait(lambda: self._alive() == expected)
             self._server.control.resume()
         except BaseException:

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import TracebackType
 
 from puf_common.errors import PufError, Unavailable
-from puf_lab.setting import Setting, client_name
+from puf_lab.setting import DISTILLER, Setting, client_name
 from puf_server.control import Control
 
-__all__ = ["Process", "ServerProcess", "data_flags", "fleet", "init_server", "wait_until"]
+__all__ = ["Process", "ServerProcess", "data_flags", "distiller", "fleet", "init_server", "wait_until"]
 
 _START_SECONDS = 60.0
 # On Linux a child asks to be ended with its parent, then becomes the program: whoever kills the experiment kills its
@@ -177,7 +177,7 @@ def fleet(
 ) -> Process:
     """All clients of a setting, each a process of its own."""
     return Process(
-        [program("puf-client"), "fleet", "--clients", str(setting.clients), "--server", server.address]
+        [program("puf-client"), "fleet", "--clients", str(setting.shards), "--server", server.address]
         + [
             "--state",
             str(clients),
@@ -187,7 +187,19 @@ def fleet(
             "--log-format",
             "json",
         ]
-        + [word for shard in without for word in ("--except", str(shard))],
+        + [word for shard in (*without, *range(setting.clients, setting.shards)) for word in ("--except", str(shard))],
+        log,
+    )
+
+
+def distiller(setting: Setting, server: ServerProcess, clients: Path, log: Path) -> Process:
+    """Who brings the public shard."""
+    return Process(
+        [
+            *(program("puf-client"), "run", "--distiller", "--name", DISTILLER, "--server", server.address),
+            *("--shard", f"{setting.clients}/{setting.shards}", "--state", str(clients), *data_flags(setting)),
+            *("--log-format", "json"),
+        ],
         log,
     )
 
@@ -196,7 +208,7 @@ def unlearn_command(setting: Setting, server: ServerProcess, clients: Path, shar
     """What the leaving client types."""
     return [
         *(program("puf-client"), "--unlearn", "--yes", "--server", server.address, "--name", client_name(shard)),
-        *("--shard", f"{shard}/{setting.clients}", "--state", str(clients), *data_flags(setting)),
+        *("--shard", f"{shard}/{setting.shards}", "--state", str(clients), *data_flags(setting)),
         *("--receipt-dir", str(clients.parent), *more),
     ]
 
