@@ -288,7 +288,8 @@ def copy_state(source: Path, target: Path, forgetting: Mapping[str, Any]) -> Non
     if forgetting:
         path = target / "server" / "federation.json"
         described = json.loads(path.read_text())
-        described["config"]["forgetting"].update(forgetting)
+        # As in every setting: a model that collapses is a result, and nobody is there to release it.
+        described["config"]["forgetting"].update({**forgetting, "collapse_ratio": 0.0})
         FederationConfig.model_validate(described["config"])
         path.write_text(json.dumps(described, indent=1))
 

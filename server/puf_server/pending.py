@@ -95,7 +95,7 @@ class PendingUpload:
         if before is None or before.received != self._header.resume_at:
             if before is not None:
                 before.discard()
-            raise Unavailable("that part of the update is not here any more; send it from the beginning")
+            raise Corrupted("that part of the update is not here any more; send it from the beginning")
         return before._arrived
 
     @property
