@@ -66,6 +66,7 @@ def test_the_authors_code_forgets_samples_more_weakly_than_the_paper_says() -> N
         ("title = ", "is not TOML"),
         ('base = "bad.toml"', "builds on itself"),
         ('base = "nothing"', "there is no setting 'nothing'; `puf-lab list` shows them"),
+        ("title = 't'\ntargets = [0]\nmethods = ['fukd']", "set public = true under"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line(text: str, says: str, tmp_path: Path) -> None:
