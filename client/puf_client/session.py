@@ -244,6 +244,10 @@ class Session:
         self._models.move_to_end(version)
         return memoryview(self._models[version]).toreadonly()
 
+    def drop_models(self) -> None:
+        """Gives back the memory of fetched models, where waiting is long and memory short."""
+        self._models.clear()
+
     def beat(self) -> None:
         """One heartbeat; the thread sends them by itself unless it was switched off."""
         task = self._current

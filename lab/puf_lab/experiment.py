@@ -104,6 +104,9 @@ class Experiment(_Part):
                 raise ValueError("somebody must stay")
         if not self.seeds:
             raise ValueError("seeds must name at least one seed")
+        for name, options in self.defaults.items():
+            if {"kappa", "eta_u"} <= options.keys():
+                raise ValueError(f"defaults of {name}: kappa and eta_u are two ways to say the same, give one of them")
         for text in self.methods:
             if Variant.parse(text, self.defaults).name == "fukd" and not self.data.public:
                 raise ValueError("fukd distills on unlabeled data: set public = true under [data], for one shard more")
@@ -238,8 +241,9 @@ def _built_in(name: str) -> str:
 
 
 def _merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables are merged, anything else is replaced."""
-    merged = dict(base)
+    """Tables are merged, anything else is replaced; kappa and eta_u are two ways to say one thing."""
+    strengths = {"kappa", "eta_u"}
+    merged = {key: value for key, value in base.items() if key not in strengths or not strengths & change.keys()}
     for key, value in change.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = _merged(merged[key], value) if both else value

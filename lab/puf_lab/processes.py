@@ -148,7 +148,7 @@ def init_server(state: Path, setting: Setting, *, clients: int, more: Sequence[s
         *("--plan-rounds", str(setting.rounds), "--plan-start-clients", str(clients)),
         *("--plan-keep-models", "0", "--plan-evaluate-every", "0"),
         *("--plan-heartbeat-seconds", "1", "--plan-absent-seconds", "6"),
-        *(w for k, v in recipe.model_dump(exclude={"plain_unlearning"}).items() for w in (_flag("recipe", k), str(v))),
+        *(word for key, value in recipe.model_dump().items() for word in _words("recipe", key, value)),
         *("--forgetting-max-recovery-rounds", str(forgetting.max_recovery_rounds)),
         *("--forgetting-method", forgetting.method, "--forgetting-fallback", forgetting.fallback),
         *(w for k, v in forgetting.method_options.items() for w in ("--forgetting-method-options", f"{k}={v}")),
@@ -213,5 +213,9 @@ def unlearn_command(setting: Setting, server: ServerProcess, clients: Path, shar
     ]
 
 
-def _flag(group: str, name: str) -> str:
-    return f"--{group}-{name.replace('_', '-')}"
+def _words(group: str, name: str, value: object) -> list[str]:
+    """A setting as a command line has it; what is true or false is a flag without a value."""
+    flag = f"{group}-{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", str(value)]

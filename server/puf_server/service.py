@@ -33,13 +33,15 @@ from puf_server.gate import Gate
 from puf_server.handlers import Handlers
 from puf_server.identity import Identify
 from puf_server.metrics import Metrics
-from puf_server.pending import PendingUpload
+from puf_server.pending import PendingUpload, upload_key
 from puf_server.sharing import SharedModels
 from puf_server.waking import Changes
 
 __all__ = ["FederationService", "answered", "in_thread", "streamed"]
 
 _LONGEST_WAIT = 55.0
+# How long a broken upload may take to be put aside: a write to disk at most.
+_LOST_SECONDS = 10.0
 
 Context = aio.ServicerContext[Any, Any]
 T = TypeVar("T")
@@ -137,6 +139,7 @@ class FederationService(rpc.FederationServicer):
         self._changes = changes
         self._threads = threads
         self._uploads = Gate(handlers.config.limits)
+        self._under_way: dict[tuple[str, bytes, bytes], asyncio.Task[Any]] = {}
         self._models = SharedModels(self._run, handlers.engine.store.model_source)
 
     def add_to(self, server: aio.Server) -> None:
@@ -241,6 +244,9 @@ class FederationService(rpc.FederationServicer):
             if first.WhichOneof("frame") != "header":
                 raise InvalidUpdate("an update begins with its header")
             upload = await self._run(self._handlers.begin_upload, name, first.header)
+            task = asyncio.current_task()
+            assert task is not None
+            self._under_way[upload.key] = task
             try:
                 begun = time.monotonic()
                 async for frame in frames:
@@ -250,9 +256,12 @@ class FederationService(rpc.FederationServicer):
             except BaseException as error:
                 # A line that breaks is seen as a cancelled call, or as a stream that ends early.
                 broke = isinstance(error, asyncio.CancelledError) or context.cancelled()
-                broke = broke and self._welcome(context)
-                await self._run(self._handlers.park if broke else _discard, upload)
+                keep = broke and self._still_let_in(context)
+                await self._run(self._handlers.park if keep else _discard, upload)
                 raise
+            finally:
+                if self._under_way.get(upload.key) is task:
+                    del self._under_way[upload.key]
         self._handlers.rates.came_up(name, first.header.byte_length, seconds)
         key = first.header.key
         log.info(
@@ -260,8 +269,8 @@ class FederationService(rpc.FederationServicer):
         )
         return reply
 
-    def _welcome(self, context: Context) -> bool:
-        """Whether the caller may come back: of one that was revoked meanwhile nothing is kept."""
+    def _still_let_in(self, context: Context) -> bool:
+        """Whether the caller may come back: calls of those who were revoked are cancelled, too, and nothing is kept."""
         try:
             self._identify(context)
         except PufError:
@@ -270,7 +279,13 @@ class FederationService(rpc.FederationServicer):
 
     @answered
     async def FindUpload(self, request: fed.FindUploadRequest, context: Context) -> fed.FindUploadReply:
-        return await self._run(self._handlers.find_upload, self._caller(context), request)
+        name = self._caller(context)
+        # Who asks has lost the stream that brought it; this side may not have noticed yet.
+        lost = self._under_way.get(upload_key(name, request.header))
+        if lost is not None:
+            lost.cancel()
+            await asyncio.wait([lost], timeout=_LOST_SECONDS)
+        return await self._run(self._handlers.find_upload, name, request)
 
     @answered
     async def ReportEvaluation(

@@ -81,7 +81,7 @@ def _check(terminal: Terminal) -> None:
     assert {name: (m.status, m.samples) for name, m in members.items()} == {
         "clinic-0": ("active", 36),
         "clinic-1": ("active", 32),
-        "clinic-2": ("forgotten", 36),
+        "clinic-2": ("forgotten", 0),
     }
     rounds = {r.number: r for r in terminal.control.rounds(limit=100)}
     # Both parts of clinic-1 beside the two others; later all three with fewer images.

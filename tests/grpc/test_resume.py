@@ -106,7 +106,7 @@ def joined(server: Server) -> tuple[Raw, fed.TrainWork]:
 
 def test_a_client_continues_where_its_line_broke(server: Server) -> None:
     relay = Cutting(server.port, 5_000_000)
-    first = GrpcTransport(relay.target, "anna", first_pause=1.0)
+    first = GrpcTransport(relay.target, "anna")
     second = connect(f"127.0.0.1:{server.port}", name="bert", samples=1)
     with connect(first, samples=1) as anna, second as bert:
         for session in (anna, bert):

@@ -46,11 +46,13 @@ def test_a_file_builds_on_another_and_a_profile_on_both(tmp_path: Path) -> None:
         assert setting.partition == "dirichlet:0.1"
 
 
-def test_the_authors_code_forgets_samples_more_weakly_than_the_paper_says() -> None:
+def test_strengths_by_profile_and_by_setting() -> None:
     for profile, rate in (("paper", 2.0), ("author-code", 1.0)):
         e = load_experiment("cifar100-iid-samples", profile=profile)
         assert Variant.parse("puf-special", e.defaults).strength() == {"eta_u": rate}
         assert Variant.parse("puf-regular", e.defaults).strength() == {"eta_u": 20.0}
+    small = load_experiment("cifar100-noniid-small")
+    assert Variant.parse("puf-regular", small.defaults).strength() == {"kappa": 2.0}, "kappa replaces the base's eta_u"
 
 
 @pytest.mark.parametrize(
@@ -63,6 +65,10 @@ def test_the_authors_code_forgets_samples_more_weakly_than_the_paper_says() -> N
         ('title = "x"\ntargets = [0]\nmethods = ["puff"]', "there is no method 'puff'; use one of original, retrain"),
         ('title = "x"\ntargets = [0]\nmethods = ["puf-special 3"]', "options are written as key=value"),
         ('title = "x"\ntargets = [0]\n[recipe]\nlr = -1', "recipe.lr: Input should be greater than 0"),
+        (
+            'title = "x"\ntargets = [0]\n[defaults]\npuf-special = { kappa = 1, eta_u = 1 }',
+            "defaults of puf-special: kappa and eta_u are two ways to say the same",
+        ),
         ("title = ", "is not TOML"),
         ('base = "bad.toml"', "builds on itself"),
         ('base = "nothing"', "there is no setting 'nothing'; `puf-lab list` shows them"),

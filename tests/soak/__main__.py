@@ -46,7 +46,7 @@ class Visitor(threading.Thread):
         self._target, self._ending = target, ending
         self._random = Random(f"{seed} {name}")
         self.rounds = 0
-        self.forgotten = False
+        self.forgotten = self.asked = False
 
     def run(self) -> None:
         while not self._ending.is_set() and not self.forgotten:
@@ -75,6 +75,7 @@ class Visitor(threading.Thread):
                     session._closing.set()
 
     def ask(self) -> None:
+        self.asked = True
         with GrpcTransport(self._target, self.name) as transport:
             request = tk.UnlearningRequest(request_key="soak", scope=tk.SCOPE_CLIENT)
             transport.file_unlearning(pb.FileUnlearningRequest(request=request))
@@ -113,9 +114,9 @@ def soak(out: Path, rounds: int, clients: int, seed: int) -> dict[str, Any]:
                 if status.rounds_trained // 10 > reached // 10:
                     samples.append({"round": status.position.round, **sample(server, state)})
                     print(f"{time.monotonic() - started:6.0f} s  {samples[-1]}", flush=True)
-                if status.rounds_trained // 50 > reached // 50:
+                if status.rounds_trained // 50 > reached // 50 and status.rounds_trained < rounds - 20:
                     # Every fifty rounds one is forgotten and another one comes in its place.
-                    old = next(v for v in visitors if not v.forgotten and v.rounds)
+                    old = next(v for v in visitors if not v.asked and v.rounds)
                     old.ask()
                     visitors.append(Visitor(server.address, f"client-{newcomers}", seed, ending))
                     newcomers += 1

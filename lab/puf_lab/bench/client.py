@@ -1,12 +1,15 @@
 """A client that fetches and submits, round after round, without training. Every client sends bytes of its own.
 
-python -m puf_lab.bench.client HOST:PORT NAME [CA CERTIFICATE KEY]
+python -m puf_lab.bench.client HOST:PORT NAME,NAME [CA CERTIFICATE KEY]
+
+Several names share the process, a thread each: a hundred processes would not fit into a small machine's memory.
 """
 
 from __future__ import annotations
 
 import secrets
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +25,13 @@ from puf_common.v1 import federation_pb2 as fed
 __all__ = ["main"]
 
 
-def main(address: str, name: str, *files: str) -> int:
+def main(address: str, names: str, *files: str) -> int:
     configure(level="error")
+    with ThreadPoolExecutor(names.count(",") + 1) as pool:
+        return max(pool.map(lambda name: _work(address, name, *files), names.split(",")))
+
+
+def _work(address: str, name: str, *files: str) -> int:
     ca, certificate, key = (Path(file) for file in files) if files else (None, None, None)
     tls = ClientTls.load(ca, certificate, key) if ca else None
     with connect(address, name=name, samples=1, tls=tls) as session:
@@ -32,6 +40,8 @@ def main(address: str, name: str, *files: str) -> int:
         for work in session:
             if isinstance(work, TrainTask):
                 work.submit(update)
+                # Nobody trains on it: memory for the next one.
+                session.drop_models()
         ended = session.leave is not None and session.leave.reason != fed.LeaveOrder.REASON_UNSPECIFIED
         return Exit.OK if ended else Exit.FAILURE
 

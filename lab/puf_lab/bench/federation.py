@@ -23,6 +23,8 @@ __all__ = ["PARAMETERS", "Federation", "found", "peak_memory"]
 # ResNet-18 for 100 classes, as in the paper.
 PARAMETERS = 11_220_132
 _SECONDS = 300.0
+# Client processes; more clients than that share them.
+_PROCESSES = 10
 
 
 def found(scratch: Path, parameters: int, *flags: str) -> Path:
@@ -77,9 +79,12 @@ class Federation:
             if relay is not None:
                 relay.target, address = ("127.0.0.1", self.server.port), relay.address
             command = [sys.executable, "-m", "puf_lab.bench.client", address]
+            shared = [names[i::_PROCESSES] for i in range(min(clients, _PROCESSES))]
             self.clients = {
-                name: Process([*command, name, *_shown(scratch / "certs", name, mtls)], scratch / f"{name}.log")
-                for name in names
+                own[0]: Process(
+                    [*command, ",".join(own), *_shown(scratch / "certs", own[0], mtls)], scratch / f"{own[0]}.log"
+                )
+                for own in shared
             }
             for process in self.clients.values():
                 self._stack.enter_context(process)

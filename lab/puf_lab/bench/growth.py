@@ -12,6 +12,8 @@ __all__ = ["growth"]
 
 _CLIENTS = (1, 10, 50, 100)
 _SIZES = (1_000_000, PARAMETERS, 100_000_000)
+# Each holds a model and an update: more of them than this would not fit beside the server at the largest size.
+_CLIENTS_AT_EACH_SIZE = 4
 _ROUNDS = 200
 # The plan waits for as many; a federation of one is an exception that must be asked for.
 _ALONE = ("--plan-min-clients", "1")
@@ -19,9 +21,11 @@ _ALONE = ("--plan-min-clients", "1")
 
 def growth(report: Report, scratch: Path, repeats: int) -> None:
     clients = [_point(report, scratch / f"c{n}", n, PARAMETERS, repeats) for n in _CLIENTS]
-    sizes = [_point(report, scratch / f"p{p}", 10, p, 1 if p > PARAMETERS else repeats) for p in _SIZES]
+    sizes = [
+        _point(report, scratch / f"p{p}", _CLIENTS_AT_EACH_SIZE, p, 1 if p > PARAMETERS else repeats) for p in _SIZES
+    ]
     memory = dict(zip(_CLIENTS, (m for _, m in clients), strict=True))
-    report.at_most("server_memory_100_clients", memory[100], 420, "MB", f"{_CLIENTS[-1]} client processes")
+    report.at_most("server_memory_100_clients", memory[100], 420, "MB", f"{_CLIENTS[-1]} clients in 10 processes")
     largest = sizes[-1][1]
     report.at_most(
         "server_memory_100M_parameters",
