@@ -72,6 +72,7 @@ def test_strengths_by_profile_and_by_setting() -> None:
         ("title = ", "is not TOML"),
         ('base = "bad.toml"', "builds on itself"),
         ('base = "nothing"', "there is no setting 'nothing'; `puf-lab list` shows them"),
+        ("title = 't'\ntargets = [0]\nmethods = ['fukd']", "set public = true under"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line(text: str, says: str, tmp_path: Path) -> None:

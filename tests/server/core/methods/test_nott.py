@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from puf_client.routines import aux_head
 from puf_common import models
 from puf_common.manifest import Manifest, TensorSpec
 from puf_server.core.methods.base import Block
@@ -42,8 +43,6 @@ def test_the_first_layer_is_the_models_own(name: str, weight: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in models.built_in() if name != "res-unet"])
 def test_the_last_layer_is_the_head_that_a_client_finds(name: str) -> None:
-    """Needs the client's routine aux_head (branch routines)."""
-    aux_head = pytest.importorskip("puf_client.routines.aux_head")
     model = models.build(name, {}, 1)
     assert last_layer(models.manifest_of(model)) == set(aux_head.head_of(model)[0])
 
