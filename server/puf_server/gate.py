@@ -101,7 +101,8 @@ class Frames:
         finally:
             if not coming.done():
                 coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)
+            # Also where this call was ended meanwhile: nobody else asks what came of it.
+            await asyncio.gather(coming, return_exceptions=True)
         self._seconds += time.monotonic() - started
         message = coming.result()
         self._bytes += len(message)
