@@ -141,9 +141,38 @@ def test_the_committed_stubs_are_those_of_the_contract(tmp_path: Path) -> None:
     assert made == {name: (committed / name).read_text() for name in made}
 
 
+DECLARED = re.compile(r"\s*((message|enum|rpc)\s+\w+|[\w<][\w<>., ]*=\s*\d+\s*[;\[])")
+
+
+def unexplained(proto: str) -> list[str]:
+    """Calls, messages, fields and enum values without a sentence directly above or at the end of their line.
+
+    What stands for "not said", NAME_UNSPECIFIED = 0, may go without.
+    """
+    bare = []
+    for before, line in itertools.pairwise(["", *proto.splitlines()]):
+        said = before.strip().startswith("// ") or "// " in line
+        if DECLARED.match(line) and not said and not re.search(r"_UNSPECIFIED = 0;", line):
+            bare.append(line.strip())
+    return bare
+
+
 def test_every_call_of_the_contract_is_explained() -> None:
-    for path in sorted((ROOT / "protos/puf/v1").glob("*.proto")):
-        lines = path.read_text().splitlines()
-        for before, line in itertools.pairwise(lines):
-            if line.strip().startswith("rpc "):
-                assert before.strip().startswith("//"), f"{path.name}: {line.strip()}"
+    protos = sorted((ROOT / "protos/puf/v1").glob("*.proto"))
+    assert protos
+    for path in protos:
+        assert not unexplained(path.read_text()), path.name
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "message Empty {}", "message Full {", "enum Kind {", "  rpc Call(A) returns (stream B);", "  KIND_ONE = 1;",
+        "  optional uint64 count = 3;", "  repeated string names = 4;", "  map<string, double> options = 5;",
+        "  puf.v1.Chunk chunk = 6 [deprecated = true];", "    double nested = 7;",
+    ],
+)  # fmt: skip
+def test_the_test_above_sees_what_lacks_a_sentence(line: str) -> None:
+    assert unexplained(f"// What came before.\nuint64 other = 1;\n{line}\n") == [line.strip()]
+    assert not unexplained(f"// Why.\n{line}\n")
+    assert not unexplained(f"{line}  // Why.\n")
