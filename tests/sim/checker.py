@@ -102,7 +102,7 @@ class Checker:
     def restored(self, state: State) -> None:
         """An older state is in place: what came after it never happened here, though somebody has receipts of it."""
         self._last = state
-        self.lineage = {v: w for v, w in self.lineage.items() if v <= state.version}
+        self.lineage = {v: w for v, w in self.lineage.items() if v <= state.newest}
         for key, fate in self._acked.items():
             self._acked[key] = fate or "void"
         self._acked = {key: fate for key, fate in self._acked.items() if key.number <= state.number}

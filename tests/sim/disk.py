@@ -131,13 +131,14 @@ class SimStore:
         return True
 
     def snapshot(self) -> tuple[Any, ...]:
-        """A backup: records and models, no updates."""
+        """A backup: records, models and what a method remembers; no updates of the round under way."""
         tables = {name: dict(rows) for name, rows in self._tables.items()}
-        return dict(self._meta), tables, dict(self.models), list(self.audit)
+        return dict(self._meta), tables, dict(self.models), dict(self.history), list(self.audit)
 
     def put_back(self, snapshot: tuple[Any, ...]) -> None:
-        meta, tables, models, audit = snapshot
+        meta, tables, models, history, audit = snapshot
         self._meta, self.models, self.audit = dict(meta), dict(models), list(audit)
+        self.history = dict(history)
         self._tables = {name: dict(rows) for name, rows in tables.items()}
         self.spool = {}
 
