@@ -45,7 +45,9 @@ def look_back(transport: Transport, state: StateDir) -> list[str]:
 def require_exclusions(state: StateDir, tickets: Iterable[tk.Ticket]) -> None:
     """Refuses where a request for samples stands at the server and nobody here knows which samples they are."""
     for ticket in tickets:
-        if ticket.request.scope != tk.SCOPE_SAMPLES or ticket.state == tk.TICKET_STATE_WITHDRAWN:
+        # One that another took over was not taken back by its owner: its samples stay out whatever becomes of the other.
+        taken_back = ticket.state == tk.TICKET_STATE_WITHDRAWN and not ticket.taken_over
+        if ticket.request.scope != tk.SCOPE_SAMPLES or taken_back:
             continue
         if state.exclusion(ticket.request.request_key) is None:
             raise Mismatch(

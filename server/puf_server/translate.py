@@ -242,6 +242,7 @@ def ticket(t: Ticket, state: State, config: FederationConfig, now: float) -> tk.
         retained_pending=recovery.still_measured(state, t),
         filed_by=t.filed_by,
         fallback=t.fallback,
+        taken_over=t.taken_over,
         deleted_records=t.deleted_records,
         deleted_bytes=t.deleted_bytes,
         held=t.held if t.waiting else state.recovery.held if t.recovering and state.recovery else "",

@@ -187,7 +187,9 @@ class Agent:
             if isinstance(answer, PufError):
                 self.world.after(5.0, self._again, process, lambda: self._looked_back(process, then))
             elif any(
-                t.scope == "samples" and t.state is not TicketState.WITHDRAWN and t.request_key not in self.exclusions
+                t.scope == "samples"
+                and (t.state is not TicketState.WITHDRAWN or t.taken_over)
+                and t.request_key not in self.exclusions
                 for t in answer
             ):
                 self._exit(process, "forgotten samples are not known here", restart=True)
@@ -536,6 +538,8 @@ class Agent:
             if ticket.state is TicketState.PENDING and self.world.strikes("withdraw"):
                 for exclusion in self.exclusions.values():
                     exclusion.withdrawing = exclusion.withdrawing or exclusion.ticket == ticket_id
+                # Its wish is written down here before the server hears of it; whatever comes of that, it wants them back.
+                self.world.checker.taken_back(ticket)
                 self._call(owner, lambda: self.world.server.withdraw(self.name, ticket_id), withdrawn)
             elif self.stands_in and ticket.state in (TicketState.PENDING, TicketState.SCHEDULED) and not answer[1]:
                 self.start(only_if_no_worker=True)

@@ -274,9 +274,8 @@ def _cover(state: State, done: Ticket, now: float) -> State:
     if done.scope == "client":
         for t in state.tickets.values():
             if (t.client, t.membership, t.state) == (done.client, done.membership, TicketState.PENDING):
-                state = tickets.move(
-                    state, t.id, TicketState.WITHDRAWN, now, f"taken over by {done.id} for the whole client"
-                )
+                why = f"taken over by {done.id} for the whole client"
+                state = tickets.move(state, t.id, TicketState.WITHDRAWN, now, why, taken_over=done.id)
     return state
 
 

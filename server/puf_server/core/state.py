@@ -368,6 +368,8 @@ class Ticket:
     deleted_versions: tuple[int, ...] = ()
     # "client" or "operator".
     filed_by: str = "client"
+    # The request for the whole client that took this one over; empty: its owner withdrew it, or nobody did.
+    taken_over: str = ""
     # Why the fallback serves this ticket instead of the federation's method; empty: it does not.
     fallback: str = ""
     # Records about the client that were kept for the method and deleted when it was forgotten, and their bytes.

@@ -90,9 +90,8 @@ def file(
             )
         if standing.state is TicketState.PENDING:
             # The announced count stays: the client's samples are out of training, and it does not know yet of this step.
-            state = move(
-                state, standing.id, TicketState.WITHDRAWN, now, f"taken over by {ticket_id} for the whole client"
-            )
+            why = f"taken over by {ticket_id} for the whole client"
+            state = move(state, standing.id, TicketState.WITHDRAWN, now, why, taken_over=ticket_id)
     for failed in mine:
         # Samples of another failed request are still to be forgotten: only a request for everything covers them.
         if failed.state is TicketState.FAILED and request.scope == "client":
