@@ -12,9 +12,9 @@ from puf_common.errors import Mismatch
 from puf_common.v1 import tickets_pb2 as tk
 
 
-def ticket(state: tk.TicketState, **more: str) -> tk.Ticket:
+def ticket(state: tk.TicketState, taken_over: str = "") -> tk.Ticket:
     request = tk.UnlearningRequest(request_key="r", scope=tk.SCOPE_SAMPLES, forget_samples=3)
-    return tk.Ticket(id="t-1", client="a", state=state, request=request, **more)
+    return tk.Ticket(id="t-1", client="a", state=state, request=request, taken_over=taken_over)
 
 
 def test_a_request_that_another_took_over_still_keeps_its_samples_out(tmp_path: Path) -> None:
