@@ -102,7 +102,9 @@ class Checker:
     def restored(self, state: State) -> None:
         """An older state is in place: what came after it never happened here, though somebody has receipts of it."""
         self._last = state
-        self.lineage = {v: w for v, w in self.lineage.items() if v <= state.newest}
+        # Also of models that an earlier restore had undone: this backup may be from before that one.
+        kept = {v: self.store.weights(m) for v, m in state.models.items() if m.status is not ModelStatus.DELETED}
+        self.lineage = {v: kept.get(v) or self.lineage[v] for v in state.models if v in kept or v in self.lineage}
         for key, fate in self._acked.items():
             self._acked[key] = fate or "void"
         self._acked = {key: fate for key, fate in self._acked.items() if key.number <= state.number}

@@ -243,6 +243,8 @@ class World:
         self.healing = True
         self.server.start()
         self._resume()
+        # A sum that was begun before may still turn out to be no model: the operator looks once more.
+        self.after(30.0, self._resume)
         for agent in self.agents:
             agent.name_again()
             # One that was forgotten tries as well; only the operator's word lets it in.
