@@ -47,8 +47,9 @@ def test_servers_and_clients_killed_at_these_points_end_with_the_weights_of_one_
 
 
 @pytest.mark.timeout(280)
-def test_a_server_killed_in_the_middle_of_federaser_ends_with_the_same_weights(tmp_path: Path) -> None:
-    plan = setting(3, "federaser")
+@pytest.mark.parametrize("method", ["federaser", "mode"])
+def test_a_server_killed_in_the_middle_of_a_long_method_ends_with_the_same_weights(method: str, tmp_path: Path) -> None:
+    plan = setting(3, method)
     with LocalFederation(plan, tmp_path / "local") as undisturbed:
         undisturbed.train()
         undisturbed.forget([TARGET])
