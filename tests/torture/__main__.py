@@ -80,7 +80,7 @@ def _simulate(out: Path, histories: int, jobs: int, result: dict[str, Any]) -> N
 
 def _torture(out: Path, moments: int, seed: int, jobs: int, result: dict[str, Any], started: float) -> None:
     # Second hits need rounds: a failpoint on the way of another one starts to count anew.
-    plan = setting(14)
+    plan = setting(24)
 
     def run(name: str, kills: Kills) -> None:
         def say(told: str) -> None:

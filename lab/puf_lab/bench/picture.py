@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,27 +23,17 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
     details = result["details"]
     growth = details.get("growth", {})
-    figure = Figure(figsize=(11, 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    bars, clients, sizes, rounds = figure.subplots(1, 4, width_ratios=[1.7, 1, 1, 1])
-    _bars(bars, details)
+    panels: list[Callable[[Axes], None]] = [lambda axes: _bars(axes, details)]
     if "clients" in growth:
-        _curves(clients, growth["clients"], growth["clients_seconds"], growth["clients_memory_mb"], "clients")
-        millions = [p / 1e6 for p in growth["parameters"]]
-        _curves(
-            sizes,
-            millions,
-            growth["parameters_seconds"],
-            growth["parameters_memory_mb"],
-            "million parameters",
-            log=True,
-        )
+        for x, name, label in ((1.0, "clients", "clients"), (1e6, "parameters", "million parameters")):
+            panels.append(partial(_growth, growth=growth, name=name, unit=x, label=label))
     if "rounds" in growth:
-        rounds.plot(growth["rounds"], growth["rounds_memory_mb"], color=_ORANGE, marker="s", markersize=3)
-        rounds.set_ylim(bottom=0)
-        rounds.set_xlabel("rounds")
-        rounds.set_ylabel("server memory, MB", color=_ORANGE)
-    for axes in (bars, clients, sizes, rounds):
+        panels.append(lambda axes: _rounds(axes, growth))
+    figure = Figure(figsize=(3.8 + 2.4 * len(panels), 3.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    ratios = [1.7, *[1.0] * (len(panels) - 1)]
+    for axes, panel in zip(figure.subplots(1, len(panels), width_ratios=ratios, squeeze=False)[0], panels, strict=True):
+        panel(axes)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
 
@@ -68,6 +59,18 @@ def _bars(axes: Axes, details: dict[str, Any]) -> None:
     axes.set_xlim(right=max(shown.values()) * 4)
     axes.invert_yaxis()
     axes.set_xlabel("seconds: 10 clients fetch and send 11.2 M parameters")
+
+
+def _growth(axes: Axes, *, growth: dict[str, Any], name: str, unit: float, label: str) -> None:
+    x = [value / unit for value in growth[name]]
+    _curves(axes, x, growth[f"{name}_seconds"], growth[f"{name}_memory_mb"], label, log=unit > 1)
+
+
+def _rounds(axes: Axes, growth: dict[str, Any]) -> None:
+    axes.plot(growth["rounds"], growth["rounds_memory_mb"], color=_ORANGE, marker="s", markersize=3)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("rounds")
+    axes.set_ylabel("server memory, MB", color=_ORANGE)
 
 
 def _curves(
