@@ -154,6 +154,9 @@ def _run(arguments: argparse.Namespace) -> int:
 def _run_with(options: RunOptions) -> int:
     _logs(options, client=options.name)
     from puf_client.agent import run_agent
+    from puf_common.memory import keep_freed_memory
+
+    keep_freed_memory()
 
     return run_agent(options)
 
@@ -274,8 +277,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
     options = _resolve(CheckOptions, arguments)
     _with_data(options)
-    if not getattr(arguments, "server", None):
-        # The file names the server for `run`; checking works without one unless it is asked for.
+    if not (getattr(arguments, "server", None) or os.environ.get("PUF_SERVER")):
+        # The file that `init` wrote names a server for `run`; checking works without one unless somebody asks for it.
         options = options.model_copy(update={"server": ""})
     _logs(options)
     from puf_client.check import run_check

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puf_common.errors import InvalidUpdate
+from puf_common.finite import all_finite
 from puf_common.manifest import MODEL, UPDATE, Manifest, TensorSpec
 from puf_common.seeds import derive
 from puf_common.v1 import federation_pb2 as pb
@@ -318,6 +319,6 @@ def _array(spec: TensorSpec, value: Any) -> NDArray[Any]:
 
 def _finite(manifest: Manifest, payload: Payload) -> Payload:
     for spec, tensor in zip(manifest.tensors, manifest.views(payload, UPDATE).values(), strict=True):
-        if spec.floating and not np.isfinite(tensor).all():
+        if spec.floating and not all_finite(tensor):
             raise InvalidUpdate(f"tensor {spec.name} is not finite: training diverged", tensor=spec.name)
     return payload

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puf_common.errors import PufError
+from puf_common.finite import all_finite
 from puf_common.manifest import MODEL, UPDATE, Manifest, Slot
 from puf_common.scaling import scale_block
 
@@ -91,7 +92,7 @@ def fold(
                     _step(w, block, ordered, n, server_lr, space)
                 elif retained:
                     w = _merge(w, block.there, block.start, retained)
-            if spec.floating and not np.isfinite(w).all():
+            if spec.floating and not all_finite(w):
                 client = _culprit(block.there, block.start, np.flatnonzero(~np.isfinite(w)), ordered)
                 raise NotFinite(
                     f"tensor {spec.name} would no longer be finite{f' with the update of {client}' * bool(client)}",

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from puf_common.finite import all_finite
 from puf_common.manifest import MODEL, UPDATE, Manifest, Slot
 from puf_server.aggregate import NotFinite, Source
 from puf_server.core.methods.base import Block, Piece, Rule
@@ -75,7 +76,7 @@ def combine(
             )
             with np.errstate(over="ignore", invalid="ignore"):  # looked at below
                 made = rule(block).astype(w.dtype)
-            if slot.spec.floating and not np.isfinite(made).all():
+            if slot.spec.floating and not all_finite(made):
                 raise NotFinite(f"tensor {slot.spec.name} would no longer be finite", tensor=slot.spec.name)
             write(np.ascontiguousarray(made).data.cast("B"))
 

@@ -81,6 +81,7 @@ class Engine:
         # What is tried again and again without success, for the operator's eyes; empty when all is well.
         self.trouble = ""
         self._unscrubbed = True
+        self._advanced: State | None = None
         self._lock = threading.Lock()
         try:
             self._recover()
@@ -102,12 +103,12 @@ class Engine:
         with self._lock:
             before, now = self.state, self.clock()
             after, result = change(before, now)
-            after = schedule.advance(after, self.config, now)
+            after = schedule.advance(after, self.config, now, since=self._advanced)
             completed = after.tickets is not before.tickets and _completed(after) > _completed(before)
             if completed:
                 hit("completion.before")
             self.store.save(before, after)
-            self.state = replace(after, notes=()) if after.notes else after
+            self.state = self._advanced = replace(after, notes=()) if after.notes else after
             for note in after.notes:
                 # What the audit log says, for whoever reads logs: round, client and ticket are among the facts.
                 log.info(note.event, **{"round": after.number, **note.facts})

@@ -88,23 +88,18 @@ class Frames:
             self._placed = False
 
     async def _next(self) -> Any:
-        limits = self._limits
-        coming = asyncio.ensure_future(anext(self._messages))
+        limits, loop = self._limits, asyncio.get_running_loop()
         started = time.monotonic()
+        pausing = loop.call_later(min(_PAUSE_SECONDS, limits.stall_seconds), self.leave)
         try:
-            done, _ = await asyncio.wait([coming], timeout=min(_PAUSE_SECONDS, limits.stall_seconds))
-            if not done:
-                self.leave()
-                done, _ = await asyncio.wait([coming], timeout=limits.stall_seconds)
-            if not done:
-                raise TooMuch(f"the upload sent nothing for {limits.stall_seconds:g} s", limit=limits.stall_seconds)
+            async with asyncio.timeout(limits.stall_seconds):
+                message = await anext(self._messages)
+        except TimeoutError:
+            stalled = f"the upload sent nothing for {limits.stall_seconds:g} s"
+            raise TooMuch(stalled, limit=limits.stall_seconds) from None
         finally:
-            if not coming.done():
-                coming.cancel()
-            # Also where this call was ended meanwhile: nobody else asks what came of it.
-            await asyncio.gather(coming, return_exceptions=True)
+            pausing.cancel()
         self._seconds += time.monotonic() - started
-        message = coming.result()
         self._bytes += len(message)
         # The first seconds are free: a header, and a line that has to get going.
         if self._bytes < limits.upload_rate * (self._seconds - limits.stall_seconds):

@@ -62,11 +62,13 @@ def run(settings: ServeSettings) -> None:
             "make them; serving without TLS must be asked for by name: --insecure"
         )
     from puf_common.logging import configure, get_logger
+    from puf_common.memory import keep_freed_memory
     from puf_common.rpc import is_loopback
     from puf_common.tls import ServerTls
     from puf_server.serve import Listeners, serve
 
     configure(level=settings.log_level, log_format=settings.log_format)
+    keep_freed_memory()
     log = get_logger(__name__)
     federation = settings.listen or (HERE if settings.insecure else EVERYWHERE)
     listeners = Listeners(federation, settings.operator, settings.metrics)

@@ -27,6 +27,7 @@ from puf_common.rpc import abort
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import federation_pb2_grpc as rpc
 from puf_common.v1 import tensors_pb2 as ts
+from puf_common.v1 import tickets_pb2 as tk
 from puf_common.wire import Piece
 from puf_server.core.state import State
 from puf_server.gate import Gate
@@ -194,15 +195,9 @@ class FederationService(rpc.FederationServicer):
     @answered
     async def WaitForWork(self, request: fed.WaitForWorkRequest, context: Context) -> fed.WaitForWorkReply:
         name = self._caller(context)
-        loop = asyncio.get_running_loop()
-        until = loop.time() + min(_LONGEST_WAIT, request.timeout_seconds)
-        while True:
-            changed = self._changes.next()
-            work = self._handlers.work(name, request.session)
-            if work is not None:
-                return work
-            if not await self._changes.before(changed, until - loop.time()):
-                return fed.WaitForWorkReply(position=self._handlers.position())
+        seconds = min(_LONGEST_WAIT, request.timeout_seconds)
+        await self._changes.until(lambda: self._handlers.work(name, request.session) is not None, seconds)
+        return self._handlers.work(name, request.session) or fed.WaitForWorkReply(position=self._handlers.position())
 
     @answered
     async def DeclineWork(self, request: fed.DeclineWorkRequest, context: Context) -> fed.DeclineWorkReply:
@@ -250,7 +245,7 @@ class FederationService(rpc.FederationServicer):
             try:
                 begun = time.monotonic()
                 async for frame in frames:
-                    await self._run(upload.write, _chunk(frame))
+                    await in_thread(self._threads, upload.write, _chunk(frame))
                 seconds = time.monotonic() - begun
                 reply = await self._run(upload.finish)
             except BaseException as error:
@@ -310,18 +305,23 @@ class FederationService(rpc.FederationServicer):
     ) -> AsyncIterator[fed.FollowTicketReply]:
         name = self._caller(context)
         seen: object = None
+
+        def view() -> tuple[tk.Ticket, int]:
+            return self._handlers.ticket(name, request.ticket_id), self._handlers.engine.state.number
+
+        def news() -> bool:
+            return view() != seen
+
         while True:
-            changed = self._changes.next()
+            await self._changes.until(news, _LONGEST_WAIT)
             state: State = self._handlers.engine.state
             record = state.tickets.get(request.ticket_id)
-            message = self._handlers.ticket(name, request.ticket_id)
-            view = (message, state.number)
-            if view != seen:
-                seen = view
-                yield fed.FollowTicketReply(ticket=message, position=self._handlers.position())
+            now = view()
+            if now != seen:
+                seen = now
+                yield fed.FollowTicketReply(ticket=now[0], position=self._handlers.position())
             if record is not None and not record.open:
                 return
-            await self._changes.before(changed, _LONGEST_WAIT)
 
     @answered
     async def ReportMeasurement(

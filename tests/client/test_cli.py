@@ -122,6 +122,19 @@ def test_files_to_start_from_pass_the_check(
     assert (tmp_path / "my_task.py").read_text() == "mine now"
 
 
+def test_a_check_asks_the_server_that_a_flag_or_a_variable_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "puf-client.toml"
+    config.write_text('server = "127.0.0.1:1"\ndata = "digits"\npatience = 0\ndata_option = {per_client = "8"}\n')
+    words = ["check", "--config", str(config), "--shard", "0/3"]
+    # The file is for `run`: whoever has not joined yet can check all the same.
+    assert main(words) == Exit.OK
+    monkeypatch.setenv("PUF_SERVER", "127.0.0.1:2")
+    assert main(words) == Exit.UNREACHABLE
+    assert "127.0.0.1:2" in capsys.readouterr().err
+
+
 def test_ids_that_change_are_found_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

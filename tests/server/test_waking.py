@@ -58,29 +58,109 @@ def test_everything_else_may() -> None:
         assert concerns_waiters(state, after)
 
 
-def test_a_waiter_sleeps_through_arrivals_and_wakes_for_a_round() -> None:
+class Desk:
+    """What a waiter looks at: a state, and how often it did."""
+
+    def __init__(self) -> None:
+        self.state = State()
+        self.changes = Changes(self.state)
+        self.asked = 0
+
+    def becomes(self, state: State) -> None:
+        self.state = state
+        self.changes.notify(state)
+
+    def waits_for(self, number: int, seconds: float = 60.0) -> asyncio.Task[bool]:
+        def ready() -> bool:
+            self.asked += 1
+            return self.state.number >= number
+
+        return asyncio.create_task(self.changes.until(ready, seconds))
+
+
+async def _turn(times: int = 3) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+def test_what_is_there_already_is_not_waited_for() -> None:
+    async def scene() -> bool:
+        return await Desk().waits_for(0, seconds=0.0)
+
+    assert asyncio.run(scene())
+
+
+def test_a_waiter_is_not_even_asked_about_arrivals_and_gives_up_in_time() -> None:
+    async def scene() -> tuple[bool, int]:
+        desk = Desk()
+        waiting = desk.waits_for(1, seconds=0.05)
+        await _turn()
+        desk.becomes(replace(desk.state, seen={"anna": 1.0}))
+        return await waiting, desk.asked
+
+    assert asyncio.run(scene()) == (False, 1)
+
+
+def test_only_those_wake_for_whom_there_is_something() -> None:
     async def scene() -> list[bool]:
-        changes = Changes(State())
-        event = changes.next()
-        changes.notify(State(seen={"anna": 1.0}))
-        first = await changes.before(event, 0.0)
-        waiting = asyncio.create_task(changes.before(changes.next(), 60.0))
-        changes.notify(State(round=a_round()))
-        return [first, await waiting]
+        desk = Desk()
+        first, second = desk.waits_for(1), desk.waits_for(2)
+        await _turn()
+        desk.becomes(State(number=1))
+        assert await first
+        woken_too = second.done()
+        desk.becomes(State(number=2))
+        return [woken_too, await second]
 
     assert asyncio.run(scene()) == [False, True]
 
 
-def test_many_changes_in_a_row_wake_once_more_with_the_last() -> None:
-    async def scene() -> tuple[bool, bool]:
-        changes = Changes(State())
-        first = [asyncio.create_task(changes.before(changes.next(), 60.0)) for _ in range(50)]
-        await asyncio.sleep(0)
+def test_many_changes_in_a_row_are_one_question_and_the_last_is_not_missed() -> None:
+    async def scene() -> tuple[bool, int, bool]:
+        desk = Desk()
+        waiting = [desk.waits_for(19) for _ in range(50)]
+        await _turn()
         for number in range(1, 20):
-            changes.notify(State(number=number))
-        woken = await asyncio.gather(*first)
-        later = changes.next()
-        changes.notify(State(number=20))
-        return all(woken), await changes.before(later, 60.0)
+            desk.becomes(State(number=number))
+        woken = all(await asyncio.gather(*waiting))
+        asked, later = desk.asked, desk.waits_for(20)
+        await _turn()
+        desk.becomes(State(number=20))
+        return woken, asked, await later
+
+    assert asyncio.run(scene()) == (True, 100, True)
+
+
+def test_whoever_hangs_up_is_forgotten() -> None:
+    async def scene() -> int:
+        desk = Desk()
+        waiting = desk.waits_for(1)
+        await _turn()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        desk.becomes(State(number=1))
+        await _turn()
+        return desk.asked
+
+    assert asyncio.run(scene()) == 1
+
+
+def test_a_question_that_fails_wakes_its_own_waiter_and_nobody_goes_without() -> None:
+    async def scene() -> tuple[bool, bool]:
+        desk = Desk()
+        first = True
+
+        def broken() -> bool:
+            nonlocal first
+            if first:
+                first = False
+                return False
+            raise ValueError("cannot be asked")
+
+        failing = asyncio.create_task(desk.changes.until(broken, 60.0))
+        other = desk.waits_for(1)
+        await _turn()
+        desk.becomes(State(number=1))
+        return await failing, await other
 
     assert asyncio.run(scene()) == (True, True)

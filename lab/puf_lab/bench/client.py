@@ -19,6 +19,7 @@ from puf_client.work import TrainTask
 from puf_common.exits import Exit
 from puf_common.logging import configure
 from puf_common.manifest import UPDATE
+from puf_common.memory import keep_freed_memory
 from puf_common.tls import ClientTls
 from puf_common.v1 import federation_pb2 as fed
 
@@ -27,6 +28,7 @@ __all__ = ["main"]
 
 def main(address: str, names: str, *files: str) -> int:
     configure(level="error")
+    keep_freed_memory()  # as puf-client does
     with ThreadPoolExecutor(names.count(",") + 1) as pool:
         return max(pool.map(lambda name: _work(address, name, *files), names.split(",")))
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from puf_common.errors import PufError
 from puf_common.manifest import Manifest, TensorSpec
@@ -116,6 +117,14 @@ class Federation:
 
     def peak_memory(self) -> float:
         return peak_memory(self.server.pid)
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """What server and clients have computed so far, in their own code and in the kernel's."""
+        found: dict[str, float] = {}
+        for side, processes in (("server", [self.server]), ("clients", [*self.clients.values()])):
+            times = [psutil.Process(p.pid).cpu_times() for p in processes]
+            found |= {f"{side}_user": sum(t.user for t in times), f"{side}_system": sum(t.system for t in times)}
+        return found
 
     def _after(self, change: object) -> op.RoundInfo:
         before = self.control.status().position.round

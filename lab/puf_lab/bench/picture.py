@@ -68,7 +68,7 @@ def _growth(axes: Axes, *, growth: dict[str, Any], name: str, unit: float, label
 
 def _rounds(axes: Axes, growth: dict[str, Any]) -> None:
     axes.plot(growth["rounds"], growth["rounds_memory_mb"], color=_ORANGE, marker="s", markersize=3)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.25 * max(growth["rounds_memory_mb"]))
     axes.set_xlabel("rounds")
     axes.set_ylabel("server memory, MB", color=_ORANGE)
 
@@ -79,11 +79,14 @@ def _curves(
     axes.plot(x, seconds, color=_BLUE, marker="o", markersize=4)
     axes.set_xlabel(label)
     axes.set_ylabel("seconds a round", color=_BLUE)
-    axes.set_ylim(bottom=0)
+    if not log:
+        axes.set_ylim(0, 1.1 * max(seconds))
     other = axes.twinx()
     other.plot(x, memory, color=_ORANGE, marker="s", markersize=4)
     other.set_ylabel("server memory, MB", color=_ORANGE)
-    other.set_ylim(bottom=0)
+    other.set_ylim(0, 1.25 * max(memory))
     other.spines["top"].set_visible(False)
     if log:
+        # A straight line then says: in proportion.
         axes.set_xscale("log")
+        axes.set_yscale("log")

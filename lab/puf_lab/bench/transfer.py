@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import statistics
 import sys
@@ -30,6 +31,7 @@ def transfer(report: Report, scratch: Path, repeats: int) -> None:
         secure = stack.enter_context(Federation(scratch / "mtls", _CLIENTS, PARAMETERS, mtls=True))
         plain.round()
         secure.round()
+        computed = plain.cpu_seconds()
         for turn in range(repeats):
             tcp.append(raw_tcp(_CLIENTS, 4 * PARAMETERS, scratch))
             ours.append(plain.round())
@@ -40,8 +42,13 @@ def transfer(report: Report, scratch: Path, repeats: int) -> None:
                 f"PUF {ours[-1]:.2f} s, over mTLS {mtls[-1]:.2f} s"
             )
         memory = plain.peak_memory()
+        computed = {who: (after - computed[who]) / repeats for who, after in plain.cpu_seconds().items()}
     limit, median = statistics.median(tcp), statistics.median(ours)
     report.details["round_seconds"] = {"raw_tcp": tcp, "raw_tcp_from_one_block": hot, "puf": ours, "puf_mtls": mtls}
+    report.details["round_cpu_seconds"] = computed
+    busy = sum(computed.values()) / median / (os.cpu_count() or 1)
+    told = ", ".join(f"{who.replace('_', ' ')} {seconds:.2f}" for who, seconds in computed.items())
+    report.at_most("round_keeps_processors_busy", busy, None, "x", f"processor seconds of a round: {told}")
     note = f"PUF {spread(ours)} s, raw TCP {spread(tcp)} s"
     report.at_most("round_to_raw_tcp", median / limit, 4.0, note=note)
     report.at_most(

@@ -12,8 +12,10 @@ from puf_server.core.state import Kind, ModelStatus, Remembered, RoundPhase, Sta
 __all__ = ["advance", "committed", "fold_failed", "phase", "restarted", "unfit", "waiting_for"]
 
 
-def advance(state: State, config: FederationConfig, now: float) -> State:
-    state = roster.weigh(state, config, now)
+def advance(state: State, config: FederationConfig, now: float, since: State | None = None) -> State:
+    """`since` is a state that was advanced before, where there is one: what did not change is not weighed again."""
+    if since is None or state.members is not since.members or state.tickets is not since.tickets:
+        state = roster.weigh(state, config, now)
     while True:
         after = _once(state, config, now)
         if after is state:

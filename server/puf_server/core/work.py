@@ -42,8 +42,8 @@ def work_for(state: State, config: FederationConfig, name: str, session: str, no
         return None
     current = state.round
     if current is not None and current.phase is RoundPhase.COLLECTING:
-        for slot in current.missing:
-            if slot.client == name and slot.key not in current.declined:
+        for slot in current.slots:
+            if slot.client == name and slot.key not in current.received and slot.key not in current.declined:
                 ticket = state.tickets.get(slot.ticket)
                 left = 0.0 if current.deadline_at is None else max(0.001, current.deadline_at - now)
                 plain = config.recipe.plain_unlearning and current.kind is Kind.UNLEARN and current.plain
