@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Proxy", "Strike", "proxied"]
+__all__ = ["Direction", "Proxy", "Strike", "proxied"]
 
 Direction = Literal["up", "down"]
-_PIECE = 4096
+_PIECE = 1 << 16
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from puf_client.connection import GrpcTransport
 from puf_common.manifest import MODEL, Manifest, TensorSpec
 from puf_common.tls import ServerTls
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
@@ -89,6 +91,44 @@ def running(directory: Path, tls: ServerTls | None = None, metrics: str = "") ->
         loop.call_soon_threadsafe(server.stopped.set)
         thread.join(timeout=30)
         assert not thread.is_alive()
+
+
+class Federation:
+    """A server that can be stopped and started again on the same port with the same state."""
+
+    def __init__(self, directory: Path, config: FederationConfig, manifest: Manifest) -> None:
+        self.directory, self.manifest = directory, manifest
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.target = f"127.0.0.1:{free.getsockname()[1]}"
+        create(directory, config, manifest, bytearray(manifest.nbytes(MODEL)), time.time())
+        self.start()
+
+    def start(self) -> None:
+        started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(started)), daemon=True)
+        self._thread.start()
+        assert started.wait(20)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self.server.stopped.set)
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+    def weights(self, version: int) -> float:
+        """The model's value, which is the same everywhere in these tests."""
+        with GrpcTransport(self.target, "a") as transport:
+            _, payload = transport.fetch_model(version)
+        w = self.manifest.views(payload, MODEL)["w"].ravel()
+        assert (w == w[0]).all()
+        return float(w[0])
+
+    async def _serve(self, started: threading.Event) -> None:
+        async with Server(Store.open(self.directory), Listeners(self.target, "127.0.0.1:0")) as server:
+            self._loop = asyncio.get_running_loop()
+            self.server = server
+            started.set()
+            await server.stopped.wait()
 
 
 def metadata(name: str) -> tuple[tuple[str, str], ...]:

@@ -348,7 +348,7 @@ class Session:
         return self._wanted(lambda: self.transport.submit_update(header, wire), f"update of round {header.key.round}")
 
     def _decline(self, work: pb.TrainWork, reason: str) -> None:
-        request = pb.DeclineWorkRequest(key=work.key, reason=reason)
+        request = pb.DeclineWorkRequest(key=work.key, reason=reason, session=self._id)
         self._wanted(lambda: self.transport.decline_work(request), f"declining round {work.key.round}")
 
     def _answer(

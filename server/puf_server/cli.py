@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 OPERATOR = "127.0.0.1:7301"
+_LOOK_AGAIN = 0.5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,6 +82,9 @@ def _parser(argv: list[str]) -> Parser:
     ):
         command = operator(name, help_text, shown)
         command.add_argument("--json", action="store_true", help="for programs")
+        if name == "status":
+            text = "wait while there is work, then show it; ends with 1 if the federation was paused or stopped instead"
+            command.add_argument("--until-idle", action="store_true", help=text)
     tickets = operator("tickets", "requests to be forgotten, newest first; or allow one that is held", _tickets)
     tickets.add_argument("action", nargs="?", choices=["list", "allow"], default="list")
     tickets.add_argument("ticket", nargs="?", help="ticket to allow")
@@ -156,12 +161,22 @@ def _print_json(messages: Any) -> int:
 
 def _status(control: Control, arguments: argparse.Namespace) -> int:
     reply = control.status()
+    code = Exit.OK
+    if arguments.until_idle:
+        from puf_common.v1 import federation_pb2 as fed
+
+        resting = (fed.PHASE_IDLE, fed.PHASE_PAUSED, fed.PHASE_STOPPING)
+        while reply.position.phase not in resting:
+            time.sleep(_LOOK_AGAIN)
+            reply = control.status()
+        code = Exit.OK if reply.position.phase == fed.PHASE_IDLE else Exit.FAILURE
     if arguments.json:
-        return _print_json(reply)
+        _print_json(reply)
+        return code
     from puf_server import show
 
     show.status(reply)
-    return Exit.OK
+    return code
 
 
 def _rounds(control: Control, arguments: argparse.Namespace) -> int:

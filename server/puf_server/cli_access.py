@@ -20,7 +20,7 @@ __all__ = ["add_certs", "add_operator_access", "add_tokens", "operator_control"]
 
 _AUTHORITY_DAYS = 3650
 _LEAF_DAYS = 365
-# A command typed right after `puf-server serve &` finds the server still starting.
+# A command typed right after `puf-server serve &` or `docker compose up -d` finds the server still starting.
 _PATIENCE = 5.0
 
 
@@ -119,7 +119,9 @@ def operator_control(arguments: argparse.Namespace, default: str) -> Control:
         tls = ClientTls.load(arguments.tls_ca, arguments.tls_cert, arguments.tls_key, arguments.tls_server_name)
         return Control(target or default, tls, patience=_PATIENCE)
     state = arguments.state or os.environ.get("PUF_STATE")
-    return Control.of_state(Path(state), target) if state else Control(target or default, patience=_PATIENCE)
+    if state:
+        return Control.of_state(Path(state), target, patience=_PATIENCE)
+    return Control(target or default, patience=_PATIENCE)
 
 
 def _add_state(command: Parser) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 import grpc
 
-from puf_common.errors import Corrupted, NotAuthenticated, PufError
+from puf_common.errors import Corrupted, NotAuthenticated, PufError, UsageError
 from puf_common.manifest import MODEL, Manifest
 from puf_common.modelfile import save
 from puf_common.rpc import channel_options, error_from
@@ -33,6 +34,11 @@ class Control:
     def __init__(self, target: str, tls: ClientTls | None = None, *, patience: float = 0.0) -> None:
         """`patience`: seconds within which a server that is just starting is waited for."""
         self._give_up_at = time.monotonic() + patience
+        # Where the way to the server is looked up, if it has to be.
+        self._way: Callable[[], tuple[str, ClientTls | None]] | None = None
+        self._connect(target, tls)
+
+    def _connect(self, target: str, tls: ClientTls | None) -> None:
         self._target = target
         self._tls = tls
         options = channel_options(target)
@@ -40,12 +46,18 @@ class Control:
         self._stub = rpc.OperatorStub(self._channel)
 
     @classmethod
-    def of_state(cls, directory: Path, target: str = "") -> Control:
+    def of_state(cls, directory: Path, target: str = "", *, patience: float = 0.0) -> Control:
         """To the server that serves this directory; for whoever may read it."""
         from puf_server.door import OperatorAccess
 
-        access = OperatorAccess.read(directory)
-        return cls(target or access.address, access.tls())
+        def way() -> tuple[str, ClientTls | None]:
+            access = OperatorAccess.read(directory)
+            return target or access.address, access.tls()
+
+        OperatorAccess.read(directory, patience=patience)
+        control = cls(*way(), patience=patience)
+        control._way = way
+        return control
 
     def __enter__(self) -> Control:
         return self
@@ -55,14 +67,24 @@ class Control:
     ) -> None:
         self._channel.close()
 
-    def _call(self, method: Callable[..., R], request: Any) -> R:
+    def _call(self, method: Callable[[], Callable[..., R]], request: Any) -> R:
         while True:
             try:
-                return method(request, timeout=_DEADLINE)
+                return method()(request, timeout=_DEADLINE)
             except grpc.RpcError as error:
                 if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() >= self._give_up_at:
                     raise self._failed(error) from None
                 time.sleep(_PAUSE)
+                self._look_again()
+
+    def _look_again(self) -> None:
+        """A server that was killed leaves its file behind; the next one writes another, with another certificate."""
+        if self._way is None:
+            return
+        with suppress(UsageError, Corrupted):
+            if (way := self._way()) != (self._target, self._tls):
+                self._channel.close()
+                self._connect(*way)
 
     def _failed(self, error: grpc.RpcError) -> PufError:
         why = refusal(error.details() or "", self._target, tls=self._tls is not None)
@@ -84,63 +106,69 @@ class Control:
         return found
 
     def status(self) -> op.StatusReply:
-        return self._call(self._stub.Status, op.StatusRequest())
+        return self._call(lambda: self._stub.Status, op.StatusRequest())
 
     def clients(self) -> list[op.ClientInfo]:
-        return self._pages(lambda at: self._call(self._stub.ListClients, op.ListClientsRequest(offset=at)).clients)
+        return self._pages(
+            lambda at: self._call(lambda: self._stub.ListClients, op.ListClientsRequest(offset=at)).clients
+        )
 
     def rounds(self, limit: int = 20) -> list[op.RoundInfo]:
-        return list(self._call(self._stub.ListRounds, op.ListRoundsRequest(limit=limit)).rounds)
+        return list(self._call(lambda: self._stub.ListRounds, op.ListRoundsRequest(limit=limit)).rounds)
 
     def tickets(self) -> list[Any]:
-        return self._pages(lambda at: self._call(self._stub.ListTickets, op.ListTicketsRequest(offset=at)).tickets)
+        return self._pages(
+            lambda at: self._call(lambda: self._stub.ListTickets, op.ListTicketsRequest(offset=at)).tickets
+        )
 
     def models(self) -> list[op.ModelInfo]:
-        return self._pages(lambda at: self._call(self._stub.ListModels, op.ListModelsRequest(offset=at)).models)
+        return self._pages(lambda at: self._call(lambda: self._stub.ListModels, op.ListModelsRequest(offset=at)).models)
 
     def pause(self) -> None:
-        self._call(self._stub.Pause, op.PauseRequest())
+        self._call(lambda: self._stub.Pause, op.PauseRequest())
 
     def resume(self) -> None:
-        self._call(self._stub.Resume, op.ResumeRequest())
+        self._call(lambda: self._stub.Resume, op.ResumeRequest())
 
     def extend(self, rounds: int) -> int:
-        return self._call(self._stub.Extend, op.ExtendRequest(rounds=rounds)).rounds_planned
+        return self._call(lambda: self._stub.Extend, op.ExtendRequest(rounds=rounds)).rounds_planned
 
     def stop(self) -> None:
-        self._call(self._stub.Stop, op.StopRequest())
+        self._call(lambda: self._stub.Stop, op.StopRequest())
 
     def readmit(self, client: str) -> op.ClientInfo:
-        return self._call(self._stub.Readmit, op.ReadmitRequest(client=client)).client
+        return self._call(lambda: self._stub.Readmit, op.ReadmitRequest(client=client)).client
 
     def health(self) -> str:
         """What the standard health service says: SERVING once the state is recovered, until the server stops."""
         from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-        check = health_pb2_grpc.HealthStub(self._channel).Check
-        status = self._call(check, health_pb2.HealthCheckRequest(service="puf.v1.Federation")).status
+        request = health_pb2.HealthCheckRequest(service="puf.v1.Federation")
+        status = self._call(lambda: health_pb2_grpc.HealthStub(self._channel).Check, request).status
         return str(health_pb2.HealthCheckResponse.ServingStatus.Name(status))
 
     def release_shard(self, client: str) -> int:
-        return self._call(self._stub.ReleaseShard, op.ReleaseShardRequest(client=client)).shard
+        return self._call(lambda: self._stub.ReleaseShard, op.ReleaseShardRequest(client=client)).shard
 
     def allow(self, *, client: str = "", ticket: str = "") -> None:
         """The operator's word for a client or a ticket that is held."""
-        self._call(self._stub.Allow, op.AllowRequest(client=client) if client else op.AllowRequest(ticket_id=ticket))
+        self._call(
+            lambda: self._stub.Allow, op.AllowRequest(client=client) if client else op.AllowRequest(ticket_id=ticket)
+        )
 
     def release(self) -> None:
-        self._call(self._stub.Release, op.ReleaseRequest())
+        self._call(lambda: self._stub.Release, op.ReleaseRequest())
 
     def rollback(self) -> int:
         """The model version that is installed again."""
-        return self._call(self._stub.Rollback, op.RollbackRequest()).version
+        return self._call(lambda: self._stub.Rollback, op.RollbackRequest()).version
 
     def forget(self, client: str, reference: str = "", received_at: float = 0.0) -> op.ForgetReply:
         request = op.ForgetRequest(client=client, reference=reference, received_at=received_at)
-        return self._call(self._stub.Forget, request)
+        return self._call(lambda: self._stub.Forget, request)
 
     def receipt(self, ticket_id: str) -> bytes:
-        return self._call(self._stub.IssueReceipt, op.IssueReceiptRequest(ticket_id=ticket_id)).receipt
+        return self._call(lambda: self._stub.IssueReceipt, op.IssueReceiptRequest(ticket_id=ticket_id)).receipt
 
     def export(self, path: Path, version: int | None = None, *, unready: bool = False) -> op.ExportHeader:
         """Writes a model as a safetensors file, verified; the file appears whole or not at all."""

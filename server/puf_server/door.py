@@ -8,6 +8,7 @@ may; another machine needs a certificate of the clients' authority (`puf-server 
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from puf_server.lists import Revocations, Tokens
 __all__ = ["Door", "OperatorAccess", "bind", "insecure_doors", "secure_doors"]
 
 _FILE = "operator.json"
+_PAUSE = 0.1
 
 
 @dataclass(frozen=True)
@@ -73,9 +75,13 @@ class OperatorAccess:
         (directory / _FILE).unlink(missing_ok=True)
 
     @classmethod
-    def read(cls, directory: Path) -> OperatorAccess:
+    def read(cls, directory: Path, *, patience: float = 0.0) -> OperatorAccess:
+        """`patience`: seconds within which a server that is just starting may write its file."""
         path = directory / _FILE
+        until = time.monotonic() + patience
         try:
+            while not path.exists() and (directory / "federation.json").exists() and time.monotonic() < until:
+                time.sleep(_PAUSE)
             return cls(**json.loads(path.read_bytes()))
         except FileNotFoundError:
             raise UsageError(f"no server serves {directory} now (there is no {_FILE} in it)") from None

@@ -163,7 +163,10 @@ class Handlers:
         key = f"{name}/{translate.part_of(request.key.part)}"
 
         def change(state: State, now: float) -> tuple[State, None]:
-            roster.member_of(state, name)
+            if request.session:
+                roster.session_member(state, name, request.session)
+            else:
+                roster.member_of(state, name)
             current = state.round
             if current is None or (current.number, current.attempt) != (request.key.round, request.key.attempt):
                 return state, None

@@ -13,7 +13,7 @@ from tests.crash.workload import TARGET, Small, make
 from puf_common.errors import PufError, UsageError
 from puf_common.modelfile import read_payload
 from puf_server.core.state import MemberStatus, ModelStatus, State, TicketState
-from puf_server.store import VOLATILE, spool_name
+from puf_server.store import VOLATILE, history_name, spool_name
 
 __all__ = ["Checker", "Violation"]
 
@@ -106,6 +106,9 @@ class Checker:
         for version, path in kept.items():
             assert hashlib.sha256(read_payload(path)).hexdigest() == state.models[version].digest, version
         assert {p.name for p in (directory / "models").iterdir()} == {p.name for p in kept.values()}
+        for remembered in state.history.values():
+            content = (directory / "history" / history_name(remembered)).read_bytes()
+            assert hashlib.sha256(content).hexdigest() == remembered.digest, remembered.key
         for ticket in state.tickets.values():
             applied = sum(step.state is TicketState.APPLIED for step in ticket.history)
             assert applied == (1 if ticket.applied_round else 0)

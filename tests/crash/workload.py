@@ -37,7 +37,9 @@ _SCORES = {2: 4.0, 3: 1.0, 4: 3.0}
 def make(root: Path, files: Files = DISK) -> Path:
     """A new federation in `root/state`."""
     config = tiny_config(
-        plan={"rounds": 2, "min_clients": 3, "absent_seconds": 1e9}, forgetting={"measure_seconds": 60.0}
+        plan={"rounds": 2, "min_clients": 3, "absent_seconds": 1e9},
+        # Sums of what each client contributed are kept, too: files that are written, replaced and deleted for whoever leaves.
+        forgetting={"measure_seconds": 60.0, "also_remember": ("fukd",)},
     )
     create(root / "state", config, TINY, tiny_payload(), 1000.0, files)
     return root / "state"

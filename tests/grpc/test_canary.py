@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tests.grpc.raw import Raw, update_bytes
 from tests.pki import Pki
 from tests.running import make_state, running, tiny_config
 
+from puf_common.tls import read_certificates
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_lab.processes import ServerProcess, wait_until
@@ -154,6 +157,34 @@ def test_tokens_and_certificates(tmp_path: Path) -> None:
     with running(directory, pki.server_tls(mutual=False)):
         wait_until(lambda: not found(directory, hashed), 10)
     assert set(Tokens(directory).all()) == {"bert", "cleo"}
+
+
+def test_certificates_that_clients_show(tmp_path: Path) -> None:
+    """With mutual TLS the certificate is the identity: not even its serial number or the hash of its key stay behind."""
+    pki = Pki(tmp_path / "pki")
+    issued = {name: pki.authority.client(name) for name in EVERYONE}
+    directory = make_state(tmp_path / "state", config())
+    with running(directory, pki.server_tls()) as server:
+        clients = {name: Raw(server.port, name, pki.shown(issued[name])) for name in EVERYONE}
+        for client in clients.values():
+            client.options["metadata"] = ()
+        canaries = forget(clients, directory)
+        wait_until(lambda: completed(server), 30)
+        for client in clients.values():
+            client.channel.close()
+    (shown,) = read_certificates(issued["anna"].certificate)
+    key = shown.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    pem = shown.public_bytes(Encoding.PEM).splitlines()
+    canaries |= {
+        "certificate": shown.public_bytes(Encoding.DER)[-64:],
+        "certificate as text": pem[len(pem) // 2],
+        "serial": f"{shown.serial_number:x}".encode(),
+        "serial in decimal": str(shown.serial_number).encode(),
+        "key": key[-32:],
+        "hash of the key": hashlib.sha256(key).hexdigest().encode(),
+        "hash of the certificate": shown.fingerprint(SHA256()).hex().encode(),
+    }
+    assert not found(directory, canaries)
 
 
 def test_the_token_stays_for_the_grace_time(tmp_path: Path) -> None:

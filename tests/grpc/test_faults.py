@@ -14,13 +14,15 @@ from typing import Literal
 import grpc
 import numpy as np
 import pytest
-from tests.grpc.test_session import MANIFEST, Federation
-from tests.proxy import Proxy, Strike, proxied
+from tests.faults import Line, config, large_line
+from tests.grpc.test_session import MANIFEST
+from tests.proxy import Strike, proxied
+from tests.running import Federation
 
 import puf_client.connection
 import puf_server.handlers
 from puf_client.connection import GrpcTransport
-from puf_client.session import Session, connect
+from puf_client.session import connect
 from puf_client.work import TrainTask
 from puf_common.errors import Corrupted
 from puf_common.frames import chunk_frame
@@ -28,7 +30,6 @@ from puf_common.manifest import UPDATE
 from puf_common.rpc import channel_options
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.wire import Payload
-from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
 
 CHUNK = 1 << 18
 CHUNKS = -(-MANIFEST.nbytes(UPDATE) // CHUNK)
@@ -40,45 +41,9 @@ def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fede
     # Whoever was cut off comes back at once; a test has no thousand clients to spare a server from.
     quick = [("grpc.initial_reconnect_backoff_ms", 20), ("grpc.min_reconnect_backoff_ms", 200)]
     monkeypatch.setattr(puf_client.connection, "channel_options", lambda target: [*channel_options(target), *quick])
-    plan = Plan(rounds=1000, min_clients=1, heartbeat_seconds=1.0, absent_seconds=60, evaluate_every=0)
-    forgetting = Forgetting(max_recovery_rounds=0, blind_recovery_rounds=0)
-    running = Federation(
-        tmp_path / "state",
-        FederationConfig(id="f-1", model="none", recipe=Recipe(), plan=plan, forgetting=forgetting),
-    )
+    running = Federation(tmp_path / "state", config(), MANIFEST)
     yield running
     running.stop()
-
-
-class Line:
-    """A worker behind the proxy, and what it has done so far."""
-
-    def __init__(self, federation: Federation, proxy: Proxy, transfer_seconds: float = 30.0) -> None:
-        self.federation = federation
-        self.proxy = proxy
-        self.transport = GrpcTransport(
-            f"127.0.0.1:{proxy.port}", "a", first_pause=0.02, longest_pause=0.2, transfer_seconds=transfer_seconds
-        )
-        self.session: Session = connect(self.transport, samples=10, manifest=MANIFEST, heartbeats=False)
-        self.rounds = 0
-        self.received = 0
-
-    def round(self, down: Strike | None = None, up: Strike | None = None) -> None:
-        """One round with at most one fault in each direction."""
-        self.proxy.arm(down)
-        work = next(iter(self.session))
-        assert isinstance(work, TrainTask)
-        assert (work.weights["w"] == self.rounds).all()
-        self.received = self.proxy.counted["down"]
-        self.proxy.arm(up)
-        assert work.submit({"w": work.weights["w"] + np.float32(1), "seen": np.int64(work.round)})
-        self.rounds += 1
-        assert work.round == self.rounds
-
-    def close(self) -> None:
-        self.proxy.arm(None)
-        self.session.close()
-        self.transport.close()
 
 
 @pytest.fixture
@@ -91,10 +56,9 @@ def line(federation: Federation) -> Iterator[Line]:
 
 def test_a_cut_at_every_chunk_of_either_direction_is_made_good(line: Line) -> None:
     line.round()
-    line.proxy.arm(None)
     line.round()
-    # What a whole upload takes, with all that goes around it; the download before it was counted apart.
-    sent, received = line.proxy.counted["up"], line.received
+    # What whole transfers take, with all that goes around them.
+    sent, received = line.sent, line.received
     assert sent > MANIFEST.nbytes(UPDATE)
     header = sent - MANIFEST.nbytes(UPDATE)
     places = [0, header // 2, *(header + i * CHUNK for i in range(CHUNKS)), sent - 1]
@@ -115,6 +79,15 @@ def test_cuts_and_stalls_at_random_bytes_are_made_good(line: Line) -> None:
         line.round(down, up)
     assert line.proxy.struck == 12
     line.round()
+
+
+def test_a_large_model_survives_cuts_and_stalls_at_random_chunks(tmp_path: Path) -> None:
+    with large_line(tmp_path / "state") as line:
+        line.strike_at_random(Random(3), 4)
+        assert line.proxy.struck == 8
+        assert line.lost() == 0
+        # Uploads that were cut went on where they broke.
+        assert line.transport.resumed >= 1
 
 
 def test_a_stall_beyond_the_deadline_is_tried_again(federation: Federation) -> None:
@@ -188,7 +161,7 @@ def test_damaged_transfers_are_sent_again_whole_and_not_for_ever(
                 with pytest.raises(Corrupted, match="digest"):
                     work.submit(weights)
                 # Nothing of it is kept.
-                assert not [p for p in (federation._directory / "spool").iterdir() if p.suffix != ".part"]
+                assert not [p for p in (federation.directory / "spool").iterdir() if p.suffix != ".part"]
 
 
 def test_nothing_is_truncated_silently(federation: Federation) -> None:

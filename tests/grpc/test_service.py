@@ -187,6 +187,44 @@ def test_an_unknown_session_is_told_to_join_again(anna: Raw) -> None:
     assert status(caught.value) == ("NOT_FOUND", "UNKNOWN_SESSION")
 
 
+def test_work_is_declined_by_the_worker_that_has_it(server: Server, anna: Raw, bert: Raw) -> None:
+    anna.join()
+    bert.join()
+    old, key = anna.session, work_of(anna).key
+    anna.join(instance="another process")
+
+    def decline(session: str) -> None:
+        request = fed.DeclineWorkRequest(key=key, reason="out of memory", session=session)
+        anna.stub.DeclineWork(request, **anna.options)
+
+    for session, expected in (
+        (old, ("FAILED_PRECONDITION", "SUPERSEDED")),
+        ("99.x", ("NOT_FOUND", "UNKNOWN_SESSION")),
+        # Another client's, of an older generation.
+        (bert.session, ("FAILED_PRECONDITION", "SUPERSEDED")),
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
+            decline(session)
+        assert status(caught.value) == expected, session
+    current = server.engine.state.round
+    assert current is not None
+    assert not current.declined
+    decline(anna.session)
+    current = server.engine.state.round
+    assert current is not None
+    assert current.declined == {"anna/main": "out of memory"}
+
+
+def test_a_client_that_knows_no_session_in_this_call_still_declines(server: Server, anna: Raw, bert: Raw) -> None:
+    anna.join()
+    bert.join()
+    request = fed.DeclineWorkRequest(key=work_of(anna).key, reason="out of memory")
+    anna.stub.DeclineWork(request, **anna.options)
+    current = server.engine.state.round
+    assert current is not None
+    assert current.declined == {"anna/main": "out of memory"}
+
+
 def test_models_that_do_not_exist_or_are_not_served(anna: Raw) -> None:
     anna.join()
     with pytest.raises(grpc.RpcError) as caught:

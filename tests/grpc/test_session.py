@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.running import Federation
 
 from puf_client.connection import ENDED, GrpcTransport
 from puf_client.session import Session, connect
@@ -29,49 +28,9 @@ from puf_common.manifest import MODEL, UPDATE, Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 from puf_common.wire import Payload
-from puf_server import store
 from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
-from puf_server.serve import Listeners, Server
 
 MANIFEST = Manifest((TensorSpec("w", "f32", (1000, 700)), TensorSpec("seen", "i64", (), "buffer")))
-
-
-class Federation:
-    """A server that can be stopped and started again on the same port with the same state."""
-
-    def __init__(self, directory: Path, config: FederationConfig) -> None:
-        self._directory = directory
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.target = f"127.0.0.1:{free.getsockname()[1]}"
-        store.create(directory, config, MANIFEST, bytearray(MANIFEST.nbytes(MODEL)), time.time())
-        self.start()
-
-    def start(self) -> None:
-        started = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(started)), daemon=True)
-        self._thread.start()
-        assert started.wait(20)
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self.server.stopped.set)
-        self._thread.join(20)
-        assert not self._thread.is_alive()
-
-    def weights(self, version: int) -> float:
-        """The model's value, which is the same everywhere in these tests."""
-        with GrpcTransport(self.target, "a") as transport:
-            _, payload = transport.fetch_model(version)
-        w = MANIFEST.views(payload, MODEL)["w"]
-        assert (w == w[0, 0]).all()
-        return float(w[0, 0])
-
-    async def _serve(self, started: threading.Event) -> None:
-        async with Server(store.Store.open(self._directory), Listeners(self.target, "127.0.0.1:0")) as server:
-            self._loop = asyncio.get_running_loop()
-            self.server = server
-            started.set()
-            await server.stopped.wait()
 
 
 @pytest.fixture
@@ -79,7 +38,7 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
     plan = Plan(rounds=2, min_clients=2, heartbeat_seconds=0.1, absent_seconds=30, evaluate_every=0)
     forgetting = Forgetting(max_recovery_rounds=0, blind_recovery_rounds=0)
     config = FederationConfig(id="f-1", model="none", recipe=Recipe(), plan=plan, forgetting=forgetting)
-    running = Federation(tmp_path / "state", config)
+    running = Federation(tmp_path / "state", config, MANIFEST)
     yield running
     running.stop()
 
@@ -318,9 +277,29 @@ def test_declined_work_does_not_come_again(federation: Federation) -> None:
         assert again.round == 2
 
 
+def test_a_superseded_worker_declines_nothing(federation: Federation) -> None:
+    """What it cannot do, the newest process of the same name may well do."""
+    with join(federation, "a") as old, join(federation, "b"):
+        work = next_work(old)
+        assert isinstance(work, TrainTask)
+        with join(federation, "a") as new:
+            with pytest.raises(Superseded):
+                work.decline("out of memory")
+            current = federation.server.engine.state.round
+            assert current is not None
+            assert not current.declined
+            again = next_work(new)
+            assert isinstance(again, TrainTask)
+            assert again.round == work.round
+            again.decline("out of memory")
+            current = federation.server.engine.state.round
+            assert current is not None
+            assert current.declined == {"a/main": "out of memory"}
+
+
 def test_hold_outs_are_asked_and_answered(tmp_path: Path) -> None:
     plan = Plan(rounds=1, min_clients=1, heartbeat_seconds=0.1, absent_seconds=30, evaluate_every=1)
-    running = Federation(tmp_path / "state", FederationConfig(id="f-2", model="none", plan=plan))
+    running = Federation(tmp_path / "state", FederationConfig(id="f-2", model="none", plan=plan), MANIFEST)
     try:
         with connect(running.target, name="a", samples=10, holdout_samples=4) as a:
             train(next_work(a), 1.0)

@@ -235,11 +235,14 @@ def test_nobody_acts_for_another(server: Server, pki: Pki) -> None:
                 continue
             if "forget" in message.DESCRIPTOR.fields_by_name:
                 message.forget.samples = 1
+            if "key" in message.DESCRIPTOR.fields_by_name:
+                message.key.CopyFrom(work.key)
             tried.add(method.name)
             code = code_of(eve.channel, method, message, metadata("anna"))
             # Leaving twice is no error; it must not end the other's session, see below.
             assert code in ({"OK"} if method.name == "Leave" else {"NOT_FOUND", "PERMISSION_DENIED"}), method.name
         assert tried >= {"Heartbeat", "WaitForWork", "Leave", "FollowTicket", "WithdrawUnlearning", "ReportMeasurement"}
+        assert "DeclineWork" in tried
         payload = update_bytes()
         with pytest.raises(grpc.RpcError):
             eve.send(anna.header(work, payload), payload)

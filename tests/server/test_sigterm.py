@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,10 +13,11 @@ import grpc
 import pytest
 
 from puf_common.exits import Exit
+from puf_common.v1 import federation_pb2 as fed
 from puf_lab.processes import Process, ServerProcess, program, wait_until
 from puf_server.core.state import State
 from puf_server.store import Store, spool_name
-from tests.grpc.raw import Raw, status
+from tests.grpc.raw import Raw, frames, status, update_bytes
 from tests.running import make_state, running, tiny_config
 
 pytestmark = pytest.mark.e2e
@@ -61,6 +64,38 @@ def test_a_sum_under_way_is_committed(tmp_path: Path, point: str) -> None:
     names = {p.name for p in (directory / "models").iterdir()}
     assert names == {f"v{m.version:06d}-{m.digest[:16]}.safetensors" for m in state.models.values()}
     assert not list((directory / "spool").iterdir())
+
+
+def test_an_upload_under_way_hears_unavailable_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    directory = make_state(tmp_path / "state")
+    arrived, ended = "upload.after_first_chunk", threading.Event()
+    server = ServerProcess(directory, tmp_path / "server.log", env=armed(f"{arrived}=1*sleep(1)"))
+    with server, server.control, Raw(server.port, "a") as a, Raw(server.port, "b") as b:
+        a.join()
+        b.join()
+        payload = update_bytes()
+        whole = list(frames(a.header(a.wait().train, payload), payload))
+
+        def half() -> Iterator[fed.SubmitUpdateRequest]:
+            yield from whole[:2]
+            # The rest never comes; whoever sends it is still there when the server ends.
+            ended.wait(60)
+
+        with ThreadPoolExecutor(1) as pool:
+            sending = pool.submit(a.stub.SubmitUpdate, half(), metadata=a.options["metadata"], timeout=60)
+            try:
+                wait_until(lambda: reached(server, arrived), 60, server)
+                server.send(signal.SIGTERM)
+                assert server.wait(10) == Exit.OK
+                with pytest.raises(grpc.RpcError) as refused:
+                    sending.result(timeout=10)
+            finally:
+                ended.set()
+        assert status(refused.value)[0] == "UNAVAILABLE"
+    # Nothing of it was acknowledged, so nothing of it counts.
+    state = state_in(directory)
+    assert state.round is not None
+    assert not state.round.received
 
 
 def test_one_that_is_still_recovering_ends_in_order_too(tmp_path: Path) -> None:

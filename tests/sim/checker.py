@@ -217,6 +217,12 @@ class Checker:
                 )
                 _require(gone, f"the acknowledged update {key} was dropped")
                 self._settle(name, member.membership, *ident, "its client asked to be forgotten")
+            for key in current.received.keys() - old.received.keys():
+                name, part = key.split("/")
+                booked = Acked(name, after.members[name].membership, *ident, part, current.received[key].digest)
+                # Sent again by one that withdrew its request: it counts, whether or not the client hears of it.
+                if booked in self._acked:
+                    self._acked[booked] = ""
         if current.kind is not Kind.UNLEARN:
             out = _out(after)
             _require(not any(s.client in out for s in current.slots), "a client that asked has ordinary work")

@@ -323,7 +323,9 @@ class Agent:
             slot = task.slot
             self._call(
                 process,
-                lambda: self.world.server.decline(self.name, task.round.number, task.round.attempt, slot.key),
+                lambda: self.world.server.decline(
+                    self.name, process.session, task.round.number, task.round.attempt, slot.key
+                ),
                 lambda _: self.world.after(5.0, self._again, process, lambda: self._poll(process)),
             )
             return
@@ -411,7 +413,9 @@ class Agent:
                     self._exit(process, "refused three times in a row", restart=True)
                 self._call(
                     process,
-                    lambda: self.world.server.decline(self.name, current.number, current.attempt, slot.key),
+                    lambda: self.world.server.decline(
+                        self.name, process.session, current.number, current.attempt, slot.key
+                    ),
                     lambda _: self._done(process, key, 5.0),
                 )
             else:

@@ -329,8 +329,9 @@ class SimServer:
         self.world.checker.acknowledged(name, header)
         return duplicate
 
-    def decline(self, name: str, number: int, attempt: int, key: str) -> None:
+    def decline(self, name: str, session: str, number: int, attempt: int, key: str) -> None:
         def change(state: State, now: float) -> tuple[State, None]:
+            roster.session_member(state, name, session)
             current = state.round
             if current is None or (current.number, current.attempt) != (number, attempt):
                 return state, None

@@ -163,7 +163,8 @@ class Core(RuleBasedStateMachine):
         current = self.state.round
         assert current is not None
         slot = data.draw(st.sampled_from(current.missing))
-        self.server.decline(slot.client, current.number, current.attempt, slot.key)
+        session = self.state.members[slot.client].session
+        self.try_(self.server.decline, slot.client, session, current.number, current.attempt, slot.key)
 
     @rule(name=NAMES, mode=st.sampled_from(["regular", "special"]), flip=st.sampled_from(["client", "server"]))
     def file(self, name: str, mode: str, flip: str) -> None:

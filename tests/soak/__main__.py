@@ -28,8 +28,8 @@ from puf_common.errors import PufError
 from puf_common.manifest import MODEL, Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
-from puf_lab.processes import ServerProcess
-from puf_server.core.config import FederationConfig, Forgetting, Plan
+from puf_lab.processes import ServerProcess, wait_until
+from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan
 from puf_server.store import create
 
 MANIFEST = Manifest((TensorSpec("w", "f32", (512, 512)), TensorSpec("seen", "i64", (), "buffer")))
@@ -97,7 +97,9 @@ def soak(out: Path, rounds: int, clients: int, seed: int) -> dict[str, Any]:
     state = out / "state"
     plan = Plan(rounds=rounds, min_clients=2, heartbeat_seconds=0.5, absent_seconds=3.0, evaluate_every=0, quorum=0.5)
     forgetting = Forgetting(blind_recovery_rounds=2, measure_seconds=0.0, max_recovery_rounds=2)
-    config = FederationConfig(id="soak", model="none", plan=plan, forgetting=forgetting)
+    # More than half of all samples are forgotten in the end, which elsewhere waits for the operator's word.
+    limits = Limits(forget_share=1.0)
+    config = FederationConfig(id="soak", model="none", plan=plan, forgetting=forgetting, limits=limits)
     create(state, config, MANIFEST, bytearray(MANIFEST.nbytes(MODEL)), time.time())
     samples: list[dict[str, int]] = []
     ending, started, newcomers = threading.Event(), time.monotonic(), clients
@@ -124,6 +126,8 @@ def soak(out: Path, rounds: int, clients: int, seed: int) -> dict[str, Any]:
                 reached = status.rounds_trained
             if server.code is not None:
                 raise PufError(f"the server ended with code {server.code}: {server.tail()}")
+        # Whoever asked last is still to be forgotten; the federation is idle and wakes its clients for it.
+        wait_until(lambda: all(t.state == tk.TICKET_STATE_COMPLETED for t in server.control.tickets()), 120, server)
         ending.set()
         tickets = server.control.tickets()
         server.control.stop()

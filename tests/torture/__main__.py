@@ -1,10 +1,11 @@
-"""`make torture`: every failpoint at its first and second hit, SIGKILL at random moments, thousands of simulated
-histories; writes runs/torture/."""
+"""`make torture`: every failpoint at its first, its second and, where that can be told, its last hit, SIGKILL at random
+moments, a large model over a line that breaks, thousands of simulated histories; writes runs/torture/."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import shutil
 import subprocess
 import sys
@@ -14,13 +15,16 @@ from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from pathlib import Path
+from random import Random
 from typing import Any
 
-from tests.torture.checks import judge
+from tests.faults import LARGE, large_line
+from tests.torture.checks import Outcome, judge
 from tests.torture.harness import Failed, Federation
-from tests.torture.kills import Kills, scenarios, setting
+from tests.torture.kills import Kills, scenarios, thorough
 
 from puf_common.errors import PufError
+from puf_common.manifest import MODEL
 from puf_server.failpoints import POINTS
 
 _SECONDS = 1500.0
@@ -38,6 +42,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the moments and the victims derive from it")
     parser.add_argument("--jobs", type=int, default=2, help="federations at a time (default 2)")
     parser.add_argument("--histories", type=int, default=10_000, help="simulated histories (default 10000)")
+    parser.add_argument("--strikes", type=int, default=120, help="faults on the line of a large model (default 120)")
     parser.add_argument("--out", type=Path, default=Path("runs/torture"), help="where logs and result.json go")
     arguments = parser.parse_args()
     shutil.rmtree(arguments.out, ignore_errors=True)
@@ -46,6 +51,7 @@ def main() -> int:
     result: dict[str, Any] = {"passed": False, "commit": _commit(), "seed": arguments.seed, "federations": []}
     try:
         _simulate(arguments.out, arguments.histories, arguments.jobs, result)
+        _strike(arguments.out, arguments.strikes, arguments.seed, result)
         _torture(arguments.out, arguments.kills, arguments.seed, arguments.jobs, result, started)
         result["passed"] = True
     except Exception as failure:
@@ -78,11 +84,29 @@ def _simulate(out: Path, histories: int, jobs: int, result: dict[str, Any]) -> N
         raise Failed(f"simulated histories fail; see {file}")
 
 
-def _torture(out: Path, moments: int, seed: int, jobs: int, result: dict[str, Any], started: float) -> None:
-    # Second hits need rounds: a failpoint on the way of another one starts to count anew.
-    plan = setting(24)
+def _strike(out: Path, strikes: int, seed: int, result: dict[str, Any]) -> None:
+    if not strikes:
+        return
+    # Servers and clients complain of every one.
+    logging.disable(logging.CRITICAL)
+    with large_line(out / "line") as line:
+        line.strike_at_random(Random(seed), -(-strikes // 2))
+        lost = line.lost()
+        told = {"model_bytes": LARGE.nbytes(MODEL), "rounds": line.rounds, "strikes": line.proxy.struck}
+        result["faults"] = {**told, "resumed": line.transport.resumed, "lost": lost}
+    logging.disable(logging.NOTSET)
+    shutil.rmtree(out / "line")
+    print(
+        f"{line.proxy.struck} faults on the line of a large model, {line.transport.resumed} uploads went on", flush=True
+    )
+    if lost:
+        raise Failed(f"the model has {lost:g} rounds too few or too many after {line.proxy.struck} faults")
 
-    def run(name: str, kills: Kills) -> None:
+
+def _torture(out: Path, moments: int, seed: int, jobs: int, result: dict[str, Any], started: float) -> None:
+    plan = thorough()
+
+    def run(name: str, kills: Kills) -> Outcome:
         def say(told: str) -> None:
             print(f"{time.monotonic() - started:6.0f} s  {name}: {told}", flush=True)
 
@@ -100,8 +124,13 @@ def _torture(out: Path, moments: int, seed: int, jobs: int, result: dict[str, An
         say(
             f"{sum(kills.done.values())} kills, {outcome.acknowledged} updates acknowledged, none lost, weights identical"
         )
+        return outcome
 
-    run("uninterrupted", Kills())
+    undisturbed = run("uninterrupted", Kills())
+    if undisturbed.recovery_rounds < plan.forgetting.max_recovery_rounds:
+        raise Failed(
+            f"recovery took {undisturbed.recovery_rounds} rounds: too few to be killed in; forget more strongly"
+        )
     armed = Kills(armed=scenarios())
     drawn: list[Kills] = []
 
@@ -115,7 +144,7 @@ def _torture(out: Path, moments: int, seed: int, jobs: int, result: dict[str, An
         futures[pool.submit(run, f"random-{len(drawn)}", kills)] = kills
 
     over: list[Kills] = []
-    futures: dict[Future[None], Kills] = {}
+    futures: dict[Future[Outcome], Kills] = {}
     with ThreadPoolExecutor(jobs) as pool:
         futures[pool.submit(run, "failpoints", armed)] = armed
         while left() > 0:

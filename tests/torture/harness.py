@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.torture.kills import KAPPA, SETTING, TARGET, Kills
+from tests.torture.kills import SETTING, TARGET, Kills
 
 from puf_common.errors import PufError
 from puf_common.exits import Exit
@@ -24,11 +24,11 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
 from puf_lab.processes import Process, ServerProcess, data_flags, fleet, init_server, program, unlearn_command
 from puf_lab.setting import Setting, client_name
+from puf_server.core.state import RoundPhase
 from puf_server.failpoints import SWITCH, VARIABLE
+from puf_server.store import Store
 
 __all__ = ["Failed", "Federation"]
-
-_STRONG = ("--kappa", str(KAPPA))
 
 
 class Failed(Exception):
@@ -52,7 +52,7 @@ class Federation:
         self.directory = directory
         self.kills = kills
         self._plan = plan
-        self._strength = _STRONG if plan.forgetting.method == "puf" else ()
+        self._strength = ("--kappa", str(plan.forgetting.kappa)) if plan.forgetting.method == "puf" else ()
         self._say = say
         self._logs = directory / "logs"
         self._stack = ExitStack()
@@ -69,9 +69,11 @@ class Federation:
 
     def run(self, seconds: float) -> None:
         """From nothing until the ticket is completed and everybody went home."""
+        policy = self._plan.forgetting
         more = ["--plan-absent-seconds", "600", "--forgetting-recovery-ratio", "1.0"]
         # A leaver that is killed comes back before the models it wants to measure are deleted.
-        more += ["--forgetting-measure-seconds", "600"]
+        more += ["--forgetting-measure-seconds", "600", "--forgetting-max-kappa", str(policy.max_kappa)]
+        more += ["--forgetting-max-total-kappa", str(policy.max_total_kappa)]
         init_server(self.directory / "server", self._plan, clients=self._plan.clients, more=more)
         until = time.monotonic() + seconds
         with self._stack:
@@ -126,7 +128,7 @@ class Federation:
                     log,
                     listen=self._listen,
                     operator=self._operator,
-                    env={VARIABLE: self.kills.text, SWITCH: "yes"},
+                    env={VARIABLE: self.kills.text(self._rounds_left), SWITCH: "yes"},
                 )
             except PufError as error:
                 code = re.search(r"ended with code (-?\d+)", error.message)
@@ -138,6 +140,16 @@ class Federation:
             self._stack.callback(server.end)
             self._listen, self._operator = server.address, f"127.0.0.1:{server.operator_port}"
             return
+
+    def _rounds_left(self) -> tuple[int, bool]:
+        """Rounds of training still to be summed, and whether one of them is closed, by what the dead server has written."""
+        store = Store.open(self.directory / "server")
+        try:
+            state = store.load()
+        finally:
+            store.close()
+        closed = state.round is not None and state.round.phase is RoundPhase.FOLDING
+        return state.planned - state.trained, closed
 
     def _note_failpoint(self) -> None:
         """Which failpoint it was, by the last line of the dead."""

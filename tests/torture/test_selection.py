@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.torture.checks import judge
 from tests.torture.harness import Federation
-from tests.torture.kills import KAPPA, ONCE, TARGET, Kills, scenarios, setting
+from tests.torture.kills import LAST, ONCE, TARGET, Kills, scenarios, setting, thorough
 
 from puf_lab.local import LocalFederation
 from puf_server.failpoints import POINTS
@@ -32,7 +32,7 @@ def test_servers_and_clients_killed_at_these_points_end_with_the_weights_of_one_
     plan = setting(2)
     with LocalFederation(plan, tmp_path / "local") as undisturbed:
         undisturbed.train()
-        undisturbed.forget([TARGET], mode="regular", kappa=KAPPA)
+        undisturbed.forget([TARGET], mode="regular", kappa=plan.forgetting.kappa)
         digests = tuple(m.digest for m in undisturbed.state.models.values())
     # One client dies while it trains, and the one that leaves in the very round that forgets it.
     kills = Kills(armed={name: ["kill"] for name in CHOSEN}, in_round={"train": 0, "unlearn": TARGET})
@@ -64,4 +64,50 @@ def test_a_server_killed_in_the_middle_of_a_long_method_ends_with_the_same_weigh
 def test_every_failpoint_is_in_the_plan() -> None:
     planned = scenarios()
     assert planned.keys() == POINTS.keys()
-    assert all(len(actions) == (1 if name in ONCE else 2) for name, actions in planned.items())
+    times = {name: len([a for a in actions if a != LAST]) for name, actions in planned.items()}
+    assert times == {name: 1 if name in ONCE else 2 for name in POINTS}
+
+
+def test_what_is_reached_in_training_is_armed_one_at_a_time() -> None:
+    """A point that another one's death makes count anew may never be reached a second time."""
+    leaving = {name for name in POINTS if name.startswith(("ticket", "evaluation", "measurement", "completion"))}
+    leaving |= {f"commit.{kind}.{when}" for kind in ("unlearn", "recover") for when in ("before", "after")}
+    kills, rounds = Kills(armed=scenarios()), thorough().rounds
+    order = []
+    while (armed := parsed(kills.text(lambda: (rounds, False)))).keys() - leaving:
+        assert leaving <= armed.keys()
+        mine = {name: action for name, action in armed.items() if name not in leaving}
+        if len(mine) > 1:
+            assert set(mine.values()) == {f"{rounds - 1}*off->kill"}
+            break
+        (name,) = mine
+        order.append(name)
+        kills.fired(name)
+    assert order == [name for name in POINTS if name not in leaving for _ in range(2)]
+
+
+def test_the_last_round_is_counted_from_where_the_dead_server_stopped() -> None:
+    armed = {"round.closed": [LAST], "fold.end": [LAST]}
+    assert parsed(Kills(armed=armed).text(lambda: (5, False))) == {
+        "round.closed": "4*off->kill",
+        "fold.end": "4*off->kill",
+    }
+    # A round that is closed is not closed again.
+    assert parsed(Kills(armed=armed).text(lambda: (5, True))) == {
+        "round.closed": "3*off->kill",
+        "fold.end": "4*off->kill",
+    }
+
+
+@pytest.mark.timeout(120)
+def test_recovery_lasts_as_long_as_it_is_to_be_killed_in(tmp_path: Path) -> None:
+    plan = thorough()
+    with LocalFederation(plan, tmp_path / "local") as undisturbed:
+        undisturbed.train()
+        undisturbed.forget([TARGET], mode="regular", kappa=plan.forgetting.kappa)
+        (ticket,) = undisturbed.state.tickets.values()
+    assert (ticket.recovery_rounds, ticket.recovered) == (plan.forgetting.max_recovery_rounds, False)
+
+
+def parsed(text: str) -> dict[str, str]:
+    return dict(entry.split("=", 1) for entry in text.split(";"))

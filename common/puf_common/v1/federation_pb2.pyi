@@ -235,12 +235,14 @@ class HeartbeatReply(_message.Message):
     def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., abandon_training: _Optional[bool] = ...) -> None: ...
 
 class DeclineWorkRequest(_message.Message):
-    __slots__ = ("key", "reason")
+    __slots__ = ("key", "reason", "session")
     KEY_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     key: WorkKey
     reason: str
-    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    session: str
+    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., reason: _Optional[str] = ..., session: _Optional[str] = ...) -> None: ...
 
 class DeclineWorkReply(_message.Message):
     __slots__ = ("position",)

@@ -151,7 +151,8 @@ class Slot:
 
     @property
     def key(self) -> str:
-        return f"{self.client}/{self.part}"
+        # Joined, not formatted: an enum's own formatting takes longer than all the rest, and this is asked very often.
+        return self.client + "/" + self.part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,8 +169,11 @@ def move(state: State, ticket_id: str, to: TicketState, now: float, note: str, *
 def expire(state: State, config: FederationConfig, now: float) -> State:
     """Fails what is past its deadline while its client is away, or leaves it to the fallback, which needs no client.
 
-    One that is there, or was filed just now, is still served, and so is one whose method can do without it.
+    One that is there, or was filed just now, is still served, and so is one whose method can do without it. A reset that
+    is under way needs nobody, and serves them all.
     """
+    if state.round is not None and state.round.kind is Kind.RESET:
+        return state
     for ticket in state.tickets.values():
         if ticket.state is not TicketState.PENDING:
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,33 @@ def test_the_same_request_from_two_processes_at_once_is_one_ticket(tmp_path: Pat
         assert len({r.ticket.id for r in replies}) == 1
         assert sorted(r.duplicate for r in replies) == [False] + [True] * 15
         assert f.events().count("ticket.filed") == 1
+
+
+@pytest.mark.parametrize("during", ["idle", "a round"])
+def test_all_at_once_and_each_twice(during: str, tmp_path: Path) -> None:
+    """Nobody is lost, nobody has two tickets, and the model that all of them made goes back to its beginning."""
+    with OnDisk(trained_state(tmp_path / "state")) as f:
+        f.join(*EVERYONE)
+        if during == "a round":
+            f.engine.call(lambda state, _: (replace(state, planned=state.planned + 1), None))
+            assert f.engine.state.round is not None
+        before = f.engine.state.models[0].digest
+
+        def ask(name: str) -> fed.FileUnlearningReply:
+            request = tk.UnlearningRequest(request_key=f"k-{name}", scope=tk.SCOPE_CLIENT)
+            return f.handlers.file_unlearning(name, fed.FileUnlearningRequest(request=request))
+
+        with ThreadPoolExecutor(6) as pool:
+            replies = list(pool.map(ask, [*EVERYONE, *EVERYONE]))
+        assert len({r.ticket.id for r in replies}) == len(EVERYONE)
+        assert sum(r.duplicate for r in replies) == len(EVERYONE)
+        assert f.events().count("ticket.filed") == len(EVERYONE)
+        f.work()
+        f.engine.tick()
+        state = f.engine.state
+        assert {t.state for t in state.tickets.values()} == {TicketState.COMPLETED}
+        assert {m.status for m in state.members.values()} == {MemberStatus.FORGOTTEN}
+        assert state.models[state.version].digest == before
 
 
 @pytest.mark.parametrize(("received", "days"), [(None, 30.0), (1000.0 - 10 * DAY, 20.0), (1000.0 - 40 * DAY, -10.0)])

@@ -67,6 +67,20 @@ def test_a_reset_whose_reason_was_withdrawn_does_not_happen() -> None:
     assert f.state.version == 2
 
 
+def test_a_reset_under_way_is_not_overtaken_by_the_deadline() -> None:
+    """It needs no client any more: failing the requests now would undo the model for nobody."""
+    f = trained(plan={"min_clients": 4, "absent_seconds": 60})
+    f.apply(replace(f.state, paused=True))
+    filed = [f.file(name) for name in EVERYONE]
+    f.apply(replace(f.state, paused=False))
+    assert (f.round.kind, f.round.phase) == (Kind.RESET, RoundPhase.FOLDING)
+    # The server was down for so long, and nobody is there.
+    f.wait(f.config.forgetting.deadline_days * 86400 + 61)
+    assert {f.ticket(t.id).state for t in filed} == {TicketState.PENDING}
+    f.commit()
+    assert {f.ticket(t.id).method for t in filed} == {"reset"}
+
+
 def test_a_request_for_everything_that_takes_over_one_for_samples_keeps_the_announced_count() -> None:
     """The client learns of the step later; until then it trains on what it announced."""
     f = trained(plan={"min_clients": 2, "absent_seconds": 60})
