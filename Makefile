@@ -5,14 +5,14 @@ BIN    := $(VENV)/bin
 PROTOS := $(wildcard protos/puf/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check protos bench bench-all quality lab lock clean torture soak compose
+.PHONY: help demo test check protos bench bench-all quality lab lock clean torture soak compose systemd
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
-$(VENV)/.ready: pyproject.toml requirements.txt
+$(VENV)/.ready: pyproject.toml requirements.txt requirements-uv.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet uv==0.13.7
+	$(BIN)/pip install --quiet --require-hashes -r requirements-uv.txt
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --compile-bytecode --require-hashes -r requirements.txt
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --no-deps --no-build-isolation -e .
 	@touch $@
@@ -32,7 +32,7 @@ check: $(VENV)/.ready  ## Lint, type-check and run the fast tests only
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -m "not e2e"
 
-torture: $(VENV)/.ready  ## Attack the server, simulate 10,000 histories, kill at every failpoint and 200 random moments; nothing may be lost
+torture: $(VENV)/.ready  ## Attack the server, simulate 10,000 histories, break lines, kill at every failpoint and 200 random moments; nothing may be lost
 	$(BIN)/python -m tests.fuzz
 	$(BIN)/python -m tests.torture
 
@@ -49,8 +49,12 @@ lab: $(VENV)/.ready  ## Compare the methods on digits: results and report in run
 bench: $(VENV)/.ready  ## Measure speed, memory and growth against this machine's limits and against Flower
 	$(BIN)/puf-lab bench
 
-compose:  ## Try docker-compose.yml for real: train, kill the server twice, forget a replica; needs a Docker engine
-	$(PYTHON) deploy/try_compose.py
+compose:  ## Try containers for real: train, kill the server twice, forget a replica, watch, paste the pages; needs a Docker engine
+	$(PYTHON) deploy/try_compose.py --monitoring --own-certificates
+	$(PYTHON) deploy/try_pages.py
+
+systemd:  ## Try the units under a real systemd, in a container; needs a Docker engine
+	$(PYTHON) deploy/try_systemd.py
 
 bench-all: $(VENV)/.ready  ## The same with NVIDIA FLARE, which takes long to install
 	$(BIN)/puf-lab bench --all
@@ -60,13 +64,15 @@ protos: $(VENV)/.ready  ## Regenerate the committed stubs from protos/
 		--python_out=common --pyi_out=common --grpc_python_out=common --mypy_grpc_out=common \
 		$(patsubst protos/puf/v1/%,puf_common/v1/%,$(PROTOS))
 
-lock: $(VENV)/.ready  ## Pin requirements.txt anew: names, versions and hashes
+lock: $(VENV)/.ready  ## Pin all requirements files anew: names, versions and hashes
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
 		--extra train --extra lab --extra dev --python-version 3.11 -o requirements.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
 		--constraints requirements.txt --python-version 3.11 -o deploy/docker/requirements.txt pyproject.toml
 	echo hatchling | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
 		--constraints requirements.txt --python-version 3.11 -o deploy/docker/build-requirements.txt -
+	echo uv | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
+		--python-version 3.11 -o requirements-uv.txt -
 
 clean:  ## Remove what the other targets made
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache

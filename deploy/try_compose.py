@@ -1,9 +1,11 @@
 """Tries the compose file for real: a federation of containers trains, loses its server twice, and forgets one replica.
 
-    python deploy/try_compose.py [--clients 4] [--keep]
+    python deploy/try_compose.py [--clients 4] [--monitoring] [--own-certificates] [--keep]
 
 Brings `docker-compose.yml` up under a project name of its own and takes everything down again, volumes too. Needs a Docker
-engine and either `docker compose` or `docker-compose`; where there is none it says so and ends with 0.
+engine and either `docker compose` or `docker-compose`; where there is none it says so and ends with 0. With --monitoring,
+Prometheus runs beside it and is asked what it saw; with --own-certificates, another federation runs on certificates of an
+authority that the containers know nothing of.
 """
 
 from __future__ import annotations
@@ -11,34 +13,36 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-PROJECT = f"puf-try-{os.getpid()}"
-SECONDS = 180.0
+import try_monitoring
+from trials import ROOT, SECONDS, check, docker, engine_answers, found_compose, free_port, say, wait_for
+
 ROUNDS = 20
 
 
 class Compose:
     """One project of the compose file, and what can be asked of it from the host."""
 
-    def __init__(self, program: list[str], clients: int) -> None:
+    def __init__(self, program: list[str], clients: int, overlay: str = "", **settings: str) -> None:
         self._program = program
+        self._overlay = overlay
+        self.project = "-".join(["puf-try", *([overlay] if overlay else []), str(os.getpid())])
         self.clients = clients
-        self.ports = {"PUF_PORT": free_port(), "PUF_METRICS_PORT": free_port()}
-        self._env = os.environ | {name: str(port) for name, port in self.ports.items()}
+        self.ports = {"PUF_PORT": free_port(), "PUF_METRICS_PORT": free_port(), "PROMETHEUS_PORT": free_port()}
+        self._env = os.environ | {name: str(port) for name, port in self.ports.items()} | settings
         self._env |= {"PUF_ROUNDS": str(ROUNDS), "PUF_CLIENTS": str(clients), "PUF_SHARDS": str(clients + 1)}
 
     def command(self, *words: str) -> list[str]:
-        return [*self._program, "-p", PROJECT, "-f", str(ROOT / "docker-compose.yml"), *words]
+        files = ["docker-compose.yml", *([f"deploy/{self._overlay}.yml"] if self._overlay else [])]
+        return [*self._program, "-p", self.project, *(word for file in files for word in ("-f", file)), *words]
 
     def __call__(self, *words: str, ok: bool = True) -> str:
         done = subprocess.run(self.command(*words), env=self._env, cwd=ROOT, capture_output=True, text=True)
@@ -82,54 +86,59 @@ class Compose:
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
 
-def docker(*words: str) -> str:
-    return subprocess.run(["docker", *words], check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S607
+def images() -> None:
+    """What was built is what the page says of it."""
+    for role, other in (("server", "client"), ("client", "server")):
+        image = os.environ.get(f"PUF_{role.upper()}_IMAGE", f"puf-{role}")
+        (found,) = json.loads(docker("image", "inspect", image))
+        config, layers = found["Config"], found["RootFS"]["Layers"]
+        say(f"{image}: {found['Size'] / 1e6:,.0f} MB, {len(layers)} layers")
+        named = config["Labels"]["org.opencontainers.image.version"]
+        check(
+            "it has a version, a volume, and no rights", bool(named and config["Volumes"]) and config["User"] == "puf"
+        )
+        asked = (config.get("Healthcheck") or {}).get("Test")
+        check(
+            "its health is asked for where it serves",
+            asked == (["CMD", "puf-server", "health"] if role == "server" else None),
+        )
+        alone = ["run", "--rm", "--network", "none", "--user", "0", "--entrypoint"]
+        look = f"import importlib.util as i; print(*[n for n in ('puf_{other}', 'puf_lab') if i.find_spec(n)])"
+        foreign = docker(*alone, "python", image, "-c", look).split()
+        check("it holds the code of no other role", not foreign, foreign)
+        keys = ["(", "-name", "*.key", "-o", "-name", "*-key.pem", "-o", "-name", "operator.json", ")"]
+        secrets = docker(*alone, "find", image, "/", "-xdev", *keys, "-type", "f").split()
+        check("and no keys", not secrets, secrets)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def logged(compose: Compose) -> None:
+    """What containers write is for programs, and says what it is about."""
+    lines = [json.loads(line) for line in docker("logs", compose("ps", "-q", "server").split()[0]).splitlines()]
+    # The first line is about the certificate, and comes before the state is opened.
+    aimless = {line["event"] for line in lines if "round" not in line} - {"TLS"}
+    check(f"each of the server's {len(lines)} lines is JSON and names its round", not aimless, aimless)
+    told = [line for line in lines if line["event"].startswith("ticket.")]
+    check(
+        "those on the request name client and ticket",
+        bool(told) and all({"client", "ticket"} <= set(t) for t in told),
+        told,
+    )
 
 
-def found_program() -> list[str] | None:
-    for words in (["docker", "compose"], ["docker-compose"]):
-        if shutil.which(words[0]) and subprocess.run([*words, "version"], capture_output=True).returncode == 0:
-            return words
-    return None
-
-
-def engine_answers() -> bool:
-    if not shutil.which("docker"):
-        return False
-    return subprocess.run(["docker", "info"], capture_output=True).returncode == 0  # noqa: S607
-
-
-def wait_for(what: str, condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + SECONDS
-    while not condition():
-        if time.monotonic() > until:
-            raise SystemExit(f"waited {SECONDS:.0f} s in vain: {what}")
-        time.sleep(0.1)
-
-
-def check(claim: str, holds: bool, facts: object = "") -> None:
-    print(f"{'ok  ' if holds else 'FAIL'}  {claim}", facts if not holds else "", flush=True)
-    if not holds:
-        raise SystemExit(1)
-
-
-def experiment(compose: Compose, reports: Path) -> None:
+def experiment(compose: Compose, reports: Path, prometheus: try_monitoring.Prometheus | None) -> None:
     n, leaver = compose.clients, compose.clients - 1
     started = time.monotonic()
     compose("build")
-    print(f"      images built in {time.monotonic() - started:.1f} s", flush=True)
+    say(f"images built in {time.monotonic() - started:.1f} s")
+    images()
     started = time.monotonic()
-    compose("up", "-d", "--scale", f"client={n}")
+    # By name, because Grafana's image may not be had: the rest of the federation comes with its clients.
+    services = [] if prometheus is None else ["client", "prometheus"]
+    compose("up", "-d", "--scale", f"client={n}", *services)
     wait_for("the server", lambda: bool(compose.metrics()))
-    print(f"      server answers {time.monotonic() - started:.1f} s after `up`, on empty volumes", flush=True)
+    say(f"server answers {time.monotonic() - started:.1f} s after `up`, on empty volumes")
     wait_for("round 1", lambda: compose.metrics().get("puf_round", 0) >= 1)
-    print(f"      first round of {n} clients {time.monotonic() - started:.1f} s after `up`", flush=True)
+    say(f"first round of {n} clients {time.monotonic() - started:.1f} s after `up`")
 
     wait_for("round 3", lambda: compose.metrics().get("puf_round", 0) >= 3)
     compose("kill", "-s", "SIGKILL", "server")
@@ -137,7 +146,7 @@ def experiment(compose: Compose, reports: Path) -> None:
     started = time.monotonic()
     compose("start", "server")
     wait_for("the server", lambda: bool(compose.metrics()))
-    print(f"      server answers {time.monotonic() - started:.1f} s after `start`", flush=True)
+    say(f"server answers {time.monotonic() - started:.1f} s after `start`")
     idle = 'puf_phase{phase="idle"}'
     wait_for("the rest of the training", lambda: compose.metrics().get(idle) == 1)
     trained = compose.metrics()
@@ -183,45 +192,89 @@ def experiment(compose: Compose, reports: Path) -> None:
         docker("cp", f"{client}:/var/lib/puf/clients/receipts/{file}", str(reports))
     receipt = json.loads((reports / name).read_text())
     check("receipt and model are on the host", "signature" in json.dumps(receipt), receipt)
+    logged(compose)
 
-    compose("up", "-d", "--scale", f"client={n + 1}")
+    compose("up", "-d", "--scale", f"client={n + 1}", *services)
     wait_for("one more client", lambda: compose.metrics().get('puf_clients{state="alive"}') == n)
     wait_for("the forgotten one's end", lambda: compose.replica(leaver)[0] == "exited")
     check("started again, the forgotten replica stays away", compose.replica(leaver) == ("exited", 0))
     shards = {c["name"]: c.get("shard") for c in json.loads(compose.server("clients", "--json"))}
     check("a new replica gets a shard of its own, not the forgotten one's", shards[f"client-{n + 1}"] == n, shards)
+    if prometheus is not None:
+        prometheus.saw_it(n)
+        compose("stop", "server")
+        prometheus.misses_the_server()
+
+
+def own_certificates(compose: Compose, certificates: Path) -> None:
+    """An authority elsewhere, here a container without a network, makes what the overlay mounts."""
+    n = compose.clients
+    make = ["puf-server certs init --dir .", "puf-server certs server --dir . --name server --name localhost"]
+    make += [f"puf-server certs client client-{i} --dir . && mv clients/client-{i}.* ." for i in range(1, n + 1)]
+    user = ["--user", "0:0", "-v", f"{certificates}:/made", "-w", "/made", "--network", "none"]
+    make += ["chown -R 10001:10001 ."]
+    image = os.environ.get("PUF_SERVER_IMAGE", "puf-server")
+    docker("run", "--rm", *user, "--entrypoint", "sh", image, "-ec", "\n".join(make))
+    compose("up", "-d", "--scale", f"client={n}")
+    idle = 'puf_phase{phase="idle"}'
+    wait_for("the training", lambda: compose.metrics().get(idle) == 1)
+    names = {c["name"] for c in json.loads(compose.server("clients", "--json"))}
+    check(f"{n} clients trained with certificates of another authority", len(names) == n, names)
+    signed = compose("exec", "-T", "server", "sh", "-c", "ls tls authority 2>&1 || true")
+    check("and none was made here", ".key" not in signed, signed)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Try docker-compose.yml for real.")
     parser.add_argument("--clients", type=int, default=4, help="replicas (4)")
+    parser.add_argument("--monitoring", action="store_true", help="with Prometheus, from deploy/monitoring.yml")
+    parser.add_argument("--own-certificates", action="store_true", help="also on certificates made elsewhere")
     parser.add_argument("--keep", action="store_true", help="leave the containers running")
     parser.add_argument(
         "--reports", type=Path, help="where receipt and model go (default: a directory that is deleted)"
     )
     arguments = parser.parse_args()
-    program = found_program()
+    program = found_compose()
     if program is None or not engine_answers():
         print("skipped: no Docker engine answers here, or neither `docker compose` nor `docker-compose` is installed")
         return 0
     if arguments.clients < 3:
         parser.error("at least 3 clients: one leaves, and a round needs two")
-    compose = Compose(program, arguments.clients)
-    print(f"      {' '.join(program)}, project {PROJECT}", flush=True)
+    overlay, settings = "", {}
+    if arguments.monitoring:
+        overlay, settings = "monitoring", {"PROMETHEUS_IMAGE": try_monitoring.image(), "GRAFANA_PASSWORD": "trial"}
+        try_monitoring.test_rules(settings["PROMETHEUS_IMAGE"])
+    compose = Compose(program, arguments.clients, overlay, **settings)
+    prometheus = try_monitoring.Prometheus(compose.ports["PROMETHEUS_PORT"]) if arguments.monitoring else None
+    version = subprocess.run([*program, "version", "--short"], capture_output=True, text=True, check=False).stdout
+    say(f"{' '.join(program)} {version.strip()}, project {compose.project}")
     with tempfile.TemporaryDirectory() as scratch:
         reports = arguments.reports or Path(scratch)
         reports.mkdir(parents=True, exist_ok=True)
-        try:
-            experiment(compose, reports)
-        except SystemExit:
-            print(compose("logs", "--tail=20", ok=False))
-            raise
-        finally:
-            if not arguments.keep:
-                compose("down", "-v", "-t", "5", ok=False)
-                print("      taken down", flush=True)
+        with taken_down(compose, keep=arguments.keep):
+            experiment(compose, reports, prometheus)
+        if arguments.own_certificates:
+            certificates = Path(scratch) / "certificates"
+            certificates.mkdir()
+            own = Compose(program, arguments.clients, "own-certificates", PUF_CERTIFICATES=str(certificates))
+            with taken_down(own, keep=arguments.keep):
+                own_certificates(own, certificates)
     print("all of it works")
     return 0
+
+
+@contextmanager
+def taken_down(compose: Compose, *, keep: bool) -> Iterator[None]:
+    """Shows the logs of what failed; takes everything down, volumes too."""
+    try:
+        yield
+    except SystemExit:
+        print(compose("logs", "--tail=20", ok=False))
+        raise
+    finally:
+        if not keep:
+            compose("down", "-v", "-t", "5", ok=False)
+            say("taken down")
 
 
 if __name__ == "__main__":

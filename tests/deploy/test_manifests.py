@@ -42,13 +42,13 @@ def test_the_validator_would_notice() -> None:
 
 @pytest.mark.parametrize("overlay", ["", "gpu", "monitoring", "own-certificates"])
 def test_compose_files_fit_together(overlay: str) -> None:
-    if not shutil.which("docker-compose"):
-        pytest.skip("docker-compose is not installed")
+    known = (["docker-compose"], ["docker", "compose"])
+    program = next((p for p in known if shutil.which(p[0]) and not subprocess.call([*p, "version"])), None)
+    if program is None:
+        pytest.skip("compose is not installed")
     files = ["-f", "docker-compose.yml", *(["-f", f"deploy/{overlay}.yml"] if overlay else [])]
     env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PUF_CERTIFICATES": "/certificates", "GRAFANA_PASSWORD": "x"}
-    done = subprocess.run(
-        ["docker-compose", *files, "config"], cwd=ROOT, env=env, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*program, *files, "config"], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     merged = yaml.safe_load(done.stdout)
     assert merged["services"]["client"]["restart"] == "on-failure"
@@ -101,6 +101,14 @@ def test_prometheus_takes_the_rules() -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_every_rule_has_a_test_in_which_it_fires() -> None:
+    written = {
+        r["alert"] for g in yaml.safe_load((DEPLOY / "monitoring/alerts.yml").read_text())["groups"] for r in g["rules"]
+    }
+    tests = yaml.safe_load((DEPLOY / "monitoring/alerts.test.yml").read_text())["tests"]
+    assert written == {t["alertname"] for test in tests for t in test["alert_rule_test"] if t["exp_alerts"]}
+
+
 def test_the_dashboard_is_whole() -> None:
     board = json.loads((DEPLOY / "monitoring/grafana/dashboards/puf.json").read_text())
     assert len({p["id"] for p in board["panels"]}) == len(board["panels"]) >= 10
@@ -113,9 +121,10 @@ def test_the_dashboard_is_whole() -> None:
         taken |= cells
 
 
-def test_trying_compose_skips_with_a_word_where_there_is_no_engine(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trial", ["try_compose", "try_pages", "try_systemd"])
+def test_a_trial_skips_with_a_word_where_there_is_no_engine(tmp_path: Path, trial: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(DEPLOY / "try_compose.py")],
+        [sys.executable, str(DEPLOY / f"{trial}.py")],
         env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

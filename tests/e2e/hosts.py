@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["Host", "available", "cabled"]
+from puf_lab.processes import Process, wait_until
+
+__all__ = ["Host", "available", "cabled", "far_apart", "long_lines_available"]
 
 
 @dataclass(frozen=True)
@@ -24,15 +29,6 @@ class Host:
     def ip(self, *words: str) -> None:
         subprocess.run([*self.enter, "ip", *words], check=True, capture_output=True)
 
-    def worsen(self, link: str, *, delay_ms: int, loss: float) -> list[str]:
-        """Makes the line slow and lossy as far as this kernel can: what was done."""
-        netem = ["tc", "qdisc", "add", "dev", link, "root", "netem", "delay", f"{delay_ms}ms", "loss", f"{100 * loss}%"]
-        drop = ["iptables", "-A", "INPUT", "-i", link, "-m", "statistic", "--mode", "random", "-j", "DROP"]
-        for done, words in (("delay", netem), ("loss", [*drop, "--probability", str(loss)])):
-            if shutil.which(words[0]) and subprocess.run([*self.enter, *words], capture_output=True).returncode == 0:
-                return ["delay", "loss"] if done == "delay" else ["loss"]
-        return []
-
 
 def available() -> bool:
     if not all(map(shutil.which, ("unshare", "nsenter", "ip"))):
@@ -41,20 +37,48 @@ def available() -> bool:
     return subprocess.run(tried, capture_output=True, check=False).returncode == 0
 
 
+def long_lines_available() -> bool:
+    """Such a line is made of devices whose packets pass through a process."""
+    return available() and os.access("/dev/net/tun", os.R_OK | os.W_OK)
+
+
 @contextmanager
 def cabled(near: list[str], far: list[str]) -> Iterator[tuple[Host, Host]]:
     """Two hosts with these addresses, which reach each other and nothing else."""
     with ExitStack() as stack:
-        here = _held(stack, ["unshare", "--map-root-user", "--net"])
-        there = _held(stack, [*here.enter, "unshare", "--net"])
+        here, there = _apart(stack)
         here.ip("link", "add", "cable", "type", "veth", "peer", "name", "end")
         here.ip("link", "set", "end", "netns", str(there.pid))
-        for host, link, addresses in ((here, "cable", near), (there, "end", far)):
-            host.ip("link", "set", "lo", "up")
-            for address in addresses:
-                host.ip("address", "add", f"{address}/24", "dev", link)
-            host.ip("link", "set", link, "up")
+        _addressed(here, near, there, far)
         yield here, there
+
+
+@contextmanager
+def far_apart(
+    near: list[str], far: list[str], log: Path, *, delay: float, loss: float
+) -> Iterator[tuple[Host, Host, Process]]:
+    """The same, with a line between them on which packets need `delay` seconds each way and some are lost."""
+    with ExitStack() as stack:
+        here, there = _apart(stack)
+        words = [*here.enter, sys.executable, str(Path(__file__).with_name("bad_line.py"))]
+        words = [str(shutil.which(words[0])), *words[1:], str(there.pid), str(delay), str(loss)]
+        line = stack.enter_context(Process(words, log))
+        wait_until(lambda: "joined" in log.read_text(), 30.0, line)
+        _addressed(here, near, there, far)
+        yield here, there, line
+
+
+def _apart(stack: ExitStack) -> tuple[Host, Host]:
+    here = _held(stack, ["unshare", "--map-root-user", "--net"])
+    return here, _held(stack, [*here.enter, "unshare", "--net"])
+
+
+def _addressed(here: Host, near: list[str], there: Host, far: list[str]) -> None:
+    for host, link, addresses in ((here, "cable", near), (there, "end", far)):
+        host.ip("link", "set", "lo", "up")
+        for address in addresses:
+            host.ip("address", "add", f"{address}/24", "dev", link)
+        host.ip("link", "set", link, "up")
 
 
 def _held(stack: ExitStack, words: list[str]) -> Host:

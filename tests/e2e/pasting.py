@@ -17,6 +17,8 @@ from puf_server.control import Control
 
 __all__ = ["Terminal", "commands"]
 
+# What is not one of our commands.
+SHELL = ("echo ", "cp ", "mkdir ", "for ", "kubectl ")
 # What a person leaves running in a terminal of its own.
 LASTING = ("puf-server serve", "puf-client run", "python own_loop.py")
 
@@ -53,8 +55,9 @@ class Terminal:
             process = Process(["/usr/bin/env", *env, program(words[0]), *words[1:]], self._log(name), self.directory)
             self.running[line] = self._stack.enter_context(process)
             return None
-        if line.startswith("echo "):
-            subprocess.run(line, shell=True, check=True, cwd=self.directory, timeout=SECONDS)
+        if line.startswith(SHELL):
+            ours = self.env | {"PATH": f"{Path(program('python')).parent}:{self.env['PATH']}"}
+            subprocess.run(line, shell=True, check=True, cwd=self.directory, timeout=SECONDS, env=ours)
             return None
         return command(shlex.split(line), env=self.env, cwd=self.directory)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,25 @@ from tests.e2e.test_mtls import DATA, SECONDS, Companies, serving
 from puf_common.exits import Exit
 from puf_lab.processes import Process, program, wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not hosts.available(), reason="no network namespaces here")]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not hosts.long_lines_available(), reason="no network namespaces here, or no /dev/net/tun"),
+]
 
 PROXY = "10.99.0.1:3128"
 # The server's second address: only the proxy's host has a way to it.
 INSIDE = "10.99.1.1"
+# Each way. A connection needs one packet there and one back before it can be used.
+DELAY, LOSS = 0.02, 0.02
+KNOCK = """
+import socket, sys, time
+started = time.monotonic()
+socket.create_connection((sys.argv[1], 7300), 60).close()
+print(time.monotonic() - started)
+"""
 
 
-def test_a_federation_over_a_bad_line_and_a_proxy(
-    tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_a_federation_over_a_bad_line_and_a_proxy(tmp_path: Path) -> None:
     c = Companies(tmp_path)
     plan = ["--plan-rounds", "3", "--plan-start-clients", "3", "--plan-shards", "3", "--plan-heartbeat-seconds", "1"]
     c.done("puf-server", "init", "--state", "state", *plan, "--forgetting-max-recovery-rounds", "1")
@@ -39,10 +47,9 @@ def test_a_federation_over_a_bad_line_and_a_proxy(
         own = ["--tls-cert", f"certs/clients/{name}.crt", "--tls-key", f"site/{name}.key", "--tls-ca", "certs/ca.crt"]
         return [*own, "--shard", "lease", "--state", "clients", *DATA]
 
-    with hosts.cabled(["10.99.0.1"], ["10.99.0.2"]) as (here, there):
+    line = hosts.far_apart(["10.99.0.1"], ["10.99.0.2"], tmp_path / "line.log", delay=DELAY, loss=LOSS)
+    with line as (here, there, between):
         here.ip("address", "add", f"{INSIDE}/32", "dev", "lo")
-        done = here.worsen("cable", delay_ms=20, loss=0.02) and there.worsen("end", delay_ms=20, loss=0.02)
-        record_property("line", done)
         proxied = {"grpc_proxy": f"http://{PROXY}", "no_proxy": ""}
 
         def client(name: str, server: str, env: dict[str, str] | None = None) -> Process:
@@ -52,11 +59,11 @@ def test_a_federation_over_a_bad_line_and_a_proxy(
         proxy = [*here.enter, sys.executable, str(Path(__file__).with_name("connect_proxy.py")), PROXY, "0.02"]
         with (
             serving(c, here, *tls),
-            Process([str(shutil.which(proxy[0])), *proxy[1:]], tmp_path / "proxy.log") as line,
+            Process([str(shutil.which(proxy[0])), *proxy[1:]], tmp_path / "proxy.log") as door,
             client("anna", "10.99.0.1:7300") as anna,
             client("bert", "10.99.0.1:7300") as bert,
         ):
-            wait_until(lambda: "listening" in line.log.read_text(), SECONDS, line)
+            wait_until(lambda: "listening" in door.log.read_text(), SECONDS, door)
             with client("cleo", f"{INSIDE}:7300", proxied) as cleo:
 
                 def idle() -> bool:
@@ -64,7 +71,10 @@ def test_a_federation_over_a_bad_line_and_a_proxy(
                     return '"PHASE_IDLE"' in done.out
 
                 wait_until(idle, SECONDS, anna, bert, cleo)
-                assert f"CONNECT {INSIDE}:7300" in line.log.read_text()
+                # Everything so far went over the line, and the line is as bad as it should be.
+                assert float(c.done(*there.enter, sys.executable, "-c", KNOCK, "10.99.0.1")) >= 2 * DELAY
+                assert "lost" in between.log.read_text()
+                assert f"CONNECT {INSIDE}:7300" in door.log.read_text()
                 words = [*there.enter, "env", *(f"{k}={v}" for k, v in proxied.items()), program("puf-client")]
                 told = c.do(*words, "--unlearn", "--yes", "--server", f"{INSIDE}:7300", *flags("cleo"))
                 assert told.code == Exit.OK, told
