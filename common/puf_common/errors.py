@@ -17,6 +17,7 @@ PufError                      a message for people, a stable reason for programs
 ├── TooMuch                   over a limit; says which                                    RESOURCE_EXHAUSTED
 ├── Unavailable               restarting, disk full, not reachable: try again             UNAVAILABLE
 └── Corrupted                 bytes on disk or on the wire do not match their digest      DATA_LOSS
+    └── CutShort              an update's stream ended before the update did              DATA_LOSS
 
 The last column is the whole translation to gRPC status codes; `status_code` and `from_status` are the only places that use it.
 """
@@ -28,6 +29,7 @@ from collections.abc import Mapping
 __all__ = [
     "Conflict",
     "Corrupted",
+    "CutShort",
     "Forgotten",
     "InvalidUpdate",
     "Mismatch",
@@ -126,6 +128,10 @@ class Unavailable(PufError):
 
 class Corrupted(PufError):
     status = "DATA_LOSS"
+
+
+class CutShort(Corrupted):
+    """Its line broke or its sender stopped: the receiver cannot tell, and keeps what has come."""
 
 
 def _tree(root: type[PufError]) -> list[type[PufError]]:

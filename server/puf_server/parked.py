@@ -34,12 +34,11 @@ class Parked:
         self._lock = threading.Lock()
 
     def put(self, key: Key, item: Discardable, now: float) -> None:
+        self.drop(key[0])
         with self._lock:
-            gone = [self._items.pop(other) for other in list(self._items) if other[0] == key[0]]
             self._items[key] = (now, item)
-            while len(self._items) > _MOST:
-                gone.append(self._items.popitem(last=False)[1])
-        for _, old in gone:
+            gone = [self._items.popitem(last=False)[1][1] for _ in range(len(self._items) - _MOST)]
+        for old in gone:
             old.discard()
 
     def find(self, key: Key, kind: type[Item]) -> Item | None:
@@ -52,6 +51,13 @@ class Parked:
         with self._lock:
             found = self._items.pop(key, None)
         return found[1] if found is not None and isinstance(found[1], kind) else None
+
+    def drop(self, client: str) -> None:
+        """For a client that begins anew."""
+        with self._lock:
+            items = [self._items.pop(key)[1] for key in list(self._items) if key[0] == client]
+        for item in items:
+            item.discard()
 
     def prune(self, wanted: Callable[[Discardable], bool], now: float) -> None:
         """Throws away what is too old or no longer wanted."""

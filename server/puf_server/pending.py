@@ -77,6 +77,7 @@ class PendingUpload:
         if header.resume_at:
             self._arrived = self._before()
         else:
+            handlers.parked.drop(name)
             layout = outputs(self._engine.manifest, self._slot.outputs)
             check = UpdateCheck(
                 layout, scale=header.applied_scale, most=norms.allowed(state, handlers.config, self._slot)

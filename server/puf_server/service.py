@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 from structlog.contextvars import bind_contextvars
 
-from puf_common.errors import InvalidUpdate, PufError, Unavailable
+from puf_common.errors import CutShort, InvalidUpdate, PufError, Unavailable
 from puf_common.frames import chunk_of
 from puf_common.logging import get_logger
 from puf_common.rpc import abort
@@ -249,9 +249,8 @@ class FederationService(rpc.FederationServicer):
                 seconds = time.monotonic() - begun
                 reply = await self._run(upload.finish)
             except BaseException as error:
-                # A line that breaks is seen as a cancelled call, or as a stream that ends early.
-                broke = isinstance(error, asyncio.CancelledError) or context.cancelled()
-                keep = broke and self._still_let_in(context)
+                # A line that breaks is seen as a cancelled call or as a stream that ends early, whichever comes first.
+                keep = isinstance(error, (asyncio.CancelledError, CutShort)) and self._still_let_in(context)
                 await self._run(self._handlers.park if keep else _discard, upload)
                 raise
             finally:

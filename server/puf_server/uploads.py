@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from puf_common.errors import Corrupted, InvalidUpdate, TooMuch
+from puf_common.errors import Corrupted, CutShort, InvalidUpdate, TooMuch
 from puf_common.manifest import UPDATE, Manifest
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.wire import Piece
@@ -65,7 +65,7 @@ class Upload:
     def publish(self, name: str) -> None:
         """Verifies the whole and puts it into the spool under `name`, durably."""
         if self._received != self._nbytes:
-            raise Corrupted(f"the stream ended after {self._received} of {self._nbytes} bytes")
+            raise CutShort(f"the stream ended after {self._received} of {self._nbytes} bytes")
         if self._sha.digest() != self._digest:
             raise Corrupted("the update does not match its digest; send it again")
         assert self._file is not None

@@ -97,6 +97,16 @@ def broken(server: Server, client: Raw, work: fed.TrainWork) -> fed.UpdateHeader
     return header
 
 
+def test_a_stream_that_ends_early_is_kept_like_one_that_broke(server: Server) -> None:
+    anna, work = joined(server)
+    header = anna.header(work, UPDATE_BYTES, manifest_fingerprint=BIG.fingerprint)
+    half = list(frames(header, UPDATE_BYTES, 1 << 20))[:4]
+    with pytest.raises(grpc.RpcError, match="the stream ended after") as caught:
+        anna.stub.SubmitUpdate(iter(half), **anna.options)
+    assert status(caught.value)[0] == "DATA_LOSS"
+    assert anna.stub.FindUpload(fed.FindUploadRequest(header=header), **anna.options).offset == 3 << 20
+
+
 def joined(server: Server) -> tuple[Raw, fed.TrainWork]:
     clients = [Raw(server.port, name) for name in ("anna", "bert")]
     for client in clients:
