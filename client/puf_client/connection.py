@@ -302,7 +302,12 @@ class GrpcTransport:
                     f"the server states {first.header.byte_length} bytes for model {request.version}, "
                     f"its manifest {self._expected_bytes()}"
                 )
-            assembler = Assembler(first.header.byte_length, first.header.digest)
+            stated = first.header
+            assembler = (
+                Assembler(stated.byte_length, stated.blake3, "blake3")
+                if stated.blake3
+                else Assembler(stated.byte_length, stated.digest)
+            )
             for frame in stream:
                 chunk = chunk_of(frame) or pb.FetchModelReply.FromString(frame).chunk
                 assembler.add(chunk)

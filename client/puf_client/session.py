@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from puf_client.connection import GrpcTransport, Transport
 from puf_client.work import EvaluateTask, Flag, Trained, TrainTask, Work, restricted
 from puf_common.compact import compact, expand
+from puf_common.digests import DigestKind, digest, digest_kind, to_pb
 from puf_common.errors import (
     Conflict,
     Corrupted,
@@ -37,7 +38,7 @@ from puf_common.scaling import scale_update
 from puf_common.signing import fingerprint
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tensors_pb2, tickets_pb2
-from puf_common.wire import Payload, digest
+from puf_common.wire import Payload
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -158,6 +159,7 @@ class Session:
         self._wait_seconds = wait_seconds
         self._owns_transport = owns_transport
         self._id = ""
+        self._digest_kind: DigestKind = "sha256"
         self._renewing = threading.RLock()
         self._failure: PufError | None = None
         self._current: TrainTask | None = None
@@ -339,7 +341,8 @@ class Session:
             samples=trained.samples,
             applied_scale=scale,
             byte_length=len(payload),
-            digest=digest(payload),
+            digest=digest(payload, self._digest_kind),
+            digest_kind=to_pb(self._digest_kind),
             manifest_fingerprint=self.manifest.fingerprint,
             train_loss=trained.train_loss,
             samples_processed=trained.samples_processed,
@@ -422,6 +425,7 @@ class Session:
             self._trained.clear()
         self.remembers = tuple(reply.remembers)
         self._id = reply.session
+        self._digest_kind = next(filter(None, map(digest_kind, reply.digest_kinds)), "sha256")
         self.joins += 1
         self.membership = reply.membership
         self.position = reply.position

@@ -65,7 +65,7 @@ def server_options() -> Options:
     """Options of every server. Its ping rule must allow the clients' keep-alive, or it hangs up on idle ones."""
     return [
         *_both_sides(),
-        ("grpc.http2.lookahead_bytes", CHUNK_BYTES // 4),
+        ("grpc.http2.lookahead_bytes", CHUNK_BYTES // 8),
         ("grpc.http2.min_ping_interval_without_data_ms", _KEEPALIVE_MS // 3),
         # A second server on the same port must fail, not share it in silence.
         ("grpc.so_reuseport", 0),
@@ -97,7 +97,7 @@ def _both_sides() -> Options:
         # Bandwidth probing doubles the memory of a server that takes many uploads at once and gains nothing.
         ("grpc.http2.bdp_probe", 0),
         # A chunk travels in one frame: fewer pieces to copy together.
-        ("grpc.http2.max_frame_size", CHUNK_BYTES),
+        ("grpc.http2.max_frame_size", MAX_MESSAGE_BYTES),
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from puf_common.digests import DIGEST_BYTES, DigestKind, Payload, hasher
 from puf_common.errors import Corrupted, InvalidUpdate
 from puf_common.v1 import tensors_pb2 as pb
 
-__all__ = ["CHUNK_BYTES", "Assembler", "Payload", "Piece", "chunks", "digest", "pieces"]
+__all__ = ["CHUNK_BYTES", "Assembler", "Payload", "Piece", "chunks", "pieces"]
 
-Payload = bytes | bytearray | memoryview
 # Smaller chunks cost throughput, larger ones memory.
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 2 << 20
 
 
 class Piece(NamedTuple):
@@ -23,11 +22,6 @@ class Piece(NamedTuple):
 
     offset: int
     data: Payload
-
-
-def digest(payload: Payload) -> bytes:
-    """SHA-256 of the tensor bytes, as headers state it."""
-    return hashlib.sha256(payload).digest()
 
 
 def chunks(payload: Payload, chunk_bytes: int = CHUNK_BYTES) -> Iterator[pb.Chunk]:
@@ -48,14 +42,14 @@ def pieces(payload: Payload, chunk_bytes: int = CHUNK_BYTES, begin: int = 0) -> 
 class Assembler:
     """Puts chunks back together in memory allocated once; the digest is computed along the way."""
 
-    def __init__(self, total_bytes: int, digest: bytes) -> None:
-        if len(digest) != hashlib.sha256().digest_size:
-            raise InvalidUpdate(f"the stated digest has {len(digest)} bytes; SHA-256 has 32")
+    def __init__(self, total_bytes: int, digest: bytes, kind: DigestKind = "sha256") -> None:
+        if len(digest) != DIGEST_BYTES:
+            raise InvalidUpdate(f"the stated digest has {len(digest)} bytes; it must have {DIGEST_BYTES}")
         # Not a bytearray, which would be filled with zeros first.
         self._payload = np.empty(total_bytes, np.uint8)
         self._received = 0
         self._stated = digest
-        self._hash = hashlib.sha256()
+        self._hash = hasher(kind)
 
     @property
     def received(self) -> int:
@@ -76,7 +70,7 @@ class Assembler:
             raise InvalidUpdate(
                 f"chunks reach byte {end}, the header announced {len(self._payload)}", announced=len(self._payload)
             )
-        # np.copyto and hashlib release the interpreter lock; assignment to a slice of a bytearray would hold it.
+        # np.copyto and hashing release the interpreter lock; assignment to a slice of a bytearray would hold it.
         np.copyto(self._payload[chunk.offset : end], np.frombuffer(data, np.uint8))
         self._hash.update(data)
         self._received = end

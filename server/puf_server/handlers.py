@@ -120,6 +120,7 @@ class Handlers:
             position=self.position(),
             server_key=self.engine.store.key.public,
             remembers=history.words(c.forgetting),
+            digest_kinds=[ts.DIGEST_KIND_BLAKE3],
         )
 
     def heartbeat(self, name: str, request: fed.HeartbeatRequest) -> fed.HeartbeatReply:
@@ -224,6 +225,7 @@ class Handlers:
             round=model.round,
             byte_length=model.nbytes,
             digest=bytes.fromhex(model.digest),
+            blake3=bytes.fromhex(model.blake3),
             manifest_fingerprint=self.engine.manifest.fingerprint,
         )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from puf_common.compact import Expander
+from puf_common.digests import digest_kind
 from puf_common.errors import Corrupted, Forgotten, InvalidUpdate, StaleRound, Unavailable
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
@@ -71,6 +72,10 @@ class PendingUpload:
         wanted = handlers.config.plan.update_encoding
         if header.encoding != translate.encoding(wanted):
             raise InvalidUpdate(f"updates of this federation travel as {wanted}, this one does not", expected=wanted)
+        kind = digest_kind(header.digest_kind)
+        if kind is None:
+            raise InvalidUpdate("the digest is of a kind that this server does not know; SHA-256 will do")
+        self._digest_kind = kind
         self.key = upload_key(name, header)
         # A call that breaks off leaves a thread behind that may still be writing.
         self._busy = threading.Lock()
@@ -83,7 +88,7 @@ class PendingUpload:
                 layout, scale=header.applied_scale, most=norms.allowed(state, handlers.config, self._slot)
             )
             # The length is the manifest's from here on; nothing is written yet.
-            upload = Upload(self._engine.store, layout, header.byte_length, header.digest, check)
+            upload = Upload(self._engine.store, layout, header.byte_length, header.digest, kind, check)
             try:
                 share = handlers.quota.taken(name, self._round, header.byte_length)
             except BaseException:
@@ -149,6 +154,7 @@ class PendingUpload:
         def change(state: State, now: float) -> tuple[State, bool]:
             update = Received(
                 digest=digest,
+                digest_kind=self._digest_kind,
                 samples=header.samples,
                 nbytes=header.byte_length,
                 wire_nbytes=self.received,

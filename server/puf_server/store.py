@@ -14,7 +14,6 @@ A change of state is one transaction: what differs between two states and the au
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import sqlite3
 import time
@@ -24,6 +23,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from puf_common.digests import digest
 from puf_common.errors import Corrupted, Mismatch, PufError, UsageError
 from puf_common.manifest import Manifest
 from puf_common.modelfile import read_manifest, read_payload, write_header
@@ -111,12 +111,18 @@ def create(
     sync_directory(directory.parent, files)
     for left in ("state.db", "state.db-wal", "state.db-shm", KEY_FILE):
         remove(directory / left, files)
-    digest = hashlib.sha256(payload).hexdigest()
+    sha = digest(payload, "sha256").hex()
     model = ModelVersion(
-        version=0, round=0, digest=digest, nbytes=len(payload), status=ModelStatus.READY, created_at=now
+        version=0,
+        round=0,
+        digest=sha,
+        nbytes=len(payload),
+        status=ModelStatus.READY,
+        created_at=now,
+        blake3=digest(payload, "blake3").hex(),
     )
     with new_file(directory / "models" / _model_name(model), files) as file:
-        file.write(write_header(manifest, {"version": "0", "digest": digest}))
+        file.write(write_header(manifest, {"version": "0", "digest": sha}))
         file.write(payload)
     key = SigningKey.generate()
     with new_file(directory / KEY_FILE, files) as file:
@@ -134,7 +140,7 @@ def create(
         now,
         federation=config.id,
         model=config.model,
-        digest=digest,
+        digest=sha,
         key=fingerprint(key.public),
     )
     store.save(None, state)
@@ -399,7 +405,7 @@ class Store:
                 with self.files.read(self.spool_path(spool_name(current, key))) as source:
                     if source.nbytes != update.nbytes:
                         found[key] = f"{source.nbytes} of {update.nbytes} bytes are there"
-                    elif source.digest() != update.digest:
+                    elif source.digest(update.digest_kind) != update.digest:
                         found[key] = "it does not match its digest"
             except OSError as error:
                 found[key] = f"it cannot be read: {error.strerror or error}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from puf_common.digests import DIGEST_BYTES, DigestKind, hasher
 from puf_common.errors import Corrupted, CutShort, InvalidUpdate, TooMuch
 from puf_common.manifest import UPDATE, Manifest
 from puf_common.v1 import tensors_pb2 as ts
@@ -24,16 +24,22 @@ class Upload:
     """Chunks in order into the spool. Nothing is kept unless `finish` returns."""
 
     def __init__(
-        self, store: Store, layout: Manifest, nbytes: int, digest: bytes, check: UpdateCheck | None = None
+        self,
+        store: Store,
+        layout: Manifest,
+        nbytes: int,
+        digest: bytes,
+        kind: DigestKind = "sha256",
+        check: UpdateCheck | None = None,
     ) -> None:
         expected = layout.nbytes(UPDATE)
         if nbytes != expected:
             raise InvalidUpdate(f"the update has {nbytes} bytes, the manifest asks for {expected}", expected=expected)
-        if len(digest) != 32:
-            raise InvalidUpdate("the digest must be a SHA-256 of 32 bytes")
+        if len(digest) != DIGEST_BYTES:
+            raise InvalidUpdate(f"the digest must have {DIGEST_BYTES} bytes")
         self._nbytes = nbytes
         self._digest = digest
-        self._sha = hashlib.sha256()
+        self._hash = hasher(kind)
         self._check = check or UpdateCheck(layout)
         self._received = 0
         self._store = store
@@ -51,7 +57,7 @@ class Upload:
             raise TooMuch(f"the update is longer than the {self._nbytes} bytes its header states")
         assert self._file is not None
         self._check.feed(data)
-        self._sha.update(data)
+        self._hash.update(data)
         with _on_disk():
             self._file.write(data)
         if not self._received:
@@ -66,7 +72,7 @@ class Upload:
         """Verifies the whole and puts it into the spool under `name`, durably."""
         if self._received != self._nbytes:
             raise CutShort(f"the stream ended after {self._received} of {self._nbytes} bytes")
-        if self._sha.digest() != self._digest:
+        if self._hash.digest() != self._digest:
             raise Corrupted("the update does not match its digest; send it again")
         assert self._file is not None
         with _on_disk():

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from puf_common.digests import digest
 from puf_common.errors import Corrupted, InvalidUpdate
 from puf_common.v1 import tensors_pb2 as pb
-from puf_common.wire import Assembler, chunks, digest
+from puf_common.wire import Assembler, chunks
 
 Damage = Callable[[list[pb.Chunk], int], list[pb.Chunk]]
 sizes = st.integers(1, 70)

@@ -13,8 +13,8 @@ from tests.running import TINY, make_state, running, tiny_config, tiny_payload
 from puf_client.session import connect
 from puf_client.work import TrainTask
 from puf_common.compact import compact, compact_nbytes, expand
+from puf_common.digests import digest
 from puf_common.manifest import MODEL, UPDATE
-from puf_common.wire import digest
 
 
 def update(factor: float) -> bytes:

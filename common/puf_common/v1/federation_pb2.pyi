@@ -199,13 +199,14 @@ class JoinRequest(_message.Message):
     def __init__(self, instance: _Optional[str] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., manifest_fingerprint: _Optional[bytes] = ..., recipe_fingerprint: _Optional[bytes] = ..., plugin_version: _Optional[str] = ..., client_version: _Optional[str] = ..., device: _Optional[str] = ..., rejoin: _Optional[bool] = ..., only_if_no_worker: _Optional[bool] = ..., unlabeled_samples: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("session", "membership", "heartbeat_seconds", "chunk_bytes", "position", "server_key", "remembers")
+    __slots__ = ("session", "membership", "heartbeat_seconds", "chunk_bytes", "position", "server_key", "digest_kinds", "remembers")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     SERVER_KEY_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_KINDS_FIELD_NUMBER: _ClassVar[int]
     REMEMBERS_FIELD_NUMBER: _ClassVar[int]
     session: str
     membership: int
@@ -213,8 +214,9 @@ class JoinReply(_message.Message):
     chunk_bytes: int
     position: Position
     server_key: bytes
+    digest_kinds: _containers.RepeatedScalarFieldContainer[_tensors_pb2.DigestKind]
     remembers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, session: _Optional[str] = ..., membership: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., chunk_bytes: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., server_key: _Optional[bytes] = ..., remembers: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, session: _Optional[str] = ..., membership: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., chunk_bytes: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., server_key: _Optional[bytes] = ..., digest_kinds: _Optional[_Iterable[_Union[_tensors_pb2.DigestKind, str]]] = ..., remembers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("session", "activity", "training_id")
@@ -372,18 +374,20 @@ class FetchModelRequest(_message.Message):
     def __init__(self, version: _Optional[int] = ...) -> None: ...
 
 class ModelHeader(_message.Message):
-    __slots__ = ("version", "round", "byte_length", "digest", "manifest_fingerprint")
+    __slots__ = ("version", "round", "byte_length", "digest", "manifest_fingerprint", "blake3")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BYTE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    BLAKE3_FIELD_NUMBER: _ClassVar[int]
     version: int
     round: int
     byte_length: int
     digest: bytes
     manifest_fingerprint: bytes
-    def __init__(self, version: _Optional[int] = ..., round: _Optional[int] = ..., byte_length: _Optional[int] = ..., digest: _Optional[bytes] = ..., manifest_fingerprint: _Optional[bytes] = ...) -> None: ...
+    blake3: bytes
+    def __init__(self, version: _Optional[int] = ..., round: _Optional[int] = ..., byte_length: _Optional[int] = ..., digest: _Optional[bytes] = ..., manifest_fingerprint: _Optional[bytes] = ..., blake3: _Optional[bytes] = ...) -> None: ...
 
 class FetchModelReply(_message.Message):
     __slots__ = ("header", "chunk")
@@ -394,7 +398,7 @@ class FetchModelReply(_message.Message):
     def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., chunk: _Optional[_Union[_tensors_pb2.Chunk, _Mapping]] = ...) -> None: ...
 
 class UpdateHeader(_message.Message):
-    __slots__ = ("key", "base_version", "samples", "applied_scale", "byte_length", "digest", "manifest_fingerprint", "train_loss", "samples_processed", "encoding", "resume_at")
+    __slots__ = ("key", "base_version", "samples", "applied_scale", "byte_length", "digest", "manifest_fingerprint", "train_loss", "samples_processed", "encoding", "resume_at", "digest_kind")
     KEY_FIELD_NUMBER: _ClassVar[int]
     BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -406,6 +410,7 @@ class UpdateHeader(_message.Message):
     SAMPLES_PROCESSED_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     RESUME_AT_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_KIND_FIELD_NUMBER: _ClassVar[int]
     key: WorkKey
     base_version: int
     samples: int
@@ -417,7 +422,8 @@ class UpdateHeader(_message.Message):
     samples_processed: int
     encoding: _tensors_pb2.Encoding
     resume_at: int
-    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., samples: _Optional[int] = ..., applied_scale: _Optional[float] = ..., byte_length: _Optional[int] = ..., digest: _Optional[bytes] = ..., manifest_fingerprint: _Optional[bytes] = ..., train_loss: _Optional[float] = ..., samples_processed: _Optional[int] = ..., encoding: _Optional[_Union[_tensors_pb2.Encoding, str]] = ..., resume_at: _Optional[int] = ...) -> None: ...
+    digest_kind: _tensors_pb2.DigestKind
+    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., samples: _Optional[int] = ..., applied_scale: _Optional[float] = ..., byte_length: _Optional[int] = ..., digest: _Optional[bytes] = ..., manifest_fingerprint: _Optional[bytes] = ..., train_loss: _Optional[float] = ..., samples_processed: _Optional[int] = ..., encoding: _Optional[_Union[_tensors_pb2.Encoding, str]] = ..., resume_at: _Optional[int] = ..., digest_kind: _Optional[_Union[_tensors_pb2.DigestKind, str]] = ...) -> None: ...
 
 class FindUploadRequest(_message.Message):
     __slots__ = ("header",)

@@ -31,6 +31,11 @@ class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENCODING_UNSPECIFIED: _ClassVar[Encoding]
     ENCODING_F16: _ClassVar[Encoding]
     ENCODING_BF16: _ClassVar[Encoding]
+
+class DigestKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DIGEST_KIND_UNSPECIFIED: _ClassVar[DigestKind]
+    DIGEST_KIND_BLAKE3: _ClassVar[DigestKind]
 DTYPE_UNSPECIFIED: DType
 DTYPE_F16: DType
 DTYPE_F32: DType
@@ -47,6 +52,8 @@ ROLE_BUFFER: Role
 ENCODING_UNSPECIFIED: Encoding
 ENCODING_F16: Encoding
 ENCODING_BF16: Encoding
+DIGEST_KIND_UNSPECIFIED: DigestKind
+DIGEST_KIND_BLAKE3: DigestKind
 
 class TensorSpec(_message.Message):
     __slots__ = ("name", "dtype", "shape", "role")

@@ -240,14 +240,20 @@ def abandon(state: State, now: float, why: str) -> State:
     return state.note("round.abandoned", now, round=current.number, attempt=current.attempt, why=why)
 
 
-def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: float) -> State:
+def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: float, blake3: str = "") -> State:
     """The round's sum is the new model, or one on the way to it. Contributions of the round are counted, then forgotten."""
     current = state.round
     if current is None or current.phase is not RoundPhase.FOLDING:
         raise AssertionError("only a round that is being folded can be committed")
     version = state.newest + 1
     model = ModelVersion(
-        version=version, round=current.number, digest=digest, nbytes=nbytes, status=status, created_at=now
+        version=version,
+        round=current.number,
+        digest=digest,
+        nbytes=nbytes,
+        status=status,
+        created_at=now,
+        blake3=blake3,
     )
     updates = current.received.values()
     losses = [(u.train_loss, u.samples) for u in updates if u.train_loss is not None]

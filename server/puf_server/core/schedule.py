@@ -64,6 +64,7 @@ def committed(
     digest: str,
     nbytes: int,
     now: float,
+    blake3: str = "",
     remembered: tuple[Remembered, ...] = (),
 ) -> State:
     """The shell has written the folded model: model, round, roster, tickets and what is remembered move together."""
@@ -77,7 +78,7 @@ def committed(
     status = ModelStatus.UNLEARNED if recovering else ModelStatus.READY
     if current.into:
         status = ModelStatus.AUXILIARY
-    state = rounds.commit(state, digest=digest, nbytes=nbytes, status=status, now=now)
+    state = rounds.commit(state, digest=digest, nbytes=nbytes, status=status, now=now, blake3=blake3)
     state = history.keep(state, remembered)
     if current.kind is Kind.UNLEARN and not current.last:
         state = episodes.stepped(state, current)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from puf_common.evidence import Attack
 
@@ -172,6 +172,8 @@ class Received:
     # Of the parameters before scaling, and of the floating buffers.
     norm: float = 0.0
     buffer_norm: float = 0.0
+    # How its digest is computed.
+    digest_kind: Literal["sha256", "blake3"] = "sha256"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -460,6 +462,8 @@ class ModelVersion:
     score_clients: int = 0
     # The retained clients' training samples, all together.
     training: Sums | None = None
+    # Of the same bytes as the digest, for quick checks of a transfer; empty from servers that knew none.
+    blake3: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

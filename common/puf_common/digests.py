@@ -1,0 +1,52 @@
+"""Digests of tensor bytes: SHA-256 names models wherever they are spoken of, BLAKE3 tells whether a transfer arrived whole.
+
+Audit log, receipts and exports name a model by its SHA-256, which every machine can compute. A round, though, hashes every
+byte that travels three times, and SHA-256 alone would take a quarter of it; BLAKE3 is as hard to collide with and takes a
+tenth. Whoever has no BLAKE3 checks and states SHA-256: both are in the contract.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal, Protocol
+
+from blake3 import blake3
+
+from puf_common.v1 import tensors_pb2 as pb
+
+__all__ = ["DIGEST_BYTES", "DigestKind", "Hasher", "Payload", "digest", "digest_kind", "hasher", "to_pb"]
+
+Payload = bytes | bytearray | memoryview
+DigestKind = Literal["sha256", "blake3"]
+# Of either kind.
+DIGEST_BYTES = 32
+
+_KINDS: dict[int, DigestKind] = {pb.DIGEST_KIND_UNSPECIFIED: "sha256", pb.DIGEST_KIND_BLAKE3: "blake3"}
+
+
+class Hasher(Protocol):
+    def update(self, data: Payload, /) -> object: ...
+
+    def digest(self) -> bytes: ...
+
+    def hexdigest(self) -> str: ...
+
+
+def hasher(kind: DigestKind = "sha256") -> Hasher:
+    return blake3() if kind == "blake3" else hashlib.sha256()
+
+
+def digest(payload: Payload, kind: DigestKind = "sha256") -> bytes:
+    """Of a whole payload, as headers state it."""
+    computed = hasher(kind)
+    computed.update(payload)
+    return computed.digest()
+
+
+def digest_kind(stated: int) -> DigestKind | None:
+    """Of a header; None: a kind that this version does not know."""
+    return _KINDS.get(stated)
+
+
+def to_pb(kind: DigestKind) -> pb.DigestKind:
+    return pb.DIGEST_KIND_BLAKE3 if kind == "blake3" else pb.DIGEST_KIND_UNSPECIFIED
