@@ -30,7 +30,7 @@ from puf_common.scaling import scale_block
 __all__ = ["ArraySource", "Contribution", "NotFinite", "Source", "fold"]
 
 # Elements whose float64 sums stay in a core's own cache, and are worth a thread's while.
-_BLOCK = 1 << 17
+_BLOCK = 1 << 18
 _THREADS = min(4, os.cpu_count() or 1)
 
 

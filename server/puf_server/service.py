@@ -30,7 +30,7 @@ from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
 from puf_common.wire import Piece
 from puf_server.core.state import State
-from puf_server.gate import Gate
+from puf_server.gate import Frames, Gate, Place
 from puf_server.handlers import Handlers
 from puf_server.identity import Identify
 from puf_server.metrics import Metrics
@@ -140,6 +140,7 @@ class FederationService(rpc.FederationServicer):
         self._changes = changes
         self._threads = threads
         self._uploads = Gate(handlers.config.limits)
+        self._downloads = asyncio.Semaphore(handlers.config.limits.downloads)
         self._under_way: dict[tuple[str, bytes, bytes], asyncio.Task[Any]] = {}
         self._models = SharedModels(self._run, handlers.engine.store.model_source)
 
@@ -215,10 +216,15 @@ class FederationService(rpc.FederationServicer):
         name = self._caller(context)
         model = self._handlers.model_for(name, request.version)
         yield fed.FetchModelReply(header=self._handlers.model_header(model)).SerializeToString()
-        begun = time.monotonic()
-        async with aclosing(self._models.frames(model)) as frames:
-            async for frame in frames:
-                yield frame
+        begun, place = time.monotonic(), Place(self._downloads)
+        try:
+            async with aclosing(self._models.frames(model)) as frames:
+                async for frame in frames:
+                    await place.take()
+                    with place.pausing():
+                        yield frame
+        finally:
+            place.leave()
         self._handlers.rates.went_down(name, model.nbytes, time.monotonic() - begun)
         await self._run(self._handlers.count_sent, model.nbytes)
 
@@ -244,8 +250,7 @@ class FederationService(rpc.FederationServicer):
             self._under_way[upload.key] = task
             try:
                 begun = time.monotonic()
-                async for frame in frames:
-                    await in_thread(self._threads, upload.write, _chunk(frame))
+                await self._write(upload, frames)
                 seconds = time.monotonic() - begun
                 reply = await self._run(upload.finish)
             except BaseException as error:
@@ -262,6 +267,22 @@ class FederationService(rpc.FederationServicer):
             "update received", client=name, round=key.round, part=fed.Part.Name(key.part), duplicate=reply.duplicate
         )
         return reply
+
+    async def _write(self, upload: PendingUpload, frames: Frames) -> None:
+        """Each chunk is checked and written while the next one arrives."""
+        loop = asyncio.get_running_loop()
+        writing: asyncio.Future[None] | None = None
+        try:
+            async for frame in frames:
+                if writing is not None:
+                    await asyncio.shield(writing)
+                writing = loop.run_in_executor(self._threads, upload.write, _chunk(frame))
+            if writing is not None:
+                await asyncio.shield(writing)
+        finally:
+            # Nobody may touch a file that a thread still writes.
+            if writing is not None:
+                await asyncio.gather(writing, return_exceptions=True)
 
     def _still_let_in(self, context: Context) -> bool:
         """Whether the caller may come back: calls of those who were revoked are cancelled, too, and nothing is kept."""

@@ -20,7 +20,7 @@ from puf_server.files import FileSource
 __all__ = ["SharedModels"]
 
 # Clients that fetch at the same time are seldom further apart; one that is reads for itself.
-_WINDOW = 16
+_WINDOW = 8
 
 Run = Callable[..., Any]
 

@@ -29,7 +29,7 @@ __all__ = ["folding"]
 _Read = Callable[[int, NDArray[np.float32]], NDArray[np.float32]]
 
 _UPDATES = 10
-_BLOCKS = (1 << 14, 1 << 15, 1 << 16, 1 << 17)
+_BLOCKS = (1 << 15, 1 << 16, 1 << 17, 1 << 18)
 
 
 def folding(report: Report, scratch: Path, repeats: int) -> None:

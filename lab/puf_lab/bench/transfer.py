@@ -20,12 +20,17 @@ from puf_lab.processes import Process
 __all__ = ["transfer", "wire"]
 
 _CLIENTS = 10
+# Rounds that follow each other, as those of a federation do, before the next one's turn.
+_IN_A_ROW = 3
 
 
 def transfer(report: Report, scratch: Path, repeats: int) -> None:
     moved = 2 * 4 * PARAMETERS * _CLIENTS
     report.tell(f"{_CLIENTS} client processes fetch and submit {PARAMETERS:,} parameters: {moved / 1e6:.0f} MB a round")
-    tcp, hot, ours, mtls = [], [], [], []
+    tcp: list[float] = []
+    hot: list[float] = []
+    ours: list[float] = []
+    mtls: list[float] = []
     with ExitStack() as stack:
         plain = stack.enter_context(Federation(scratch / "plain", _CLIENTS, PARAMETERS))
         secure = stack.enter_context(Federation(scratch / "mtls", _CLIENTS, PARAMETERS, mtls=True))
@@ -33,16 +38,14 @@ def transfer(report: Report, scratch: Path, repeats: int) -> None:
         secure.round()
         computed = plain.cpu_seconds()
         for turn in range(repeats):
-            tcp.append(raw_tcp(_CLIENTS, 4 * PARAMETERS, scratch))
-            ours.append(plain.round())
-            mtls.append(secure.round())
-            hot.append(raw_tcp(_CLIENTS, 4 * PARAMETERS, scratch, hot=True))
-            report.tell(
-                f"  turn {turn + 1}: raw TCP {tcp[-1]:.2f} s ({hot[-1]:.2f} s from one block), "
-                f"PUF {ours[-1]:.2f} s, over mTLS {mtls[-1]:.2f} s"
-            )
+            tcp += [raw_tcp(_CLIENTS, 4 * PARAMETERS, scratch) for _ in range(_IN_A_ROW)]
+            ours += [plain.round() for _ in range(_IN_A_ROW)]
+            mtls += [secure.round() for _ in range(_IN_A_ROW)]
+            hot += [raw_tcp(_CLIENTS, 4 * PARAMETERS, scratch, hot=True) for _ in range(_IN_A_ROW)]
+            last = {name: spread(times[-_IN_A_ROW:]) for name, times in (("tcp", tcp), ("puf", ours), ("mtls", mtls))}
+            report.tell(f"  turn {turn + 1}: raw TCP {last['tcp']} s, PUF {last['puf']} s, over mTLS {last['mtls']} s")
         memory = plain.peak_memory()
-        computed = {who: (after - computed[who]) / repeats for who, after in plain.cpu_seconds().items()}
+        computed = {who: (after - computed[who]) / len(ours) for who, after in plain.cpu_seconds().items()}
     limit, median = statistics.median(tcp), statistics.median(ours)
     report.details["round_seconds"] = {"raw_tcp": tcp, "raw_tcp_from_one_block": hot, "puf": ours, "puf_mtls": mtls}
     report.details["round_cpu_seconds"] = computed

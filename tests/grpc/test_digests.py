@@ -1,0 +1,91 @@
+"""Updates may state either digest, models are told by both; and whoever fetches slowly holds nobody up."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+from blake3 import blake3
+from tests.grpc.raw import Raw, status, update_bytes
+from tests.running import make_state, running, tiny_config
+
+from puf_client.connection import GrpcTransport
+from puf_common.errors import Corrupted
+from puf_common.manifest import MODEL, Manifest, TensorSpec
+from puf_common.v1 import federation_pb2 as fed
+from puf_common.v1 import tensors_pb2 as ts
+
+BLAKE3 = ts.DIGEST_KIND_BLAKE3
+
+
+def test_an_update_may_state_either_digest_and_no_other(tmp_path: Path) -> None:
+    with running(make_state(tmp_path / "state", tiny_config())) as server:
+        anna, bert = (Raw(server.port, name) for name in ("anna", "bert"))
+        assert list(anna.join().digest_kinds) == [BLAKE3]
+        bert.join()
+        payload = update_bytes()
+        right = {"digest": blake3(payload).digest(), "digest_kind": BLAKE3}
+        for wrong, code in (
+            ({"digest_kind": BLAKE3}, "DATA_LOSS"),
+            ({"digest": right["digest"]}, "DATA_LOSS"),
+            (right | {"digest_kind": 7}, "INVALID_ARGUMENT"),
+        ):
+            with pytest.raises(grpc.RpcError) as caught:
+                anna.submit(anna.wait().train, payload, **wrong)
+            assert status(caught.value)[0] == code
+        work = anna.wait().train
+        assert anna.submit(work, payload, **right).duplicate is False
+        assert anna.submit(work, payload, **right).duplicate is True
+        assert bert.submit(bert.wait().train, payload).duplicate is False
+
+
+def test_an_update_with_either_digest_outlives_the_server(tmp_path: Path) -> None:
+    state = make_state(tmp_path / "state", tiny_config(plan={"min_clients": 3, "start_clients": 3}))
+    payload = update_bytes()
+    with running(state) as server:
+        clients = [Raw(server.port, name) for name in ("anna", "bert", "carl")]
+        for client in clients:
+            client.join()
+        for client, fields in zip(
+            clients, ({"digest": blake3(payload).digest(), "digest_kind": BLAKE3}, {}), strict=False
+        ):
+            client.submit(client.wait().train, payload, **fields)
+    with running(state) as server:
+        current = server.engine.state.round
+        assert current is not None
+        assert {update.digest_kind for update in current.received.values()} == {"blake3", "sha256"}
+
+
+def test_models_are_told_by_both_digests_and_checked_by_one_that_is_there(tmp_path: Path) -> None:
+    with running(make_state(tmp_path / "state", tiny_config())) as server:
+        Raw(server.port, "anna").join()
+        store, models = server.engine.store, server.engine.state.models
+        payload = bytes(store.model_payload(models[0]))
+        with GrpcTransport(f"127.0.0.1:{server.port}", "anna") as transport:
+            header, fetched = transport.fetch_model(0)
+            assert (header.digest, header.blake3) == (hashlib.sha256(payload).digest(), blake3(payload).digest())
+            assert bytes(fetched) == payload
+            # As a version that knew one digest only has made it.
+            server.engine.state = replace(server.engine.state, models={0: replace(models[0], blake3="")})
+            assert transport.fetch_model(0)[0].blake3 == b""
+            for damage in ({"blake3": "00" * 32}, {"blake3": "", "digest": "00" * 32}):
+                server.engine.state = replace(server.engine.state, models={0: replace(models[0], **damage)})
+                with pytest.raises((Corrupted, OSError)):
+                    transport.fetch_model(0)
+
+
+def test_whoever_does_not_read_gives_up_its_turn(tmp_path: Path) -> None:
+    manifest = Manifest((TensorSpec("w", "f32", (4_000_000,)),))
+    config = tiny_config(limits={"downloads": 1})
+    with running(make_state(tmp_path / "state", config, manifest, bytearray(manifest.nbytes(MODEL)))) as server:
+        anna, bert = (Raw(server.port, name) for name in ("anna", "bert"))
+        for client in (anna, bert):
+            client.join(manifest_fingerprint=manifest.fingerprint)
+        stuck = anna.stub.FetchModel(fed.FetchModelRequest(version=0), **anna.options)
+        assert next(stuck).WhichOneof("frame") == "header"
+        whole = bert.stub.FetchModel(fed.FetchModelRequest(version=0), **bert.options)
+        assert sum(len(frame.chunk.data) for frame in whole) == manifest.nbytes(MODEL)
+        assert sum(len(frame.chunk.data) for frame in stuck) == manifest.nbytes(MODEL)
