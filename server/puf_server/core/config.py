@@ -171,7 +171,7 @@ class Limits(_Settings):
     uploads: int = Field(8, ge=1, description="updates that are received at a time; more wait for their turn")
     uploads_per_client: int = Field(2, ge=1, description="updates that one client may be sending at a time")
     queued_uploads: int = Field(10_000, ge=0, description="updates that may wait for their turn")
-    downloads: int = Field(16, ge=1, description="models that are sent at a time; more wait for their turn")
+    downloads: int = Field(8, ge=1, description="models that are sent at a time; more wait for their turn")
     stall_seconds: float = Field(30.0, gt=0, description="an upload that sends nothing for this long is ended")
     upload_rate: float = Field(
         1000.0, ge=0, description="bytes per second that an upload must reach, after the stall time; 0: any"
