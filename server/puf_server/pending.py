@@ -39,6 +39,8 @@ class _Arrived:
     # Bytes as they travelled, and what they became.
     on_wire: int = 0
     expanded: int = 0
+    # A chunk was refused, or could not be written: nothing can be put behind it.
+    spoilt: bool = False
 
 
 class PendingUpload:
@@ -112,7 +114,7 @@ class PendingUpload:
     @property
     def unfinished(self) -> bool:
         with self._busy:
-            return self._arrived.upload.open
+            return self._arrived.upload.open and not self._arrived.spoilt
 
     def wanted(self) -> bool:
         """Whether the round still waits for this update."""
@@ -127,7 +129,11 @@ class PendingUpload:
 
     def write(self, chunk: ts.Chunk | Piece) -> None:
         with self._busy:
-            self._write(chunk)
+            try:
+                self._write(chunk)
+            except BaseException:
+                self._arrived.spoilt = True
+                raise
 
     def _write(self, chunk: ts.Chunk | Piece) -> None:
         self._handlers.bytes_received += len(chunk.data)

@@ -107,6 +107,27 @@ def test_a_stream_that_ends_early_is_kept_like_one_that_broke(server: Server) ->
     assert anna.stub.FindUpload(fed.FindUploadRequest(header=header), **anna.options).offset == 3 << 20
 
 
+def test_an_upload_with_a_refused_chunk_is_not_kept_when_its_line_breaks(server: Server) -> None:
+    anna, work = joined(server)
+    bad = bytearray(UPDATE_BYTES)
+    np.frombuffer(bad, "<f4")[600_000] = np.nan
+    header = anna.header(work, bytes(bad), manifest_fingerprint=BIG.fingerprint)
+    over = threading.Event()
+
+    def until_the_bad_chunk() -> Iterator[fed.SubmitUpdateRequest]:
+        yield from list(frames(header, bytes(bad), 1 << 20))[:4]
+        over.wait(20)
+
+    call = anna.stub.SubmitUpdate.future(until_the_bad_chunk(), **anna.options)
+    while server.handlers.bytes_received < 3 << 20:
+        assert not call.done()
+        over.wait(0.01)
+    # Whoever asks has lost the stream: it is ended, and what came of it judged.
+    assert anna.stub.FindUpload(fed.FindUploadRequest(header=header), **anna.options).offset == 0
+    assert spool(server) == []
+    over.set()
+
+
 def joined(server: Server) -> tuple[Raw, fed.TrainWork]:
     clients = [Raw(server.port, name) for name in ("anna", "bert")]
     for client in clients:
