@@ -12,12 +12,12 @@ from random import Random
 
 import numpy as np
 
-from puf_client.connection import GrpcTransport
-from puf_client.session import Session, connect
-from puf_client.work import TrainTask
-from puf_common.manifest import MODEL, UPDATE, Manifest, TensorSpec
+from puf_client.session.assignment import TrainTask
+from puf_client.session.session import Session, connect
+from puf_client.transport.grpc import GrpcTransport
+from puf_common.tensors.chunks import CHUNK_BYTES
+from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as pb
-from puf_common.wire import CHUNK_BYTES
 from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
 from tests.proxy import Direction, Proxy, Strike, proxied
 from tests.running import Federation

@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from puf_common.tensors.chunks import chunks
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
-from puf_common.wire import chunks
-from puf_server.engine import Engine
-from puf_server.handlers import Handlers
-from puf_server.store import Store
+from puf_server.engine.engine import Engine
+from puf_server.rpc.requests import Handlers
+from puf_server.storage.state_store import Store
 from tests.grpc.raw import update_bytes
 from tests.running import TINY, make_state, tiny_config
 

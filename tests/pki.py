@@ -8,9 +8,9 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
-from puf_common.certificates import key_pem, new_key, subject
-from puf_common.tls import ClientTls, ServerTls, read_certificates
-from puf_server.certs import Authority, Issued
+from puf_common.network.certificates import key_pem, new_key, subject
+from puf_common.network.tls import ClientTls, ServerTls, read_certificates
+from puf_server.pki.authority import Authority, Issued
 
 
 class Pki:

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from puf_client.connection import GrpcTransport
-from puf_common.manifest import MODEL, Manifest, TensorSpec
-from puf_common.tls import ServerTls
+from puf_client.transport.grpc import GrpcTransport
+from puf_common.network.tls import ServerTls
+from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
-from puf_server.serve import Listeners, Server
-from puf_server.store import Store, create
+from puf_server.runtime.server import Listeners, Server
+from puf_server.storage.state_store import Store, create
 
 TINY = Manifest(
     (

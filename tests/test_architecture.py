@@ -49,7 +49,7 @@ def test_the_core_knows_neither_network_nor_files_nor_clocks() -> None:
         "__future__", "collections", "dataclasses", "enum", "hashlib", "json", "math", "random", "statistics", "typing",
         "pydantic", "numpy", "puf_common", "puf_server",
     }  # fmt: skip
-    shared = {"errors", "seeds", "manifest", "evidence", "dates"}
+    shared = {"errors", "seeds", "tensors", "receipts", "dates"}
     for path in sources(PACKAGES["puf_server"] / "core"):
         for name in imports(path):
             parts = name.split(".")

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from puf_client.cli import main as client_main
-from puf_client.statedir import StateDir
-from puf_common import receipts
+from puf_client.cli.main import main as client_main
+from puf_client.state.directory import StateDir
+from puf_common.config.exit_codes import Exit
 from puf_common.errors import Forgotten, NotAuthenticated
-from puf_common.exits import Exit
+from puf_common.receipts import receipt_file
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
-from puf_server.cli import main as server_main
-from puf_server.lists import Revocations, Tokens
+from puf_server.admission.tokens import Revocations, Tokens
+from puf_server.cli.main import main as server_main
 from tests.fixtures.driver import Clock, Opened, client_facts
 
 FIXTURES = Path(__file__).parent / "fixtures" / "state_0_1"
@@ -178,7 +178,7 @@ def test_a_ticket_on_hold_waits_for_the_operator(tmp_path: Path) -> None:
         f.operator("Allow", ticket_id=held)
         f.run()
         assert f.handlers.ticket(None, held).state == tk.TICKET_STATE_COMPLETED
-        assert receipts.read(f.engine.receipt(held)).ticket == held
+        assert receipt_file.read(f.engine.receipt(held)).ticket == held
 
 
 def test_recovery_completes_and_deletes_the_withdrawn_models(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_recovery_completes_and_deletes_the_withdrawn_models(tmp_path: Path) -> 
         assert (done.state, done.recovered) == (tk.TICKET_STATE_COMPLETED, True)
         assert set(done.deleted_versions) == withdrawn
         assert not [path for path in old.files() if path.startswith(tuple(f"models/v{v:06d}-" for v in withdrawn))]
-        shown = receipts.read(f.engine.receipt(ticket))
+        shown = receipt_file.read(f.engine.receipt(ticket))
         assert shown.key.hex() == old.expected["facts"]["signing_key"]
         assert shown.content["measured_by_client"]["unlearned"]["yeom"]["forget"]["members"] == 4
 
@@ -205,11 +205,11 @@ def test_recovery_completes_and_deletes_the_withdrawn_models(tmp_path: Path) -> 
 
 def test_a_kept_receipt_is_valid(idle: Old, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ticket, fingerprint = idle.expected["completed"]["whole"], idle.expected["fingerprint"]
-    shown = receipts.read(RECEIPT.read_bytes())
+    shown = receipt_file.read(RECEIPT.read_bytes())
     assert (shown.ticket, shown.client, shown.federation) == (ticket, "cleo", "f-server-idle")
     assert shown.key_fingerprint == fingerprint
     assert shown.content == idle.expected["receipts"][ticket]
-    assert hashlib.sha256(receipts.canonical(shown.content)).hexdigest() == idle.expected["receipt_sha256"]
+    assert hashlib.sha256(receipt_file.canonical(shown.content)).hexdigest() == idle.expected["receipt_sha256"]
     root = Old("client", tmp_path).path
     for trust in (["--key", fingerprint], ["--state", str(root)]):
         assert client_main(["verify", str(RECEIPT), *trust]) == Exit.OK
@@ -228,7 +228,7 @@ def test_a_kept_receipt_is_valid(idle: Old, tmp_path: Path, capsys: pytest.Captu
 def test_a_receipt_that_is_issued_again_has_the_same_content(idle: Old, which: str) -> None:
     ticket = idle.expected["completed"][which]
     with idle.opened() as f:
-        again = receipts.read(f.engine.receipt(ticket))
+        again = receipt_file.read(f.engine.receipt(ticket))
     assert again.key.hex() == idle.expected["facts"]["signing_key"]
     # Date, version and head of the log are those of the moment.
     expected = {
@@ -281,7 +281,7 @@ def test_a_client_directory_reports_the_same_facts(
     expected = old.expected[name]
     state = StateDir.of("f-server-idle", name, old.path)
     holds(expected, client_facts(state, IDS))
-    assert all(receipts.read(file).client == name for file in state.receipts())
+    assert all(receipt_file.read(file).client == name for file in state.receipts())
     assert client_main(["data", "used", *IDS, "--name", name, "--state", str(old.path), "--json"]) == Exit.OK
     told = json.loads(printed(capsys))
     assert [t["excluded"] for t in told] == expected["excluded"]

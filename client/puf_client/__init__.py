@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from puf_client.data.api import ClientData, DataContext
-    from puf_client.session import connect
+    from puf_client.session.session import connect
 
 __all__ = ["ClientData", "DataContext", "connect"]
 
-_HOMES = {"ClientData": "puf_client.data.api", "DataContext": "puf_client.data.api", "connect": "puf_client.session"}
+_HOMES = {
+    "ClientData": "puf_client.data.api",
+    "DataContext": "puf_client.data.api",
+    "connect": "puf_client.session.session",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from puf_common import plugins
+from puf_common.config import plugins
 from puf_common.errors import UsageError
 
 __all__ = ["Classification", "Segmentation", "Task", "task_named"]

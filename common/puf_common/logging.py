@@ -1,6 +1,6 @@
 """Logs on stderr: coloured lines when a person watches, one JSON object per line when nobody does.
 
-`get_logger("puf_server.engine", federation="demo").info("round opened", round=3)`: events are short sentences without
+`get_logger("puf_server.engine.engine", federation="demo").info("round opened", round=3)`: events are short sentences without
 numbers in them, ids (round, client, ticket) are keys. Everything rides on the standard library's logging, so the
 warnings of other libraries come out in the same form, and a program that never calls `configure` keeps its own set-up.
 """

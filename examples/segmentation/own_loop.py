@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 import puf_client
 from puf_client import DataContext
-from puf_client.work import EvaluateTask, TrainTask
+from puf_client.session.assignment import EvaluateTask, TrainTask
 from puf_common.v1.federation_pb2 import LeaveOrder
 
 TASK = FindBlobs()

@@ -13,9 +13,10 @@ from puf_client import data
 from puf_client.data import DataContext
 from puf_client.routines import TrainSettings, evaluate, train
 from puf_client.tasks import task_named
-from puf_common import models, plugins
-from puf_common.manifest import MODEL, UPDATE, Manifest
+from puf_common.config import plugins
+from puf_common.models import registry
 from puf_common.seeds import derive
+from puf_common.tensors.manifest import MODEL, UPDATE, Manifest
 
 CPU = torch.device("cpu")
 
@@ -54,24 +55,24 @@ def test_clinics_differ_and_repeat_themselves() -> None:
 def test_a_few_rounds_find_the_blobs() -> None:
     task = task_named("blobs:FindBlobs")
     clinics = [data.load_data("blobs:load", DataContext(shard, 4)) for shard in range(4)]
-    model = models.build_any("blobs:build_model", {}, 1)
-    manifest = models.manifest_of(model)
+    model = registry.build_any("blobs:build_model", {}, 1)
+    manifest = registry.manifest_of(model)
     assert 1_000 < manifest.parameters < 10_000
     assert {t.name for t in manifest.tensors if t.role == "buffer"} >= {"up.1.running_mean", "up.1.num_batches_tracked"}
     test = data.test_set("blobs:load", DataContext())
     everything = torch.ones(len(test), 1, 24, 24)  # type: ignore[arg-type]
     trivial = task.sample_scores(everything, torch.stack([y for _, y in test])).mean().item()  # type: ignore[attr-defined]
     settings = TrainSettings(lr=0.1, momentum=0.9, batch_size=8)
-    base = models.payload_of(model, manifest)
+    base = registry.payload_of(model, manifest)
     for number in range(1, 7):
         updates = []
         for shard, clinic in enumerate(clinics):
-            models.load_payload(model, manifest, base)
+            registry.load_payload(model, manifest, base)
             stream = [derive(1, number, shard, epoch) for epoch in range(1)].__getitem__
             train(model, clinic.train, task, settings, device=CPU, stream=stream)
-            updates.append(models.update_of(model, manifest, base))
+            updates.append(registry.update_of(model, manifest, base))
         base = _folded(manifest, base, updates)
-    models.load_payload(model, manifest, base)
+    registry.load_payload(model, manifest, base)
     sums = evaluate(model, test, task, device=CPU)
     assert trivial < 0.3
     assert sums.score_sum / sums.samples > 0.7

@@ -33,11 +33,11 @@ def entries(stream: io.StringIO) -> list[dict[str, object]]:
 def test_json_when_nobody_watches() -> None:
     stream = io.StringIO()
     configure(stream=stream)
-    get_logger("puf_server.engine", federation="demo").info("round opened", round=3)
+    get_logger("puf_server.engine.engine", federation="demo").info("round opened", round=3)
     (entry,) = entries(stream)
     assert str(entry.pop("time")).endswith("Z")
     assert entry == {
-        "level": "info", "event": "round opened", "logger": "puf_server.engine", "federation": "demo", "round": 3,
+        "level": "info", "event": "round opened", "logger": "puf_server.engine.engine", "federation": "demo", "round": 3,
     }  # fmt: skip
     assert list(entries(stream)[0])[:3] == ["time", "level", "event"]
 

@@ -11,9 +11,9 @@ from tests.crash.recording import CrashState
 from tests.crash.workload import TARGET, Small, make
 
 from puf_common.errors import PufError, UsageError
-from puf_common.modelfile import read_payload
+from puf_common.tensors.model_file import read_payload
 from puf_server.core.state import MemberStatus, ModelStatus, State, TicketState
-from puf_server.store import VOLATILE, history_name, spool_name
+from puf_server.storage.state_store import VOLATILE, history_name, spool_name
 
 __all__ = ["Checker", "Violation"]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from puf_server.files import Bytes, Disk
+from puf_server.storage.durable import Bytes, Disk
 
 _NAMES = ("create", "rename", "rename_dir", "link", "unlink", "mkdir")
 # What becomes of a torn write: its first half, that and zeros, that and rubbish.

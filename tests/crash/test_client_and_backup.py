@@ -17,14 +17,14 @@ from tests.crash.workload import same_randomness
 from tests.forgotten import trained_state
 from tests.running import TINY, tiny_payload
 
-import puf_server.backup
-from puf_client.ledger import Ledger
-from puf_client.statedir import StateDir
-from puf_common import modelfile
+import puf_server.storage.backup
+from puf_client.state.directory import StateDir
+from puf_client.state.usage import Ledger
 from puf_common.errors import PufError
-from puf_server.backup import backup, restore
-from puf_server.engine import Engine
-from puf_server.store import Store
+from puf_common.tensors import model_file
+from puf_server.engine.engine import Engine
+from puf_server.storage.backup import backup, restore
+from puf_server.storage.state_store import Store
 
 IDS = [f"patient-{i}" for i in range(6)]
 KEY = bytes(range(32))
@@ -57,7 +57,7 @@ def client(recorder: Recorder) -> None:
     recorder.ack("receipt")
     state.mark_forgotten(membership=1, ticket_id="t9")
     recorder.ack("forgotten")
-    modelfile.save(recorder.root / "model.safetensors", TINY, tiny_payload(), {}, recorder)
+    model_file.save(recorder.root / "model.safetensors", TINY, tiny_payload(), {}, recorder)
     recorder.ack("model")
 
 
@@ -86,10 +86,10 @@ def client_keeps_its_word(root: Path, crash: CrashState) -> None:
         elif kind == "forgotten":
             assert state.forgotten is not None
         elif kind == "model":
-            assert modelfile.read_payload(root / "model.safetensors") == tiny_payload()
+            assert model_file.read_payload(root / "model.safetensors") == tiny_payload()
     # Whatever is there can be read, and written to again.
     if (root / "model.safetensors").exists():
-        assert modelfile.read_payload(root / "model.safetensors") == tiny_payload()
+        assert model_file.read_payload(root / "model.safetensors") == tiny_payload()
     state.exclusions()
     state.prepare("r3", IDS[5:])
     assert state.filed("r3", "t3").effective
@@ -123,14 +123,14 @@ class Backing:
         shutil.copytree(self.trained, source)
         recorder.mkdir(recorder.root / "state")
         recorder.fsync_dir(recorder.root)
-        note = puf_server.backup._note
+        note = puf_server.storage.backup._note
 
         def noted(db: sqlite3.Connection, *facts: object) -> None:
             note(db, *facts)  # type: ignore[arg-type]
             recorder.commit(db.serialize())
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(puf_server.backup, "_note", noted)
+            patch.setattr(puf_server.storage.backup, "_note", noted)
             made = backup(source, recorder.root / "b.tar", 1000.0, recorder)
         recorder.ack("made", made.digest)
 

@@ -16,10 +16,10 @@ from tests.crash.workload import run, same_randomness
 
 from puf_common.v1 import federation_pb2 as fed
 from puf_server.core.state import State
-from puf_server.engine import Engine, Folded
-from puf_server.files import NewFile
-from puf_server.handlers import PendingUpload
-from puf_server.store import Store
+from puf_server.engine.engine import Engine, Folded
+from puf_server.rpc.requests import PendingUpload
+from puf_server.storage.durable import NewFile
+from puf_server.storage.state_store import Store
 
 
 @pytest.fixture(scope="module")

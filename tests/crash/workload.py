@@ -14,15 +14,15 @@ import pytest
 from tests.grpc.raw import update_bytes
 from tests.running import TINY, tiny_config, tiny_payload
 
-from puf_common.signing import SigningKey
+from puf_common.receipts.signing import SigningKey
+from puf_common.tensors.chunks import chunks
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
-from puf_common.wire import chunks
 from puf_server.core.state import State, TicketState
-from puf_server.engine import Engine
-from puf_server.files import DISK, Files
-from puf_server.handlers import Handlers
-from puf_server.store import Store, create
+from puf_server.engine.engine import Engine
+from puf_server.rpc.requests import Handlers
+from puf_server.storage.durable import DISK, Files
+from puf_server.storage.state_store import Store, create
 
 __all__ = ["NAMES", "TARGET", "Small", "make", "run", "same_randomness"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from puf_common.exits import Exit
+from puf_common.config.exit_codes import Exit
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from puf_common.exits import Exit
+from puf_common.config.exit_codes import Exit
 
 SCRIPT = Path(__file__).parents[2] / "deploy/docker/replica.py"
 

@@ -39,7 +39,7 @@ def idle(trained: Path, tmp_path: Path) -> Iterator[Federation]:
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     """What the engine in this process makes of the same setting: the model when `targets` have been forgotten."""
-    from puf_lab.local import LocalFederation
+    from puf_lab.federations.in_process import LocalFederation
 
     known: dict[tuple[object, ...], bytes] = {}
 

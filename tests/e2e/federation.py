@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from puf_common.modelfile import read_payload
+from puf_common.tensors.model_file import read_payload
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
-from puf_lab.processes import (
+from puf_lab.experiments.setting import Setting, client_name
+from puf_lab.federations.processes import (
     Process,
     ServerProcess,
     data_flags,
@@ -23,7 +24,6 @@ from puf_lab.processes import (
     unlearn_command,
     wait_until,
 )
-from puf_lab.setting import Setting, client_name
 from puf_server.core.config import Forgetting, Recipe
 
 __all__ = ["SETTING", "Federation", "Finished", "command", "environment", "opened", "train"]

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from puf_lab.processes import Process, wait_until
+from puf_lab.federations.processes import Process, wait_until
 
 __all__ = ["Host", "available", "cabled", "far_apart", "long_lines_available"]
 

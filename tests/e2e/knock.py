@@ -12,7 +12,7 @@ from pathlib import Path
 
 import grpc
 
-from puf_common.rpc import IDENTITY_KEY
+from puf_common.network.status import IDENTITY_KEY
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import federation_pb2_grpc as rpc
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from tests.e2e.federation import SECONDS, Finished, command, environment
 
 from puf_common.v1 import federation_pb2 as fed
-from puf_lab.processes import Process, program, wait_until
-from puf_server.control import Control
+from puf_lab.federations.processes import Process, program, wait_until
+from puf_server.cli.operator_client import Control
 
 __all__ = ["Terminal", "commands"]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tests.e2e.federation import SETTING, Federation, Finished, command, environment, opened
 
-import puf_client.cli
-import puf_server.cli
-from puf_common.exits import Exit
-from puf_lab.processes import data_flags
+import puf_client.cli.main
+import puf_server.cli.main
+from puf_common.config.exit_codes import Exit
+from puf_lab.federations.processes import data_flags
 
 pytestmark = pytest.mark.e2e
 
@@ -41,7 +41,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
             monkeypatch.setattr(sys, "path", list(sys.path))
             for name in [name for name in os.environ if name.startswith("PUF_")]:
                 monkeypatch.delenv(name)
-            main = {"puf-server": puf_server.cli.main, "puf-client": puf_client.cli.main}[words[0]]
+            main = {"puf-server": puf_server.cli.main.main, "puf-client": puf_client.cli.main.main}[words[0]]
             done = Finished(main(words[1:]), *capfd.readouterr())
         else:
             done = command(words, env=environment(tmp_path), cwd=HERE)

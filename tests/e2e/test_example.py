@@ -13,9 +13,9 @@ import pytest
 from tests.e2e.federation import SECONDS
 from tests.e2e.pasting import Terminal, commands
 
-from puf_common.exits import Exit
-from puf_common.manifest import MODEL
-from puf_common.modelfile import read_manifest, read_payload
+from puf_common.config.exit_codes import Exit
+from puf_common.tensors.manifest import MODEL
+from puf_common.tensors.model_file import read_manifest, read_payload
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 

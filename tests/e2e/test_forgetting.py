@@ -8,9 +8,9 @@ import pytest
 from tests.e2e.conftest import Reference
 from tests.e2e.federation import SECONDS, Federation, command
 
-from puf_common.exits import Exit
+from puf_common.config.exit_codes import Exit
 from puf_common.v1 import tickets_pb2 as tk
-from puf_lab.processes import wait_until
+from puf_lab.federations.processes import wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -20,7 +20,7 @@ _MAIN = (
 @pytest.mark.parametrize("flags", [["--help"], ["-h"]])
 def test_help_loads_nothing_heavy(package: str, flags: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _MAIN, f"{package}.cli", *flags], capture_output=True, text=True, check=True
+        [sys.executable, "-c", _MAIN, f"{package}.cli.main", *flags], capture_output=True, text=True, check=True
     )
     assert "COMMAND" in done.stdout
     assert not set(done.stderr.split()) & {"torch", "grpc", "numpy", "pydantic", "structlog", "rich"}
@@ -28,10 +28,11 @@ def test_help_loads_nothing_heavy(package: str, flags: list[str]) -> None:
 
 def test_serving_loads_no_torch() -> None:
     code = (
-        "import sys, puf_server.cli, puf_server.serve_settings, puf_server.serve, puf_server.control, puf_server.show; "
+        "import sys, puf_server.cli.main, puf_server.cli.serve, puf_server.runtime.server; "
+        "import puf_server.cli.operator_client, puf_server.cli.tables; "
         "print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert "puf_server.engine" in loaded
+    assert "puf_server.engine.engine" in loaded
     assert not loaded & {"torch", "torchvision", "timm", "sklearn", "puf_client"}

@@ -9,8 +9,8 @@ import psutil
 import pytest
 from tests.e2e.federation import SECONDS
 
-from puf_common.exits import Exit
-from puf_lab.processes import Process, program, wait_until
+from puf_common.config.exit_codes import Exit
+from puf_lab.federations.processes import Process, program, wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -13,12 +13,12 @@ from tests.e2e import hosts
 from tests.e2e.federation import Finished, command, environment
 from tests.pki import date_back
 
-from puf_common.exits import Exit
+from puf_common.config.exit_codes import Exit
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
-from puf_lab.processes import Process, program, wait_until
-from puf_server.certs import Authority
-from puf_server.control import Control
+from puf_lab.federations.processes import Process, program, wait_until
+from puf_server.cli.operator_client import Control
+from puf_server.pki.authority import Authority
 
 pytestmark = pytest.mark.e2e
 

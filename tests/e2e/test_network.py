@@ -10,8 +10,8 @@ import pytest
 from tests.e2e import hosts
 from tests.e2e.test_mtls import DATA, SECONDS, Companies, serving
 
-from puf_common.exits import Exit
-from puf_lab.processes import Process, program, wait_until
+from puf_common.config.exit_codes import Exit
+from puf_lab.federations.processes import Process, program, wait_until
 
 pytestmark = [
     pytest.mark.e2e,

@@ -13,9 +13,9 @@ import yaml
 from tests.e2e.federation import SECONDS, Finished
 from tests.e2e.pasting import Terminal, commands
 
-from puf_common.exits import Exit
-from puf_lab.processes import wait_until
-from puf_server.control import Control
+from puf_common.config.exit_codes import Exit
+from puf_lab.federations.processes import wait_until
+from puf_server.cli.operator_client import Control
 
 pytestmark = pytest.mark.e2e
 

@@ -10,8 +10,8 @@ import pytest
 from tests.e2e.federation import SECONDS
 from tests.e2e.pasting import Terminal, commands
 
-from puf_common.exits import Exit
-from puf_common.modelfile import read_manifest
+from puf_common.config.exit_codes import Exit
+from puf_common.tensors.model_file import read_manifest
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 

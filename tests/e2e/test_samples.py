@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.federation import SECONDS, SETTING, Federation, opened
 
 from puf_client.data import load_data
-from puf_common.exits import Exit
+from puf_common.config.exit_codes import Exit
 from puf_common.v1 import tickets_pb2 as tk
 
 pytestmark = pytest.mark.e2e

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.federation import SECONDS, opened, train
 
-from puf_common.exits import Exit
+from puf_common.config.exit_codes import Exit
 from puf_common.v1 import tickets_pb2 as tk
 
 pytestmark = pytest.mark.e2e

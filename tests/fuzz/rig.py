@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 from google.protobuf.message_factory import GetMessageClass
 
-from puf_common.tls import ClientTls, ServerTls
+from puf_common.network.tls import ClientTls, ServerTls
 from puf_common.v1 import federation_pb2 as fed
 from puf_server.core.config import FederationConfig
-from puf_server.serve import Server
-from puf_server.store import Store
+from puf_server.runtime.server import Server
+from puf_server.storage.state_store import Store
 from tests.fuzz.attacks import METHODS, message, mutated, raw_bytes, stream, throw
 from tests.grpc.raw import Raw
 from tests.running import make_state, metadata, running, tiny_config

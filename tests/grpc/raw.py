@@ -10,9 +10,9 @@ import grpc
 import numpy as np
 from tests.running import TINY, metadata
 
-from puf_common.manifest import UPDATE
-from puf_common.rpc import error_from
-from puf_common.tls import ClientTls
+from puf_common.network.status import error_from
+from puf_common.network.tls import ClientTls
+from puf_common.tensors.manifest import UPDATE
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import federation_pb2_grpc as rpc
 from puf_common.v1 import tensors_pb2 as ts

@@ -22,15 +22,15 @@ from tests.grpc.raw import Raw, update_bytes
 from tests.pki import Pki
 from tests.running import make_state, running, tiny_config
 
-from puf_common.tls import read_certificates
+from puf_common.network.tls import read_certificates
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
-from puf_lab.processes import ServerProcess, wait_until
+from puf_lab.federations.processes import ServerProcess, wait_until
+from puf_server.admission.tokens import Tokens
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
-from puf_server.lists import Tokens
-from puf_server.serve import Server
-from puf_server.store import Store
+from puf_server.runtime.server import Server
+from puf_server.storage.state_store import Store
 
 EVERYONE = ("anna", "bert", "cleo")
 # An ordinary number, and a pattern that nothing else has.

@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 from tests.running import make_state, running, tiny_config
 
-from puf_client.agent import run_agent
-from puf_client.cli import main
-from puf_client.connection import GrpcTransport
+from puf_client.cli.main import main
+from puf_client.cli.options import RunOptions
 from puf_client.data import DataContext, load_data
-from puf_client.options import RunOptions
-from puf_client.statedir import StateDir
-from puf_common import receipts
+from puf_client.state.directory import StateDir
+from puf_client.transport.grpc import GrpcTransport
+from puf_client.worker.worker import run_agent
+from puf_common.config.exit_codes import Exit
 from puf_common.errors import Forgotten, Mismatch
-from puf_common.exits import Exit
-from puf_common.models import build, manifest_of, payload_of
+from puf_common.models.registry import build, manifest_of, payload_of
+from puf_common.receipts import receipt_file
 from puf_common.v1 import tickets_pb2 as tk
-from puf_server.backup import backup, restore
-from puf_server.control import Control
-from puf_server.serve import Server
+from puf_server.cli.operator_client import Control
+from puf_server.runtime.server import Server
+from puf_server.storage.backup import backup, restore
 
 CLIENTS = 3
 
@@ -149,7 +149,7 @@ def test_a_whole_client_is_forgotten_while_its_worker_runs(
     assert path.with_suffix(".html").exists()
     pinned = ["--state", str(clinic.state)]
     assert main(["verify", str(path), *pinned]) == Exit.OK
-    shown = receipts.read(path.read_bytes()).content
+    shown = receipt_file.read(path.read_bytes()).content
     assert shown["measured_by_client"]["recovered"]["verdict"] is not None
     path.write_bytes(path.read_bytes().replace(b"client-2", b"client-1", 1))
     assert main(["verify", str(path), *pinned]) == Exit.FAILURE
@@ -269,7 +269,7 @@ def test_without_a_worker_the_command_takes_part_itself(clinic: Clinic, capsys: 
     members = clinic.server.engine.state.members
     assert members["client-2"].last_round == 2
     # Another machine takes over the name and goes home: nobody works as client-2 any more.
-    from puf_client.session import connect
+    from puf_client.session.session import connect
 
     connect(clinic.target, name="client-2", samples=20).close()
     assert main(["unlearn", *clinic.flags(2), "--mode", "special", "--flip", "server", "--yes"]) == Exit.OK
@@ -341,9 +341,9 @@ def test_refusals_file_nothing(clinic: Clinic, capsys: pytest.CaptureFixture[str
 def test_a_pending_request_can_be_seen_and_taken_back(
     clinic: Clinic, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    from puf_client.forget import file, plan
-    from puf_client.learner import prepare
-    from puf_client.options import UnlearnOptions
+    from puf_client.cli.options import UnlearnOptions
+    from puf_client.unlearning.request import file, plan
+    from puf_client.worker.trainer import prepare
 
     clinic.run(0, 1, 2)
     clinic.wait_for_rounds(2)

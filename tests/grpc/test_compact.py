@@ -10,11 +10,11 @@ import pytest
 from tests.grpc.raw import Raw, status, update_bytes
 from tests.running import TINY, make_state, running, tiny_config, tiny_payload
 
-from puf_client.session import connect
-from puf_client.work import TrainTask
-from puf_common.compact import compact, compact_nbytes, expand
-from puf_common.digests import digest
-from puf_common.manifest import MODEL, UPDATE
+from puf_client.session.assignment import TrainTask
+from puf_client.session.session import connect
+from puf_common.tensors.digests import digest
+from puf_common.tensors.encodings import compact, compact_nbytes, expand
+from puf_common.tensors.manifest import MODEL, UPDATE
 
 
 def update(factor: float) -> bytes:

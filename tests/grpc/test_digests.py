@@ -12,9 +12,9 @@ from blake3 import blake3
 from tests.grpc.raw import Raw, status, update_bytes
 from tests.running import make_state, running, tiny_config
 
-from puf_client.connection import GrpcTransport
+from puf_client.transport.grpc import GrpcTransport
 from puf_common.errors import Corrupted
-from puf_common.manifest import MODEL, Manifest, TensorSpec
+from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 

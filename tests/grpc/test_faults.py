@@ -19,17 +19,17 @@ from tests.grpc.test_session import MANIFEST
 from tests.proxy import Strike, proxied
 from tests.running import Federation
 
-import puf_client.connection
-import puf_server.handlers
-from puf_client.connection import GrpcTransport
-from puf_client.session import connect
-from puf_client.work import TrainTask
+import puf_client.transport.grpc
+import puf_server.rpc.requests
+from puf_client.session.assignment import TrainTask
+from puf_client.session.session import connect
+from puf_client.transport.grpc import GrpcTransport
 from puf_common.errors import Corrupted
-from puf_common.frames import chunk_frame
-from puf_common.manifest import UPDATE
-from puf_common.rpc import channel_options
+from puf_common.network.status import channel_options
+from puf_common.tensors.chunk_frames import chunk_frame
+from puf_common.tensors.chunks import Payload
+from puf_common.tensors.manifest import UPDATE
 from puf_common.v1 import federation_pb2 as pb
-from puf_common.wire import Payload
 
 CHUNK = 1 << 18
 CHUNKS = -(-MANIFEST.nbytes(UPDATE) // CHUNK)
@@ -37,10 +37,10 @@ CHUNKS = -(-MANIFEST.nbytes(UPDATE) // CHUNK)
 
 @pytest.fixture
 def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Federation]:
-    monkeypatch.setattr(puf_server.handlers, "CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(puf_server.rpc.requests, "CHUNK_BYTES", CHUNK)
     # Whoever was cut off comes back at once; a test has no thousand clients to spare a server from.
     quick = [("grpc.initial_reconnect_backoff_ms", 20), ("grpc.min_reconnect_backoff_ms", 200)]
-    monkeypatch.setattr(puf_client.connection, "channel_options", lambda target: [*channel_options(target), *quick])
+    monkeypatch.setattr(puf_client.transport.grpc, "channel_options", lambda target: [*channel_options(target), *quick])
     running = Federation(tmp_path / "state", config(), MANIFEST)
     yield running
     running.stop()

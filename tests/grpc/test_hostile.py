@@ -22,9 +22,9 @@ from tests.running import make_state, metadata, running, tiny_config
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
-from puf_server.control import Control
-from puf_server.serve import Server
-from puf_server.store import Store
+from puf_server.cli.operator_client import Control
+from puf_server.runtime.server import Server
+from puf_server.storage.state_store import Store
 
 METHODS = list(fed.DESCRIPTOR.services_by_name["Federation"].methods)
 MOST = 2**64 - 1

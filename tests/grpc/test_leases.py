@@ -13,15 +13,15 @@ from pydantic import ValidationError
 from tests.grpc.raw import Raw, status
 from tests.running import make_state, running, tiny_config
 
-from puf_client.connection import GrpcTransport
-from puf_client.leasing import leased
-from puf_client.options import LocalOptions
-from puf_client.statedir import StateDir
+from puf_client.cli.options import LocalOptions
+from puf_client.state.directory import StateDir
+from puf_client.transport.grpc import GrpcTransport
+from puf_client.worker.lease import leased
 from puf_common.errors import Mismatch, NotNow, TooMuch, UsageError
 from puf_common.v1 import federation_pb2 as fed
-from puf_server.control import Control
-from puf_server.serve import Server
-from puf_server.store import Store
+from puf_server.cli.operator_client import Control
+from puf_server.runtime.server import Server
+from puf_server.storage.state_store import Store
 
 
 def shard_of(server: Server, name: str, shard: str = "lease", home: Path | None = None, **flags: bool) -> str:

@@ -46,4 +46,4 @@ def test_lines_of_a_call_say_whose_it_is(tmp_path: Path, stream: io.StringIO) ->
     assert {x["client"] for x in lines if x["event"] == "client.joined"} == {"anna", "bert"}
     (filed,) = [x for x in lines if x["event"] == "ticket.filed"]
     assert (filed["client"], filed["ticket"]) == ("anna", ticket)
-    assert all("round" in x for x in lines if x["logger"] in ("puf_server.engine", "puf_server.service"))
+    assert all("round" in x for x in lines if x["logger"] in ("puf_server.engine.engine", "puf_server.rpc.federation"))

@@ -11,12 +11,12 @@ import pytest
 from tests.grpc.test_client import CLIENTS, Clinic
 from tests.running import make_state, running, tiny_config
 
-from puf_client.cli import main
-from puf_client.session import connect
-from puf_client.work import TrainTask
-from puf_common.exits import Exit
-from puf_common.manifest import UPDATE
-from puf_common.models import build, manifest_of, payload_of
+from puf_client.cli.main import main
+from puf_client.session.assignment import TrainTask
+from puf_client.session.session import connect
+from puf_common.config.exit_codes import Exit
+from puf_common.models.registry import build, manifest_of, payload_of
+from puf_common.tensors.manifest import UPDATE
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.core.methods.layers import outputs
 from puf_server.core.state import Kind, TicketState

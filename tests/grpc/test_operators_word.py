@@ -15,10 +15,10 @@ from tests.running import make_state, running, tiny_config
 from puf_common.errors import NotFound, NotNow
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
-from puf_server.cli import main
-from puf_server.control import Control
+from puf_server.cli.main import main
+from puf_server.cli.operator_client import Control
 from puf_server.core.state import State, TicketState
-from puf_server.serve import Server
+from puf_server.runtime.server import Server
 
 NAMES = ("anna", "bert", "carl")
 

@@ -14,12 +14,12 @@ import pytest
 from tests.grpc.raw import Raw, frames, status
 from tests.running import make_state, running, tiny_config
 
-from puf_client.connection import GrpcTransport
-from puf_client.session import connect
-from puf_client.work import TrainTask
-from puf_common.manifest import MODEL, UPDATE, Manifest, TensorSpec
+from puf_client.session.assignment import TrainTask
+from puf_client.session.session import connect
+from puf_client.transport.grpc import GrpcTransport
+from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as fed
-from puf_server.serve import Server
+from puf_server.runtime.server import Server
 
 SIZE = 2_000_000
 BIG = Manifest((TensorSpec("w", "f32", (SIZE,)),))

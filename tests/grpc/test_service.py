@@ -18,9 +18,9 @@ from puf_common.errors import UsageError
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
-from puf_server.control import Control
-from puf_server.rates import Line
-from puf_server.serve import Server
+from puf_server.cli.operator_client import Control
+from puf_server.ingest.transfer_rates import Line
+from puf_server.runtime.server import Server
 
 
 @pytest.fixture
@@ -339,8 +339,8 @@ def test_operator_calls_are_not_served_to_clients(server: Server) -> None:
 def test_a_port_in_use_is_a_clear_error(server: Server, tmp_path: Path) -> None:
     import asyncio
 
-    from puf_server.serve import Listeners
-    from puf_server.store import Store
+    from puf_server.runtime.server import Listeners
+    from puf_server.storage.state_store import Store
 
     async def second() -> None:
         store = Store.open(make_state(tmp_path / "other", tiny_config(title="other")))
@@ -352,7 +352,7 @@ def test_a_port_in_use_is_a_clear_error(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_state_directory_has_one_server(server: Server) -> None:
-    from puf_server.store import Store
+    from puf_server.storage.state_store import Store
 
     with pytest.raises(UsageError, match="another server"):
         Store.open(server.engine.store.directory)

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from tests.running import Federation
 
-from puf_client.connection import ENDED, GrpcTransport
-from puf_client.session import Session, connect
-from puf_client.work import EvaluateTask, TrainTask, Work
+from puf_client.session.assignment import EvaluateTask, TrainTask, Work
+from puf_client.session.session import Session, connect
+from puf_client.transport.grpc import ENDED, GrpcTransport
 from puf_common.errors import (
     Forgotten,
     Mismatch,
@@ -24,10 +24,10 @@ from puf_common.errors import (
     Unavailable,
     WorkerAlive,
 )
-from puf_common.manifest import MODEL, UPDATE, Manifest, TensorSpec
+from puf_common.tensors.chunks import Payload
+from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
-from puf_common.wire import Payload
 from puf_server.core.config import FederationConfig, Forgetting, Plan, Recipe
 
 MANIFEST = Manifest((TensorSpec("w", "f32", (1000, 700)), TensorSpec("seen", "i64", (), "buffer")))

@@ -19,18 +19,18 @@ from tests.grpc.raw import Raw, frames, status, update_bytes
 from tests.pki import Pki
 from tests.running import make_state, metadata, running, tiny_config
 
-from puf_client.connection import GrpcTransport
-from puf_client.dial import TokenFile
+from puf_client.transport.dial import TokenFile
+from puf_client.transport.grpc import GrpcTransport
 from puf_common.errors import NotAuthenticated, UsageError
-from puf_common.manifest import MODEL, Manifest, TensorSpec
-from puf_common.private import write_over
-from puf_common.tls import ClientTls, ServerTls
+from puf_common.files.private import write_over
+from puf_common.network.tls import ClientTls, ServerTls
+from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
-from puf_server.cli import main
-from puf_server.control import Control
-from puf_server.lists import Revocations, Tokens
-from puf_server.serve import Server
+from puf_server.admission.tokens import Revocations, Tokens
+from puf_server.cli.main import main
+from puf_server.cli.operator_client import Control
+from puf_server.runtime.server import Server
 
 FEDERATION = list(fed.DESCRIPTOR.services_by_name["Federation"].methods)
 OPERATOR = list(op.DESCRIPTOR.services_by_name["Operator"].methods)

@@ -9,10 +9,10 @@ import pytest
 from tests.pki import Pki
 from tests.running import make_state, running, tiny_config
 
+from puf_common.config.exit_codes import Exit
 from puf_common.errors import UsageError
-from puf_common.exits import Exit
-from puf_server.cli import main
-from puf_server.control import Control
+from puf_server.cli.main import main
+from puf_server.cli.operator_client import Control
 
 
 def test_a_command_typed_while_the_server_starts_waits_for_it(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from puf_lab.experiment import Experiment, load_experiment
+from puf_lab.experiments.spec import Experiment, load_experiment
 
 TINY = """
 base = "digits"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import puf_server
+from puf_common.config.exit_codes import Exit
 from puf_common.errors import Unavailable, UsageError
-from puf_common.exits import Exit
 from puf_server import failpoints
 from puf_server.failpoints import POINTS, arm, hit, hits
 from tests.running import make_state

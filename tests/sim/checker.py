@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from puf_server.core.state import Kind, MemberStatus, ModelStatus, ModelVersion, RoundPhase, State, Ticket, TicketState
-from puf_server.store import VOLATILE, history_name, spool_name
+from puf_server.storage.state_store import VOLATILE, history_name, spool_name
 from tests.sim.disk import model_name
 from tests.sim.weights import Contribution, Weights
 

@@ -1,7 +1,7 @@
 """One client: a worker process that comes and goes, and its owner, who may ask for it to be forgotten.
 
 The disk (exclusions, the mark of having been forgotten) survives; sessions, caches and training die with the process.
-Errors are treated as puf_client.session and puf_client.forget treat them.
+Errors are treated as puf_client.session.session and puf_client.unlearning.request treat them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from puf_common.errors import (
     UnknownSession,
     WorkerAlive,
 )
-from puf_server.core import work
+from puf_server.core import assignments
 from puf_server.core.state import Part, Sums, Ticket, TicketState
 from puf_server.core.tickets import Request
 from tests.sim.server import Header, Leave
@@ -295,9 +295,9 @@ class Agent:
             return
         if answer is None:
             process.parked = True
-        elif isinstance(answer, work.Train):
+        elif isinstance(answer, assignments.Train):
             self._train(process, answer)
-        elif isinstance(answer, work.Evaluate):
+        elif isinstance(answer, assignments.Evaluate):
             self._evaluate(process, answer)
         elif isinstance(answer, Leave):
             if answer.reason == "forgotten":
@@ -313,8 +313,8 @@ class Agent:
         else:
             self.world.after(5.0, self._again, process, lambda: self._poll(process))
 
-    def _train(self, process: Process, task: work.Train) -> None:
-        key = work.training_id(task)
+    def _train(self, process: Process, task: assignments.Train) -> None:
+        key = assignments.training_id(task)
         if key in process.cache:
             process.training = key
             self._submit(process, task, key)
@@ -358,7 +358,7 @@ class Agent:
 
         self._call(process, fetch, fetched)
 
-    def _trained(self, process: Process, task: work.Train, key: str, ids: frozenset[int], base: str) -> None:
+    def _trained(self, process: Process, task: assignments.Train, key: str, ids: frozenset[int], base: str) -> None:
         if not process.alive or process.training != key:
             return
         if process.frozen:
@@ -367,7 +367,7 @@ class Agent:
         process.cache[key] = (ids, base)
         self._submit(process, task, key)
 
-    def _submit(self, process: Process, task: work.Train, key: str) -> None:
+    def _submit(self, process: Process, task: assignments.Train, key: str) -> None:
         ids, base = process.cache[key]
         slot, current = task.slot, task.round
         update = Update(
@@ -424,7 +424,7 @@ class Agent:
 
         self._call(process, lambda: self.world.server.begin(self.name, header), begun)
 
-    def _retry(self, process: Process, task: work.Train, key: str) -> None:
+    def _retry(self, process: Process, task: assignments.Train, key: str) -> None:
         if process.training == key:
             self._submit(process, task, key)
 
@@ -433,7 +433,7 @@ class Agent:
             process.training = ""
             self.world.after(pause, self._again, process, lambda: self._poll(process))
 
-    def _evaluate(self, process: Process, task: work.Evaluate) -> None:
+    def _evaluate(self, process: Process, task: assignments.Evaluate) -> None:
         key = f"survey {task.survey}"
         process.training = key
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from puf_common.errors import Corrupted, Unavailable
-from puf_server import store as real
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import ModelStatus, ModelVersion, Note, Round, State
-from puf_server.store import history_name, spool_name
+from puf_server.storage import state_store as real
+from puf_server.storage.state_store import history_name, spool_name
 from tests.sim.weights import Update, Weights
 
 __all__ = ["Crash", "SimStore"]
@@ -21,7 +21,7 @@ class Crash(BaseException):
 
 
 class SimStore:
-    """Stands in for puf_server.store.Store under the engine."""
+    """Stands in for puf_server.storage.state_store.Store under the engine."""
 
     manifest = None
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from puf_common.errors import Corrupted, Forgotten, NotFound, PufError, Unavailable
-from puf_server.core import history, reopen, roster, rounds, surveys, tickets, versions, work
+from puf_server.core import assignments as work
+from puf_server.core import roster, rounds, tickets
 from puf_server.core.state import (
     MemberStatus,
     ModelStatus,
@@ -21,8 +22,9 @@ from puf_server.core.state import (
     Sums,
     Ticket,
 )
-from puf_server.engine import Engine, Folded
-from puf_server.store import Store, history_name, spool_name
+from puf_server.core.unlearning import evaluation, history, model_versions, reopen
+from puf_server.engine.engine import Engine, Folded
+from puf_server.storage.state_store import Store, history_name, spool_name
 from tests.sim.disk import Crash, SimStore, file_name
 from tests.sim.weights import Update, Weights, folded, initial
 
@@ -268,7 +270,7 @@ class SimServer:
     def fetch(self, name: str, version: int) -> Weights:
         state = self.engine.state
         member = roster.member_of(state, name)
-        model = versions.may_fetch(state, self.engine.config, member, version, self.world.now)
+        model = model_versions.may_fetch(state, self.engine.config, member, version, self.world.now)
         self.world.checker.served(state, name, model)
         return self.store.weights(model)
 
@@ -340,7 +342,7 @@ class SimServer:
         self.engine.call(change)
 
     def answer(self, name: str, survey: int, version: int, sums: Sums) -> None:
-        self.engine.call(lambda state, now: (surveys.answer(state, name, survey, version, sums), None))
+        self.engine.call(lambda state, now: (evaluation.answer(state, name, survey, version, sums), None))
 
     # -- requests to be forgotten --------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from puf_server.core import episodes, roster, rounds, schedule, tickets, versions
+from puf_server.core import roster, rounds, scheduler, tickets
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import (
     Kind,
@@ -22,7 +22,8 @@ from puf_server.core.state import (
     Ticket,
     TicketState,
 )
-from puf_server.engine import Engine, Folded
+from puf_server.core.unlearning import jobs, model_versions
+from puf_server.engine.engine import Engine, Folded
 from tests.sim.client import Agent
 from tests.sim.scenario import calm, draw, restless
 from tests.sim.world import World, run
@@ -85,7 +86,7 @@ def _scripted(seed: int, faults: dict[str, float], method: str) -> World:
 
     def next_request() -> None:
         state = world.server.engine.state if world.server.up else None
-        if state is not None and schedule.phase(state) == "idle" and not any(t.open for t in state.tickets.values()):
+        if state is not None and scheduler.phase(state) == "idle" and not any(t.open for t in state.tickets.values()):
             if (wish := next(wanted, None)) is None:
                 return
             wish[0].ask(ids=wish[1])
@@ -119,7 +120,7 @@ def _fold_ignores_revision(patch: pytest.MonkeyPatch) -> None:
             current = state.round
             if current is None or current.phase is not RoundPhase.FOLDING or result.failure:
                 return state, None
-            return schedule.committed(state, self.config, digest=result.digest, nbytes=8, now=now), None
+            return scheduler.committed(state, self.config, digest=result.digest, nbytes=8, now=now), None
 
         self.call(change)
 
@@ -133,7 +134,7 @@ def _closes_without_its_targets(patch: pytest.MonkeyPatch) -> None:
             return state
         return state if rounds.hopeful(current, state, config, now) else rounds.fold(state, now)
 
-    patch.setattr(episodes, "close_if_due", close_if_due)
+    patch.setattr(jobs, "close_if_due", close_if_due)
 
 
 def _expires_what_is_applied(patch: pytest.MonkeyPatch) -> None:
@@ -151,14 +152,14 @@ def _filing_leaves_the_update_in(patch: pytest.MonkeyPatch) -> None:
 
 
 def _old_models_stay(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(versions, "delete_withdrawn", lambda state: (state, ()))
+    patch.setattr(model_versions, "delete_withdrawn", lambda state: (state, ()))
 
 
 def _withdrawn_models_are_served(patch: pytest.MonkeyPatch) -> None:
     def withdraw(state: State, since: int) -> State:
         return state.with_model(replace(state.models[state.version], status=ModelStatus.WITHDRAWN))
 
-    patch.setattr(versions, "withdraw", withdraw)
+    patch.setattr(model_versions, "withdraw", withdraw)
 
 
 def _attempts_are_reused(patch: pytest.MonkeyPatch) -> None:
@@ -197,25 +198,25 @@ def _targets_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
     def ready(state: State, config: FederationConfig, now: float) -> list[Ticket]:
         return []
 
-    patch.setattr(episodes, "ready", ready)
+    patch.setattr(jobs, "ready", ready)
 
 
 def _anybody_may_fetch(patch: pytest.MonkeyPatch) -> None:
     def may_fetch(state: State, config: FederationConfig, member: Member, version: int, now: float) -> ModelVersion:
         return state.models[min(version, 1)]
 
-    patch.setattr(versions, "may_fetch", may_fetch)
+    patch.setattr(model_versions, "may_fetch", may_fetch)
 
 
 def _models_after_a_restore_are_ready(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(versions, "inherited", lambda state, base: state)
+    patch.setattr(model_versions, "inherited", lambda state, base: state)
 
 
 def _a_completion_makes_any_model_ready(patch: pytest.MonkeyPatch) -> None:
     def ready(state: State) -> State:
         return state.with_model(replace(state.models[state.version], status=ModelStatus.READY))
 
-    patch.setattr(versions, "ready", ready)
+    patch.setattr(model_versions, "ready", ready)
 
 
 def _nobody_looks_back(patch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,9 @@ from types import FrameType
 from typing import Any
 
 from puf_common.errors import PufError, Unavailable
-from puf_server.core import chain, receipt, roster, schedule
+from puf_server.core import audit_chain, roster, scheduler
 from puf_server.core.state import MemberStatus, State, TicketState
+from puf_server.core.unlearning import receipt_content
 from tests.sim.checker import Checker, Violation
 from tests.sim.client import Agent
 from tests.sim.disk import SimStore
@@ -99,8 +100,8 @@ class World:
             if ticket.state is TicketState.COMPLETED and (
                 before is None or before.tickets.get(ticket.id) is not ticket
             ):
-                content = receipt.build(
-                    after, self.scenario.config, ticket, head=chain.EMPTY, now=self.now, software="sim"
+                content = receipt_content.build(
+                    after, self.scenario.config, ticket, head=audit_chain.EMPTY, now=self.now, software="sim"
                 )
                 self.server.receipts[ticket.id] = content
 
@@ -273,7 +274,7 @@ class World:
             or state.recovery
         ):
             return False
-        if schedule.phase(state) == "idle":
+        if scheduler.phase(state) == "idle":
             return True
         # Nobody is left who could train: waiting for newcomers is all there is to do.
         return self.now > self._healed_at + 200.0 and not roster.retained(state)
@@ -294,9 +295,9 @@ class World:
 
     def _stuck(self) -> str:
         state = self.server.engine.state
-        waiting = schedule.waiting_for(state, self.scenario.config, self.now)
+        waiting = scheduler.waiting_for(state, self.scenario.config, self.now)
         tickets = ", ".join(f"{t.id} {t.state} ({t.history[-1].note})" for t in state.tickets.values() if t.open)
-        return f"{schedule.phase(state)}; {waiting}; {tickets}"
+        return f"{scheduler.phase(state)}; {waiting}; {tickets}"
 
     def outcome(self, failure: str) -> Outcome:
         found: dict[str, int] = {state.value: 0 for state in TicketState}

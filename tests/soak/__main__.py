@@ -21,16 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from puf_client.connection import GrpcTransport
-from puf_client.session import connect
-from puf_client.work import TrainTask
+from puf_client.session.assignment import TrainTask
+from puf_client.session.session import connect
+from puf_client.transport.grpc import GrpcTransport
 from puf_common.errors import PufError
-from puf_common.manifest import MODEL, Manifest, TensorSpec
+from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
-from puf_lab.processes import ServerProcess, wait_until
+from puf_lab.federations.processes import ServerProcess, wait_until
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan
-from puf_server.store import create
+from puf_server.storage.state_store import create
 
 MANIFEST = Manifest((TensorSpec("w", "f32", (512, 512)), TensorSpec("seen", "i64", (), "buffer")))
 # Growth from the middle third of the run to the last one that is still called flat.

@@ -24,7 +24,7 @@ from tests.torture.harness import Failed, Federation
 from tests.torture.kills import Kills, scenarios, thorough
 
 from puf_common.errors import PufError
-from puf_common.manifest import MODEL
+from puf_common.tensors.manifest import MODEL
 from puf_server.failpoints import POINTS
 
 _SECONDS = 1500.0

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from puf_common.modelfile import read_payload
+from puf_common.tensors.model_file import read_payload
 from puf_server.core.state import ModelStatus, State, TicketState
-from puf_server.store import Store
+from puf_server.storage.state_store import Store
 
 __all__ = ["Outcome", "judge"]
 

@@ -18,15 +18,23 @@ from pathlib import Path
 
 from tests.torture.kills import SETTING, TARGET, Kills
 
+from puf_common.config.exit_codes import Exit
 from puf_common.errors import PufError
-from puf_common.exits import Exit
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
-from puf_lab.processes import Process, ServerProcess, data_flags, fleet, init_server, program, unlearn_command
-from puf_lab.setting import Setting, client_name
+from puf_lab.experiments.setting import Setting, client_name
+from puf_lab.federations.processes import (
+    Process,
+    ServerProcess,
+    data_flags,
+    fleet,
+    init_server,
+    program,
+    unlearn_command,
+)
 from puf_server.core.state import RoundPhase
 from puf_server.failpoints import SWITCH, VARIABLE
-from puf_server.store import Store
+from puf_server.storage.state_store import Store
 
 __all__ = ["Failed", "Federation"]
 

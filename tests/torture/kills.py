@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from puf_lab.setting import Setting
+from puf_lab.experiments.setting import Setting
 from puf_server.core.config import Forgetting, Recipe
 from puf_server.failpoints import POINTS
 

@@ -9,7 +9,7 @@ from tests.torture.checks import judge
 from tests.torture.harness import Federation
 from tests.torture.kills import LAST, ONCE, TARGET, Kills, scenarios, setting, thorough
 
-from puf_lab.local import LocalFederation
+from puf_lab.federations.in_process import LocalFederation
 from puf_server.failpoints import POINTS
 
 pytestmark = pytest.mark.e2e

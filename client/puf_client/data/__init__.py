@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from puf_client.data.api import ClientData, DataContext
-from puf_common import plugins
+from puf_common.config import plugins
 from puf_common.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ The routines of the other methods are one file each and imported where they are 
 from __future__ import annotations
 
 from puf_client.data.samples import Resident, Samples, resident, select
-from puf_client.routines.evaluation import EvaluationSums, PerSample, evaluate, per_sample
-from puf_client.routines.training import Abandoned, TrainResult, TrainSettings, prepare, train
+from puf_client.routines.evaluate import EvaluationSums, PerSample, evaluate, per_sample
+from puf_client.routines.train import Abandoned, TrainResult, TrainSettings, prepare, train
 
 __all__ = [
     "Abandoned",

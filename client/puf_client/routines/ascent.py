@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from puf_client.data.samples import Samples
-from puf_client.routines.training import Batch, Sgd, TrainResult, TrainSettings, passes
+from puf_client.routines.train import Batch, Sgd, TrainResult, TrainSettings, passes
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
 from puf_common.seeds import derive

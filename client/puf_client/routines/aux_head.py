@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from puf_client.data.samples import Resident, Samples, count
-from puf_client.routines.evaluation import outputs
+from puf_client.routines.evaluate import outputs
 from puf_client.routines.inputs import require_classes
-from puf_client.routines.training import Batch, TrainResult, TrainSettings, descent, passes, prepare
+from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, passes, prepare
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
 from puf_common.seeds import derive

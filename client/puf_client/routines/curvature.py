@@ -20,7 +20,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from puf_client.data.samples import Samples
-from puf_client.routines.training import Batch, TrainResult, TrainSettings, passes
+from puf_client.routines.train import Batch, TrainResult, TrainSettings, passes
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
 

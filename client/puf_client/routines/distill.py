@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from puf_client.data.samples import Samples
-from puf_client.routines.training import Batch, TrainResult, TrainSettings, descent, passes
+from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, passes
 from puf_common.errors import UsageError
 
 __all__ = ["DistillOptions", "distill", "divergence"]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from puf_client.data.samples import Samples
 from puf_client.routines.inputs import require_classes
-from puf_client.routines.training import Batch, TrainResult, TrainSettings, descent, passes
+from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, passes
 from puf_client.tasks import Task
 
 __all__ = ["guide"]

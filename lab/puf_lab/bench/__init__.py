@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from puf_common.config.exit_codes import Exit
 from puf_common.errors import PufError, UsageError
-from puf_common.exits import Exit
 from puf_common.logging import configure
 from puf_lab.bench.report import Report
 

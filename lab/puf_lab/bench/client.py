@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from puf_client.session import connect
-from puf_client.work import TrainTask
-from puf_common.exits import Exit
+from puf_client.session.assignment import TrainTask
+from puf_client.session.session import connect
+from puf_common.config.exit_codes import Exit
 from puf_common.logging import configure
-from puf_common.manifest import UPDATE
-from puf_common.memory import keep_freed_memory
-from puf_common.tls import ClientTls
+from puf_common.malloc import keep_freed_memory
+from puf_common.network.tls import ClientTls
+from puf_common.tensors.manifest import UPDATE
 from puf_common.v1 import federation_pb2 as fed
 
 __all__ = ["main"]

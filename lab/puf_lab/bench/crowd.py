@@ -10,7 +10,7 @@ from pathlib import Path
 from puf_common.errors import PufError
 from puf_lab.bench.federation import found
 from puf_lab.bench.report import Report, spread
-from puf_lab.processes import Process, ServerProcess, wait_until
+from puf_lab.federations.processes import Process, ServerProcess, wait_until
 
 __all__ = ["crowd"]
 

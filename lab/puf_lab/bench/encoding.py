@@ -6,12 +6,12 @@ import statistics
 from dataclasses import replace
 from pathlib import Path
 
-from puf_common.compact import ENCODINGS, compact_nbytes
-from puf_common.manifest import UPDATE
+from puf_common.tensors.encodings import ENCODINGS, compact_nbytes
+from puf_common.tensors.manifest import UPDATE
 from puf_lab.bench.report import Report
-from puf_lab.evaluator import Evaluator
-from puf_lab.local import LocalFederation
-from puf_lab.setting import DEMO
+from puf_lab.evaluation.evaluator import Evaluator
+from puf_lab.experiments.setting import DEMO
+from puf_lab.federations.in_process import LocalFederation
 
 __all__ = ["encoding"]
 

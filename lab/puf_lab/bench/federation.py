@@ -12,12 +12,12 @@ import numpy as np
 import psutil
 
 from puf_common.errors import PufError
-from puf_common.manifest import Manifest, TensorSpec
-from puf_common.modelfile import save
+from puf_common.tensors.manifest import Manifest, TensorSpec
+from puf_common.tensors.model_file import save
 from puf_common.v1 import operator_pb2 as op
 from puf_lab.bench.proxy import Counting
-from puf_lab.processes import Process, ServerProcess, program, wait_until
-from puf_server.control import Control
+from puf_lab.federations.processes import Process, ServerProcess, program, wait_until
+from puf_server.cli.operator_client import Control
 
 __all__ = ["PARAMETERS", "Federation", "found", "peak_memory"]
 

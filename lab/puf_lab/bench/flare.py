@@ -14,7 +14,7 @@ from puf_common.errors import PufError
 from puf_lab.bench.federation import PARAMETERS
 from puf_lab.bench.flower import environment, family_memory
 from puf_lab.bench.report import Report, spread
-from puf_lab.processes import Process
+from puf_lab.federations.processes import Process
 
 __all__ = ["flare"]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from puf_common.errors import PufError
 from puf_lab.bench.federation import PARAMETERS, peak_memory
 from puf_lab.bench.report import Report, spread
-from puf_lab.processes import Process, wait_until
+from puf_lab.federations.processes import Process, wait_until
 
 __all__ = ["environment", "family_memory", "flower"]
 

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from puf_common.digests import digest
-from puf_common.finite import all_finite
-from puf_common.manifest import Manifest, TensorSpec
-from puf_common.memory import keep_freed_memory
+from puf_common.malloc import keep_freed_memory
+from puf_common.tensors.digests import digest
+from puf_common.tensors.finite import all_finite
+from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_lab.bench.federation import PARAMETERS
 from puf_lab.bench.report import Report, spread
-from puf_server.aggregate import Contribution, fold
-from puf_server.files import FileSource
+from puf_server.aggregation.fold import Contribution, fold
+from puf_server.storage.durable import FileSource
 
 __all__ = ["folding"]
 

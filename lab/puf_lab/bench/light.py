@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from grpc import aio
 
-from puf_common.digests import digest
-from puf_common.manifest import UPDATE, Manifest
-from puf_common.rpc import IDENTITY_KEY, channel_options
+from puf_common.network.status import IDENTITY_KEY, channel_options
+from puf_common.tensors.chunks import chunks
+from puf_common.tensors.digests import digest
+from puf_common.tensors.manifest import UPDATE, Manifest
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import federation_pb2_grpc as rpc
-from puf_common.wire import chunks
 
 __all__ = ["main"]
 

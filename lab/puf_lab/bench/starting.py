@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from puf_lab.bench.report import Report, spread
-from puf_lab.processes import program
+from puf_lab.federations.processes import program
 
 __all__ = ["starting"]
 

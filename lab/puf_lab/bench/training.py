@@ -21,7 +21,7 @@ from torch import nn
 from puf_client.data.images import Images
 from puf_client.routines import TrainSettings, evaluate, prepare, train
 from puf_client.tasks import task_named
-from puf_common.models import build
+from puf_common.models.registry import build
 from puf_lab.bench.report import Report, spread
 
 __all__ = ["training"]

@@ -15,7 +15,7 @@ from puf_lab.bench import rawtcp
 from puf_lab.bench.federation import PARAMETERS, Federation
 from puf_lab.bench.proxy import Counting
 from puf_lab.bench.report import Report, spread
-from puf_lab.processes import Process
+from puf_lab.federations.processes import Process
 
 __all__ = ["transfer", "wire"]
 

@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 from puf_common.errors import Conflict, InvalidUpdate, StaleRound
-from puf_server.core import norms, roster
+from puf_server.core import roster, update_bounds
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import (
     Kind,
@@ -258,7 +258,7 @@ def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: 
     updates = current.received.values()
     losses = [(u.train_loss, u.samples) for u in updates if u.train_loss is not None]
     weight = sum(n for _, n in losses)
-    usual = norms.of_round(current)
+    usual = update_bounds.of_round(current)
     record = RoundRecord(
         number=current.number,
         attempt=current.attempt,

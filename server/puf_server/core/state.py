@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from puf_common.evidence import Attack
+from puf_common.receipts.evidence import Attack
 
 __all__ = [
     "Combine",

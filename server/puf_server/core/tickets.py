@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from puf_common.errors import NotFound, NotNow, UsageError
-from puf_server.core import bounds, budget, methods, rounds, versions
+from puf_server.core import forget_budget, methods, rounds, validation
 from puf_server.core.config import FederationConfig, Forgetting
 from puf_server.core.methods.base import Asked
 from puf_server.core.roster import worker_alive
 from puf_server.core.state import Evidence, Kind, MemberStatus, State, Step, Sums, Ticket, TicketState
+from puf_server.core.unlearning import model_versions
 
 __all__ = ["Request", "allow", "expire", "file", "find", "measure", "move", "withdraw"]
 
@@ -66,7 +67,7 @@ def file(
     policy = config.forgetting
     _require_servable(state, config, name, request)
     if request.by == "client":
-        budget.require(mine, config.limits, now)
+        forget_budget.require(mine, config.limits, now)
     again = _replaced(mine, request)
     if again is not None:
         # In one step with the new one: at no moment do the samples belong to nobody's request.
@@ -96,7 +97,7 @@ def file(
         # Samples of another failed request are still to be forgotten: only a request for everything covers them.
         if failed.state is TicketState.FAILED and request.scope == "client":
             state = move(state, failed.id, TicketState.WITHDRAWN, now, f"asked again as {ticket_id}")
-    ticket = budget.weighed(state, config.limits, member, ticket, now)
+    ticket = forget_budget.weighed(state, config.limits, member, ticket, now)
     state = state.with_ticket(ticket)
     facts: dict[str, Any] = {"ticket": ticket.id, "client": name, "scope": ticket.scope, "mode": ticket.mode}
     facts |= {"kappa": ticket.kappa, "eta_u": ticket.eta_u, "reference": ticket.reference, "by": ticket.filed_by}
@@ -121,7 +122,7 @@ def withdraw(state: State, name: str, ticket_id: str, now: float) -> tuple[State
     if ticket.scope == "samples":
         state = _add_samples(state, name, ticket.forget_samples)
     if ticket.reopened:
-        state = versions.release(state)
+        state = model_versions.release(state)
     return state, state.tickets[ticket_id]
 
 
@@ -267,13 +268,13 @@ def _checked(
                 f"{request.forget_samples} to forget and {request.retain_samples} to retain do not add up to the "
                 f"{samples} samples this client announced"
             )
-    received_at = now if request.received_at is None else bounds.day(request.received_at, now)
+    received_at = now if request.received_at is None else validation.day(request.received_at, now)
     deadline_at = received_at + policy.deadline_days * 86400
     return Ticket(
         id=ticket_id,
         client=name,
         membership=membership,
-        request_key=bounds.key(request.key),
+        request_key=validation.key(request.key),
         scope=request.scope,
         mode=mode,
         flip=flip,

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 from puf_client.routines import TrainSettings
 from puf_client.tasks import Classification
-from puf_common import models
+from puf_common.models import registry
 from puf_common.seeds import derive
 
 CPU = torch.device("cpu")
@@ -40,7 +40,7 @@ def relabelled(dataset: TensorDataset) -> TensorDataset:
 
 def network(seed: int = 1) -> nn.Module:
     """Three classes. Dropout and a buffer are there to be gone wrong with."""
-    return models.build_with(
+    return registry.build_with(
         lambda options: nn.Sequential(nn.Linear(3, 8), nn.GroupNorm(2, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)),
         {},
         seed,
@@ -53,11 +53,11 @@ def pixels(samples: int = 6) -> TensorDataset:
 
 
 def segmenter() -> nn.Module:
-    return models.build_with(lambda options: nn.Conv2d(1, 2, 3, padding=1), {}, 1)
+    return registry.build_with(lambda options: nn.Conv2d(1, 2, 3, padding=1), {}, 1)
 
 
 def payload(model: nn.Module) -> bytes:
-    return bytes(models.payload_of(model, models.manifest_of(model)))
+    return bytes(registry.payload_of(model, registry.manifest_of(model)))
 
 
 def weights(model: nn.Module) -> list[Tensor]:

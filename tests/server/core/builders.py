@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from puf_server.core import roster, rounds, schedule, surveys, tickets
+from puf_server.core import roster, rounds, scheduler, tickets
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
 from puf_server.core.state import Kind, ModelStatus, ModelVersion, Part, Received, Round, State, Sums, Ticket
+from puf_server.core.unlearning import evaluation
 
 
 def config(**changes: Any) -> FederationConfig:
@@ -43,7 +44,7 @@ class Federation:
         return self.state.round
 
     def apply(self, state: State) -> None:
-        self.state = schedule.advance(state, self.config, self.now)
+        self.state = scheduler.advance(state, self.config, self.now)
 
     def join(self, *names: str, samples: int = 10, holdout: int = 5) -> None:
         for name in names:
@@ -97,7 +98,7 @@ class Federation:
 
     def commit(self) -> None:
         digest = f"{self.state.version + 1:02x}"
-        self.apply(schedule.committed(self.state, self.config, digest=digest, nbytes=8, now=self.now))
+        self.apply(scheduler.committed(self.state, self.config, digest=digest, nbytes=8, now=self.now))
 
     def run_round(self, kind: Kind) -> Round:
         current = self.round
@@ -115,7 +116,7 @@ class Federation:
         assert survey is not None
         for name in survey.missing:
             sums = Sums(samples=10, loss_sum=1.0, score_sum=10 * score)
-            self.apply(surveys.answer(self.state, name, survey.id, survey.version, sums))
+            self.apply(evaluation.answer(self.state, name, survey.id, survey.version, sums))
 
     def file(self, name: str, **request: Any) -> Ticket:
         wanted = tickets.Request(**{"key": f"k-{name}"} | request)

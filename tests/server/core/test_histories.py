@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from puf_server.core import rounds, tickets, work
+from puf_server.core import assignments, rounds, tickets
 from puf_server.core.state import Kind, RoundPhase, TicketState
 from tests.server.core.builders import Federation, config
 
@@ -127,10 +127,10 @@ def test_another_request_for_as_many_samples_is_other_training() -> None:
         ticket = f.file("b", key=key, scope="samples", forget_samples=4, retain_samples=6)
         if f.state.survey is not None:
             f.answer_survey(0.8)
-        task = work.work_for(f.state, f.config, "b", f.state.members["b"].session, f.now)
-        assert isinstance(task, work.Train)
+        task = assignments.work_for(f.state, f.config, "b", f.state.members["b"].session, f.now)
+        assert isinstance(task, assignments.Train)
         assert task.slot.part == "retain"
-        seen.append(work.training_id(task))
+        seen.append(assignments.training_id(task))
         f.apply(rounds.decline(f.state, "b", "b/retain", "out of memory", f.now))
         f.apply(tickets.withdraw(f.state, "b", ticket.id, f.now)[0])
     assert seen[0] != seen[1]

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from puf_common.errors import NotNow
-from puf_common.manifest import Manifest, TensorSpec
-from puf_server.core import methods, receipt, rounds, tickets
-from puf_server.core.chain import EMPTY
+from puf_common.tensors.manifest import Manifest, TensorSpec
+from puf_server.core import methods, rounds, tickets
+from puf_server.core.audit_chain import EMPTY
 from puf_server.core.config import Forgetting
-from puf_server.core.methods import federaser, layers, table
+from puf_server.core.methods import comparison, federaser, layers
 from puf_server.core.methods.base import Block, Piece
 from puf_server.core.state import Combine, Kind, MemberStatus, ModelStatus, Part, Remembered, State, TicketState
+from puf_server.core.unlearning import receipt_content
 from tests.server.core.builders import Federation, config
 
 EVERYONE = ("a", "b", "c", "d")
@@ -303,13 +304,13 @@ def test_every_second_round_is_replayed() -> None:
 
 
 def test_a_sum_that_is_no_model_sends_an_episode_back_to_its_start() -> None:
-    from puf_server.core import schedule
+    from puf_server.core import scheduler
 
     f = trained(method="retrain")
     ticket = f.file("b")
     f.run_round(Kind.UNLEARN)
     f.submit_all()
-    f.apply(schedule.fold_failed(f.state, "not finite", f.now))
+    f.apply(scheduler.fold_failed(f.state, "not finite", f.now))
     assert f.ticket(ticket.id).state is TicketState.PENDING
     assert f.state.models[4].status is ModelStatus.DELETED
     assert f.state.version == 3
@@ -327,8 +328,8 @@ def test_names_and_options_are_checked() -> None:
 
 
 def test_the_table_has_a_row_for_every_method() -> None:
-    assert [row[0] for row in table.rows()] == list(methods.known())
-    assert all(len(row) == len(table.COLUMNS) for row in table.rows())
+    assert [row[0] for row in comparison.rows()] == list(methods.known())
+    assert all(len(row) == len(comparison.COLUMNS) for row in comparison.rows())
 
 
 def test_an_update_for_a_step_is_checked_like_any_other() -> None:
@@ -349,7 +350,7 @@ def test_a_receipt_counts_every_step_and_names_no_strength_that_was_not_asked_fo
     f.run_round(Kind.UNLEARN)
     while f.state.round is not None:
         f.run_round(Kind.RECOVER)
-    content = receipt.build(f.state, f.config, f.ticket(ticket.id), head=EMPTY, now=f.now, software="1")
+    content = receipt_content.build(f.state, f.config, f.ticket(ticket.id), head=EMPTY, now=f.now, software="1")
     assert content["method"]["name"] == "federaser"
     assert [content["method"][key] for key in ("mode", "flip", "kappa", "eta_u", "epochs")] == [None] * 5
     assert content["costs"]["unlearning"]["rounds"] == 3
@@ -359,7 +360,7 @@ def test_a_receipt_counts_every_step_and_names_no_strength_that_was_not_asked_fo
 
 def test_the_guide_shows_the_generated_table() -> None:
     guide = (Path(__file__).parents[3] / "docs" / "methods.md").read_text()
-    assert table.markdown() in guide
+    assert comparison.markdown() in guide
 
 
 @pytest.mark.parametrize(("compat", "n", "kappa"), [("paper", 5, 2.0), ("author-code", 10, 1.0)])

@@ -25,11 +25,11 @@ from puf_server.core.methods.federaser import FedEraser
 from puf_server.core.methods.fukd import Fukd
 from puf_server.core.methods.mode import Mode
 from puf_server.core.methods.natural import Natural
-from puf_server.core.methods.nott import NoT
 from puf_server.core.methods.pga import Pga
 from puf_server.core.methods.puf import Puf
-from puf_server.core.methods.rapid import Rapid
+from puf_server.core.methods.rapid_retraining import Rapid
 from puf_server.core.methods.retrain import Retrain
+from puf_server.core.methods.weight_negation import NoT
 from puf_server.core.state import Round, Ticket
 
 __all__ = [

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from puf_common.manifest import Manifest, TensorSpec
+from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import Combine, Episode, Member, Part, Slot, State, Ticket

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from puf_common.errors import UsageError
-from puf_common.manifest import Manifest
+from puf_common.tensors.manifest import Manifest
 from puf_server.core.methods.base import Block, Method, Options, Piece, Requirements, Rule, Step, Target, View
 from puf_server.core.methods.layers import HEAD, last_layer
 from puf_server.core.state import Combine, Part, Slot

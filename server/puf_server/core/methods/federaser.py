@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from puf_common.manifest import Manifest
+from puf_common.tensors.manifest import Manifest
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
 from puf_server.core.methods.base import (

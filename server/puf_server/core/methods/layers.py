@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from puf_common.errors import UsageError
-from puf_common.manifest import Manifest, TensorSpec
+from puf_common.tensors.manifest import Manifest, TensorSpec
 
 __all__ = ["HEAD", "first_layer", "last_layer", "outputs"]
 

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from puf_common.manifest import Manifest
 from puf_common.seeds import derive
+from puf_common.tensors.manifest import Manifest
 from puf_server.core.methods.base import Block, Method, Options, Piece, Requirements, Rule, Step, Target, View
 from puf_server.core.state import Combine, Part, Slot
 

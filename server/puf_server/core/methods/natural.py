@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from puf_common.manifest import Manifest
+from puf_common.tensors.manifest import Manifest
 from puf_server.core.methods.base import Method, Options, Piece, Requirements, Rule, Step, View
 from puf_server.core.state import Combine
 

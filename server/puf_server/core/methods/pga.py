@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from puf_common.manifest import Manifest
+from puf_common.tensors.manifest import Manifest
 from puf_server.core.config import FederationConfig
 from puf_server.core.methods.base import (
     Asked,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from puf_client.routines import aux_head
 from puf_client.routines.inputs import options_from
 from puf_common.errors import NotNow, UsageError
-from puf_common.manifest import Manifest, TensorSpec
+from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core import methods
 from puf_server.core.methods.base import Block, Piece
 from puf_server.core.methods.fedau import FedauOptions, mix_heads

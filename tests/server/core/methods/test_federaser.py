@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from puf_common.manifest import TensorSpec
+from puf_common.tensors.manifest import TensorSpec
 from puf_server.core.methods.base import Block, Piece
 from puf_server.core.methods.federaser import FedEraserOptions, calibrated, factors
 

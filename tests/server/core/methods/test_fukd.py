@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from puf_client.routines.distill import DistillOptions
 from puf_client.routines.inputs import options_from
 from puf_common.errors import NotNow
-from puf_common.manifest import Manifest, TensorSpec
+from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core import methods, roster
 from puf_server.core.methods.base import Block, Piece
 from puf_server.core.methods.fukd import FukdOptions, accumulate, erase

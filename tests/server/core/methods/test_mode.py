@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from puf_common.errors import NotNow
-from puf_common.manifest import TensorSpec
+from puf_common.tensors.manifest import TensorSpec
 from puf_server.core.methods.base import Block
 from puf_server.core.methods.mode import ModeOptions, blend, dealt_anew, phases
 from puf_server.core.state import Kind, ModelStatus, TicketState

@@ -11,7 +11,7 @@ import pytest
 from puf_client.routines.ascent import AscentOptions
 from puf_client.routines.inputs import options_from
 from puf_common.errors import NotNow
-from puf_common.manifest import Manifest, TensorSpec
+from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core import methods
 from puf_server.core.methods.base import Block, Piece
 from puf_server.core.methods.pga import PgaOptions, share

@@ -1,0 +1,130 @@
+"""Many clients on one machine: each a process of its own, forked from one that has imported torch already.
+
+Importing torch costs seconds and memory; the children share both. gRPC must not be in use when a process forks, so the
+parent never talks to the server.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from puf_client.cli.options import FleetOptions, RunOptions
+from puf_common.config.exit_codes import Exit
+from puf_common.errors import UsageError
+from puf_common.logging import get_logger
+
+__all__ = ["Member", "members", "run_fleet"]
+
+log = get_logger("puf_client.cli.fleet")
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Member:
+    options: RunOptions
+    log_file: Path | None
+
+
+def members(options: FleetOptions) -> list[Member]:
+    """client-0 of shard 0/N to client-(N-1) of shard N-1/N, without those that are left out."""
+    unknown = [i for i in options.leave_out if not 0 <= i < options.clients]
+    if unknown:
+        raise UsageError(f"--except {unknown[0]}: shards go from 0 to {options.clients - 1}")
+    prefix = options.name or "client"
+    shared = {key: value for key, value in options if key in RunOptions.model_fields}
+    chosen = [i for i in range(options.clients) if i not in options.leave_out]
+    if not chosen:
+        raise UsageError("--except leaves no client")
+    return [
+        Member(
+            RunOptions(**{**shared, "name": f"{prefix}-{i}", "shard": f"{i}/{options.clients}"}),
+            options.log_dir / f"{prefix}-{i}.log" if options.log_dir else None,
+        )
+        for i in chosen
+    ]
+
+
+def run_fleet(options: FleetOptions, run: Callable[[RunOptions], int]) -> int:
+    """Starts every member with `run`, passes signals on and waits for all of them."""
+    fleet = members(options)
+    if options.log_dir is not None:
+        options.log_dir.mkdir(parents=True, exist_ok=True)
+    # With torch: what is imported before the fork is shared.
+    import puf_client.worker.trainer
+    import puf_client.worker.worker  # noqa: F401
+
+    running: dict[int, str] = {}
+    asked: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        for process in running:
+            os.kill(process, signal.SIGTERM)
+
+    # A signal between two forks is kept until the handler knows all children.
+    signals = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    for number in signals:
+        signal.signal(number, pass_on)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for member in fleet:
+        process = os.fork()
+        if process == 0:
+            _become(member, run)
+        running[process] = member.options.name
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    log.info("clients started", clients=len(fleet))
+
+    worst = Exit.OK.value
+    while running:
+        process, status = os.wait()
+        name = running.pop(process, None)
+        if name is None:
+            continue
+        code = os.waitstatus_to_exitcode(status)
+        if code in (Exit.OK, Exit.FORGOTTEN):
+            log.info("client ended", client=name, code=code)
+        else:
+            log.error("client failed", client=name, code=code)
+            worst = worst or (code if code > 0 else Exit.FAILURE.value)
+    return Exit.INTERRUPTED if signal.SIGINT in asked else worst
+
+
+def _become(member: Member, run: Callable[[RunOptions], int]) -> None:
+    """The rest of a child's life. Nothing of the parent's runs in it: no handlers, no clean-up at exit."""
+    code = Exit.FAILURE.value
+    try:
+        # A keyboard's SIGINT reaches the whole group; the parent turns it into one SIGTERM each.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+        _die_with_parent()
+        if member.log_file is not None:
+            descriptor = os.open(member.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(descriptor, 1)
+            os.dup2(descriptor, 2)
+        code = run(member.options)
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else Exit.FAILURE.value
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _die_with_parent() -> None:
+    """On Linux, children of a killed parent are told to end; elsewhere they go on until the server does."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

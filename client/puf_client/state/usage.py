@@ -1,0 +1,107 @@
+"""Which samples this client ever trained on, first and last round of each: for whoever asks what was done with one.
+
+Written before an update is handed in, so that nothing trained is missing; an update that the server then refuses stands in
+it all the same. Rounds mostly use the same samples, so a set of them is written once and its rounds beside it:
+
+    used/<digest>.ids       the salted hashes of a set, 32 bytes each
+    used/<digest>.json      {"trained": [first, last] or null, "unlearned": [first, last] or null}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puf_client.state.directory import StateDir
+from puf_common.errors import Corrupted
+
+__all__ = ["Ledger", "Used"]
+
+_BYTES = 32
+Rounds = tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Used:
+    """First and last round in which a sample was trained on, and in which it was used to unlearn."""
+
+    trained: Rounds = None
+    unlearned: Rounds = None
+
+    def __or__(self, other: Used) -> Used:
+        return Used(_span(self.trained, other.trained), _span(self.unlearned, other.unlearned))
+
+
+class Ledger:
+    def __init__(self, state: StateDir) -> None:
+        self._state = state
+        self._folder = state.path / "used"
+        self._last: tuple[Sequence[str], bytes, str] | None = None
+
+    def note(self, ids: Sequence[str], indices: NDArray[np.intp], *, number: int, unlearning: bool) -> None:
+        """These samples are about to be handed in for a round, as training or negated."""
+        digest = self._set(ids, indices)
+        path = self._folder / f"{digest}.json"
+        known = _read(path) if path.exists() else Used()
+        now = known | (Used(unlearned=(number, number)) if unlearning else Used(trained=(number, number)))
+        if now != known:
+            self._state.write(path, json.dumps({"trained": now.trained, "unlearned": now.unlearned}).encode())
+
+    def look_up(self, sample_id: str) -> Used | None:
+        """None for a sample that was never handed in from here."""
+        if not self._folder.is_dir():
+            return None
+        wanted = np.frombuffer(bytes.fromhex(self._state.salted(sample_id)), dtype=np.uint8)
+        found: Used | None = None
+        for path in sorted(self._folder.glob("*.json")):
+            hashes = np.frombuffer(_content(path.with_suffix(".ids")), dtype=np.uint8).reshape(-1, _BYTES)
+            if (hashes == wanted).all(axis=1).any():
+                found = (found or Used()) | _read(path)
+        return found
+
+    def _set(self, ids: Sequence[str], indices: NDArray[np.intp]) -> str:
+        """The digest of a set of samples; its hashes are on disk when this returns."""
+        chosen = indices.tobytes()
+        if self._last is not None and self._last[0] is ids and self._last[1] == chosen:
+            return self._last[2]
+        content = b"".join(sorted(bytes.fromhex(self._state.salted(ids[i])) for i in indices))
+        digest = hashlib.sha256(content).hexdigest()[:32]
+        path = self._folder / f"{digest}.ids"
+        if not path.exists():
+            self._state.write(path, content)
+        self._last = (ids, chosen, digest)
+        return digest
+
+
+def _span(a: Rounds, b: Rounds) -> Rounds:
+    if a is None or b is None:
+        return a or b
+    return min(a[0], b[0]), max(a[1], b[1])
+
+
+def _read(path: Path) -> Used:
+    try:
+        content = json.loads(path.read_bytes())
+        return Used(_rounds(content["trained"]), _rounds(content["unlearned"]))
+    except (ValueError, KeyError, TypeError):
+        raise Corrupted(f"{path} is damaged; restore it from a backup", file=path) from None
+
+
+def _rounds(content: list[int] | None) -> Rounds:
+    if content is None:
+        return None
+    first, last = map(int, content)
+    return first, last
+
+
+def _content(path: Path) -> bytes:
+    content = path.read_bytes() if path.exists() else b""
+    if not content or len(content) % _BYTES:
+        raise Corrupted(f"{path} is missing or damaged; restore it from a backup", file=path)
+    return content

@@ -1,0 +1,163 @@
+"""What a request asks for and what came of it, in words and a small table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from rich.table import Table
+
+from puf_client.unlearning.measure import Measured
+from puf_client.unlearning.tickets import last_note, strength
+from puf_client.worker.display import console
+from puf_common.receipts.evidence import STATEMENT, Attack, Verdict
+from puf_common.v1 import federation_pb2 as pb
+from puf_common.v1 import tickets_pb2 as tk
+
+__all__ = ["show_outcome", "show_request"]
+
+_MODES = {
+    tk.MODE_REGULAR: "regular: the others train in the same round",
+    tk.MODE_SPECIAL: "special: only those who are forgotten train",
+}
+_SIDES = {tk.FLIP_CLIENT: "on this client", tk.FLIP_SERVER: "on the server"}
+_LEAK = (
+    "Special is cheaper, but whoever holds the models before and after can compute this client's update exactly, "
+    "and with it much about its data."
+)
+
+
+def show_request(
+    name: str, description: pb.DescribeReply, request: tk.UnlearningRequest, ticket: tk.Ticket | None
+) -> None:
+    """Scope, mode and strength, before anything is asked."""
+    if request.scope == tk.SCOPE_SAMPLES:
+        scope = f"{request.forget_samples} samples; {name} stays with the other {request.retain_samples}"
+    else:
+        scope = f"everything {name} ever contributed; it leaves the federation"
+    rows = {
+        "federation": f"{description.title} ({description.federation_id})",
+        "forget": scope,
+    }
+    if (description.method or "puf") == "puf":
+        rows |= {
+            "mode": _MODES.get(request.mode, "as the federation decides"),
+            "strength": strength(request),
+            "negated": _SIDES.get(request.flip, "as the federation decides"),
+        }
+    else:
+        rows["method"] = description.method
+    if request.reference:
+        rows["reference"] = request.reference
+    if ticket is not None:
+        rows["deadline"] = time.strftime("%Y-%m-%d", time.localtime(ticket.deadline_at))
+    else:
+        rows["deadline"] = f"{description.forgetting.deadline_days:g} days from receipt"
+    table = Table.grid(padding=(0, 2))
+    for key, value in rows.items():
+        table.add_row(key, value)
+    out = console()
+    out.print(table)
+    if request.mode == tk.MODE_SPECIAL:
+        out.print(_LEAK)
+    if ticket is not None:
+        out.print(f"asked before as {ticket.id}; nothing new is filed")
+
+
+def show_outcome(ticket: tk.Ticket, measured: Mapping[int, Measured]) -> None:
+    """The table of models, and what happened in sentences."""
+    out = console()
+    models = [
+        (label, getattr(ticket, f"version_{label}"), getattr(ticket, f"score_{label}"), ticket.HasField(score))
+        for label, version, score in _MODELS
+        if ticket.HasField(version)
+    ]
+    if models:
+        out.print(_table(models, measured))
+    for sentence in (*_sentences(ticket), *_verdict(ticket, measured)):
+        out.print(sentence)
+    if ticket.state == tk.TICKET_STATE_COMPLETED:
+        out.print(f"Forgetting is {STATEMENT}: compare the forget data with the own hold-out above.")
+
+
+_MODELS = (
+    ("before", "version_before", "score_before"),
+    ("unlearned", "version_unlearned", "score_unlearned"),
+    ("recovered", "version_recovered", "score_recovered"),
+)
+
+
+def _table(models: list[tuple[str, int, tk.Score, bool]], measured: Mapping[int, Measured]) -> Table:
+    table = Table("model", "forget data", "mean loss", "own hold-out", "others' hold-outs", "by loss", "by confidence")
+    for label, version, score, scored in models:
+        mine = measured.get(version, Measured(None))
+        sums = mine.forget
+        table.add_row(
+            f"{label} ({version})",
+            _percent(sums.score_sum / sums.samples) if sums and sums.samples else "not measured",
+            f"{sums.loss_sum / sums.samples:.3f}" if sums and sums.samples else "",
+            _percent(mine.holdout.score_sum / mine.holdout.samples) if mine.holdout else "",
+            _percent(score.accuracy) if scored else "",
+            _taken(mine.yeom),
+            _taken(mine.song),
+        )
+    return table
+
+
+def _taken(attack: Attack | None) -> str:
+    return "" if attack is None else f"{100 * attack.forget_share:.0f} / {100 * attack.holdout_share:.0f} %"
+
+
+_VERDICTS = {
+    Verdict.LIKE_UNSEEN: "Like unseen data: the model in use now treats the forgotten data as it treats the own hold-out.",
+    Verdict.NOT_LIKE_UNSEEN: "Not like unseen data: the model in use now can tell the forgotten data from the own hold-out.",
+    Verdict.TOO_FEW: "Too few samples to tell whether the model in use now still knows the forgotten data.",
+}
+
+
+def _verdict(ticket: tk.Ticket, measured: Mapping[int, Measured]) -> list[str]:
+    mine = measured.get(ticket.version_recovered) if ticket.HasField("version_recovered") else None
+    judged = mine.verdict if mine else None
+    if judged is None:
+        return []
+    explained = "By loss, by confidence: how much of the forget data / own hold-out a membership attack takes for training data."
+    return [explained, _VERDICTS[judged]]
+
+
+def _percent(score: float | None) -> str:
+    return "" if score is None else f"{100 * score:.1f} %"
+
+
+def _sentences(ticket: tk.Ticket) -> list[str]:
+    who = f"{ticket.request.forget_samples} samples of {ticket.client}" if _of_samples(ticket) else ticket.client
+    if ticket.state == tk.TICKET_STATE_WITHDRAWN:
+        return [f"{ticket.id} was withdrawn: {last_note(ticket)}"]
+    if ticket.state != tk.TICKET_STATE_COMPLETED:
+        return [f"{ticket.id} failed: {last_note(ticket)}", "Nothing was forgotten; ask again with the same command."]
+    verb = "were" if _of_samples(ticket) else "was"
+    method = {
+        "puf-regular": "by PUF-Regular",
+        "puf-special": "by PUF-Special",
+        "reset": "by going back to the initial model: nobody else was left",
+    }.get(ticket.method, f"by {ticket.method}" if ticket.method else "")
+    told = [f"{who} {verb} forgotten in round {ticket.applied_round} {method}".strip() + "."]
+    if not ticket.applied_round:
+        told = [f"{who} {verb} forgotten: {last_note(ticket)}."]
+    if ticket.recovery_rounds:
+        rounds = f"{_counted(ticket.recovery_rounds, 'round')} without {'them' if _of_samples(ticket) else 'it'}"
+        told.append(
+            f"The model recovered in {rounds}." if ticket.recovered else f"After {rounds}: {last_note(ticket)}."
+        )
+    if ticket.deleted_versions:
+        told.append(f"Deleted: {_counted(len(ticket.deleted_versions), 'older model')}.")
+    if ticket.deleted_records:
+        told.append(f"Deleted: {_counted(ticket.deleted_records, 'record')} that the method had kept about it.")
+    return told
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _of_samples(ticket: tk.Ticket) -> bool:
+    return ticket.request.scope == tk.SCOPE_SAMPLES

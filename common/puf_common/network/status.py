@@ -1,0 +1,228 @@
+"""Between errors and gRPC statuses, in both directions, and the options of every channel and server.
+
+A status carries google.rpc.ErrorInfo (domain "puf", the reason of the error, its facts), so that a client in any
+language can tell a stale round from a wrong fingerprint without reading sentences; what may be tried again carries
+RetryInfo.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from grpc_status import rpc_status
+
+from puf_common.errors import PufError, Unavailable, from_status, status_code
+from puf_common.tensors.chunks import CHUNK_BYTES
+
+if TYPE_CHECKING:
+    from grpc import aio
+
+__all__ = [
+    "DOMAIN",
+    "IDENTITY_KEY",
+    "MAX_MESSAGE_BYTES",
+    "RETRY_SECONDS",
+    "TOKEN_KEY",
+    "Options",
+    "abort",
+    "abort_sync",
+    "channel_options",
+    "error_from",
+    "is_loopback",
+    "is_transient",
+    "server_options",
+    "status_of",
+]
+
+DOMAIN = "puf"
+# Names the caller where there is no client certificate to do so.
+IDENTITY_KEY = "puf-client"
+# Carries a client's token, over TLS only.
+TOKEN_KEY = "authorization"  # noqa: S105  # a key, not a secret
+# One chunk and its framing; the rest is room for the manifest of a model with ten thousand tensors.
+MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES
+RETRY_SECONDS = 1.0
+
+_KEEPALIVE_MS = 30_000
+_KEEPALIVE_TIMEOUT_MS = 15_000
+# Statuses travel in HTTP/2 trailers, which peers cut at 8 KiB. The message is in there twice: as UTF-8 in base64 among
+# the details, and percent-encoded, which takes three bytes for every byte that is not plain ASCII.
+_MESSAGE_BYTES = 1200
+_FACT_BYTES = 200
+_FACTS = 8
+_CODES = {code.name: code for code in grpc.StatusCode}
+
+Options = list[tuple[str, int]]
+
+
+def server_options() -> Options:
+    """Options of every server. Its ping rule must allow the clients' keep-alive, or it hangs up on idle ones."""
+    return [
+        *_both_sides(),
+        ("grpc.http2.lookahead_bytes", CHUNK_BYTES // 8),
+        ("grpc.http2.min_ping_interval_without_data_ms", _KEEPALIVE_MS // 3),
+        # A second server on the same port must fail, not share it in silence.
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+def channel_options(target: str) -> Options:
+    """Options of every channel. Retries happen above the stub, a proxy is never asked for a server on this machine."""
+    return [
+        *_both_sides(),
+        # A whole chunk may be under way: fewer wake-ups. A server holds as much for each upload that waits for its turn.
+        ("grpc.http2.lookahead_bytes", CHUNK_BYTES),
+        ("grpc.enable_retries", 0),
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.min_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 5_000),
+        # One connection per channel: two clients in one process must not share a flow-control window.
+        ("grpc.use_local_subchannel_pool", 1),
+        *([("grpc.enable_http_proxy", 0)] if is_loopback(target) else []),
+    ]
+
+
+def _both_sides() -> Options:
+    return [
+        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Bandwidth probing doubles the memory of a server that takes many uploads at once and gains nothing.
+        ("grpc.http2.bdp_probe", 0),
+        # A chunk travels in one frame: fewer pieces to copy together.
+        ("grpc.http2.max_frame_size", MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ]
+
+
+def is_loopback(target: str) -> bool:
+    """Whether HOST:PORT is this machine."""
+    if target.startswith("unix:"):
+        return True
+    host = target.removeprefix("dns:///").rsplit(":", 1)[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def status_of(error: PufError) -> grpc.Status:
+    """The rich status for an error: for `context.abort_with_status`, or field by field for `aio`."""
+    facts = {_cut(key, 40): _cut(value, _FACT_BYTES) for key, value in list(error.facts.items())[:_FACTS]}
+    details = [error_details_pb2.ErrorInfo(reason=error.reason(), domain=DOMAIN, metadata=facts)]
+    packed = []
+    for detail in [*details, *_retry_info(error)]:
+        packed.append(any_pb2.Any())
+        packed[-1].Pack(detail)
+    code = _CODES[status_code(error)]
+    number: int = code.value[0]
+    return rpc_status.to_status(
+        status_pb2.Status(code=number, message=_cut(error.message, _MESSAGE_BYTES), details=packed)
+    )
+
+
+def _cut(text: str, most: int) -> str:
+    """The beginning of a text that takes at most `most` bytes in a trailer."""
+    taken = 0
+    for at, character in enumerate(text):
+        taken += 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode(errors="replace"))
+        if taken > most:
+            return f"{text[: max(0, at - 3)]}..."
+    return text.encode(errors="replace").decode()
+
+
+def _retry_info(error: PufError) -> list[error_details_pb2.RetryInfo]:
+    seconds = error.facts.get("retry_seconds", str(RETRY_SECONDS) if isinstance(error, Unavailable) else None)
+    if seconds is None:
+        return []
+    info = error_details_pb2.RetryInfo()
+    info.retry_delay.FromNanoseconds(round(float(seconds) * 1e9))
+    return [info]
+
+
+async def abort(context: aio.ServicerContext[Any, Any], error: PufError) -> NoReturn:
+    """Ends a call of a grpc.aio server with this error."""
+    status = status_of(error)
+    await context.abort(status.code, status.details, tuple(status.trailing_metadata or ()))
+
+
+def abort_sync(context: grpc.ServicerContext, error: PufError) -> NoReturn:
+    """Ends a call of a threaded server with this error."""
+    context.abort_with_status(status_of(error))
+
+
+def error_from(call: grpc.RpcError, target: str = "") -> PufError:
+    """The error behind a failed call. `target` is named in the message when nobody answers there.
+
+    A delay that the server asked for is kept as the fact "retry_seconds".
+    """
+    code = call.code()
+    message = call.details() or code.name.lower().replace("_", " ")
+    info, delay = _details(call)
+    # These two would collide with the constructor's own names.
+    facts = {key: value for key, value in info.metadata.items() if key not in ("self", "message")}
+    if delay is not None:
+        facts["retry_seconds"] = f"{delay:g}"
+    if info.domain != DOMAIN and code is grpc.StatusCode.CANCELLED:
+        # Not our own doing: a server that stops cancels the calls it has not answered.
+        return Unavailable(f"the server at {target or 'the other end'} cut the call off", **facts)
+    if info.domain != DOMAIN:
+        return from_status(code.name, "", _for_people(code, message, target), facts)
+    return from_status(code.name, info.reason, message, facts)
+
+
+def is_transient(error: PufError) -> bool:
+    """Whether the same call may succeed later: nobody answered in time, or the server asked to try again."""
+    return isinstance(error, Unavailable) or "retry_seconds" in error.facts
+
+
+def _details(call: grpc.RpcError) -> tuple[error_details_pb2.ErrorInfo, float | None]:
+    """What the status says beyond code and sentence; nothing where it is absent or unreadable."""
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    delay: float | None = None
+    try:
+        status = rpc_status.from_call(call)  # type: ignore[arg-type]  # an RpcError of a call is a Call as well
+        for detail in status.details if status is not None else ():
+            detail.Unpack(info)
+            if detail.Unpack(retry):
+                delay = retry.retry_delay.ToNanoseconds() / 1e9
+    except (ValueError, DecodeError):
+        return error_details_pb2.ErrorInfo(), None
+    return info, delay
+
+
+def _for_people(code: grpc.StatusCode, message: str, target: str) -> str:
+    """A sentence for what gRPC itself reports: its own texts speak of subchannels and errno."""
+    where = target or "the server's address"
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return f"what answers at {where} is no PUF server, or one of another version ({message})"
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"the server at {where} did not answer in time"
+    if code is not grpc.StatusCode.UNAVAILABLE:
+        return message
+    lower = message.lower()
+    for sign, sentence in _SIGNS.items():
+        if sign in lower:
+            return f"{sentence.format(where=where)} ({_last_error(message)})"
+    return f"the server at {where} cannot be reached ({_last_error(message)})"
+
+
+_SIGNS: Mapping[str, str] = {
+    "connection refused": "no server answers at {where}; is puf-server running there, and is the port right?",
+    "name resolution": "the host name in {where} is unknown; check --server",
+    "dns": "the host name in {where} is unknown; check --server",
+    "handshake": "{where} does not agree on TLS: certificates differ, or one side runs without",
+    "wrong_version_number": "{where} does not agree on TLS: one side runs without",
+}
+
+
+def _last_error(message: str) -> str:
+    return message.rsplit("last error: ", 1)[-1].removeprefix("UNKNOWN: ").removeprefix("UNAVAILABLE: ")[:200]

@@ -1,0 +1,230 @@
+"""From files to the credentials of a channel or a server, with a clear word for each thing that can be wrong with them.
+
+A server's files are looked at again whenever somebody connects: a renewed certificate is used without a restart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+from puf_common.errors import PufError, UsageError
+from puf_common.files.private import exposed
+from puf_common.logging import get_logger
+from puf_common.network.certificates import Holder, holder_of, server_names
+
+__all__ = ["ClientTls", "Refusal", "ServerTls", "read_certificates", "read_key", "refusal"]
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class ClientTls:
+    """How a channel is secured: whom to trust, and what to show. Everything in PEM."""
+
+    roots: bytes = field(repr=False)
+    certificate: bytes | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+    # The name to look for in the server's certificate, where it is not the one that is dialled.
+    server_name: str = ""
+
+    @classmethod
+    def load(
+        cls, ca: Path | None, certificate: Path | None = None, key: Path | None = None, server_name: str = ""
+    ) -> ClientTls:
+        if ca is None:
+            raise UsageError("TLS needs --tls-ca: the certificate of the authority that the server's certificate is of")
+        roots = _roots(ca, "--tls-ca")
+        if certificate is None and key is None:
+            return cls(roots, server_name=server_name)
+        if certificate is None or key is None:
+            raise UsageError("--tls-cert and --tls-key go together: the certificate and the key it was made for")
+        shown, secret, _ = _pair(certificate, key)
+        return cls(roots, shown, secret, server_name)
+
+    @classmethod
+    def pinned(cls, server_certificate: Path, certificate: bytes, key: bytes) -> ClientTls:
+        """Trusts this one server and nobody else."""
+        server = read_certificates(server_certificate)[0]
+        return cls(_pem(server), certificate, key, server_names(server)[0])
+
+    def holder(self) -> Holder | None:
+        """Whom the certificate speaks for; None without one."""
+        if self.certificate is None:
+            return None
+        try:
+            return holder_of(x509.load_pem_x509_certificate(self.certificate))
+        except PufError as error:
+            raise UsageError(error.message) from None
+
+    def channel(self, target: str, options: list[tuple[str, int]]) -> grpc.Channel:
+        credentials = grpc.ssl_channel_credentials(self.roots, self.key, self.certificate)
+        names = [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []
+        return grpc.secure_channel(target, credentials, options=[*options, *names])
+
+
+@dataclass(frozen=True)
+class ServerTls:
+    """A server's certificate and key and, for mTLS, the authorities whose certificates clients may show."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+    # In PEM, beside those in `client_ca`.
+    more_roots: bytes = b""
+
+    def names(self) -> list[str]:
+        return server_names(read_certificates(self.certificate)[0])
+
+    def warn(self) -> None:
+        """Tells of what works and should not be left so."""
+        if exposed(self.key):
+            log.warning("others can read the server's key; run chmod 600 on it", file=str(self.key))
+        left = _pair(self.certificate, self.key)[2].not_valid_after_utc - datetime.now(UTC)
+        if left.days < 30:
+            log.warning("the server's certificate expires soon", file=str(self.certificate), days=left.days)
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Raises UsageError for what is wrong now; what is wrong later is logged, and the files before are kept."""
+        first, seen = self._configuration(), [self._seen()]
+
+        def fetch() -> grpc.ServerCertificateConfiguration | None:
+            try:
+                now = self._seen()
+                if now == seen[0]:
+                    return None
+                seen[0] = now
+                fresh = self._configuration()
+            except (OSError, PufError) as error:
+                log.error("TLS files changed and cannot be used; the ones before stay in use", error=str(error))
+                return None
+            log.info("TLS files read anew", certificate=str(self.certificate))
+            return fresh
+
+        # None, for "as before", is in gRPC's documentation and not in its stubs.
+        return grpc.dynamic_ssl_server_credentials(first, fetch, self._asks)  # type: ignore[arg-type]
+
+    @property
+    def _asks(self) -> bool:
+        return self.client_ca is not None or bool(self.more_roots)
+
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        certificate, key, _ = _pair(self.certificate, self.key)
+        roots = (_roots(self.client_ca, "--client-ca") if self.client_ca else b"") + self.more_roots
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], roots or None)
+
+    def _seen(self) -> tuple[tuple[int, int], ...]:
+        stats = [path.expanduser().stat() for path in (self.certificate, self.key, self.client_ca) if path is not None]
+        return tuple((s.st_mtime_ns, s.st_ino) for s in stats)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why two sides do not come together over TLS. `certain`: trying again will not help."""
+
+    sentence: str
+    certain: bool
+
+
+def refusal(details: str, target: str, *, tls: bool) -> Refusal | None:
+    """What a failed connection says about TLS; None where it says nothing about it."""
+    text = details.lower()
+    if not tls:
+        if "socket closed" in text or "connection reset" in text:
+            return Refusal(f"{target} hangs up on a connection without TLS: it wants one with, see --tls-ca", False)
+        return None
+    if "wrong_version_number" in text or "wrong version number" in text:
+        return Refusal(f"the server at {target} runs without TLS: leave --tls-ca away, or ask its operator", True)
+    if "hostname verification" in text or "is not in peer certificate" in text:
+        return Refusal(
+            f"the certificate of the server at {target} is for another name: dial one that it names, say which with "
+            "--tls-server-name, or have it made for this one too (puf-server certs server --name ...)",
+            True,
+        )
+    if "certificate_verify_failed" in text:
+        return Refusal(f"the server at {target} is not trusted: {_why_not(text)}", True)
+    if "socket closed" in text or "connection reset" in text or "handshake" in text or "broken pipe" in text:
+        return Refusal(
+            f"the server at {target} ended the TLS handshake: it takes clients with a certificate of its own authority "
+            "only (--tls-cert and --tls-key; not expired, not one for servers), or it runs without TLS",
+            False,
+        )
+    return None
+
+
+def _why_not(text: str) -> str:
+    if "has expired" in text:
+        return "its certificate has expired; its operator renews it with `puf-server certs server --renew`"
+    if "not yet valid" in text:
+        return "its certificate is not valid yet; compare the clocks of both machines"
+    return "its certificate is not of the authority in --tls-ca"
+
+
+def read_certificates(path: Path) -> list[x509.Certificate]:
+    """The certificates in a PEM file, at least one."""
+    try:
+        return x509.load_pem_x509_certificates(_read(path))
+    except ValueError:
+        raise UsageError(f"{path} is no certificate in PEM form (-----BEGIN CERTIFICATE-----)") from None
+
+
+def read_key(path: Path) -> PrivateKeyTypes:
+    try:
+        return serialization.load_pem_private_key(_read(path), password=None)
+    except TypeError:
+        raise UsageError(f"the key {path} has a password; store it without one, readable by its owner alone") from None
+    except ValueError:
+        raise UsageError(f"{path} is no private key in PEM form (-----BEGIN PRIVATE KEY-----)") from None
+
+
+def _roots(path: Path, flag: str) -> bytes:
+    """Authorities to trust. gRPC would take an empty or expired one without a word and refuse everybody."""
+    found = read_certificates(path)
+    now = datetime.now(UTC)
+    if all(now > authority.not_valid_after_utc for authority in found):
+        latest = max(authority.not_valid_after_utc for authority in found)
+        raise UsageError(f"{flag} {path} expired on {latest:%Y-%m-%d}: a new authority is needed")
+    return b"".join(map(_pem, found))
+
+
+def _pair(certificate: Path, key: Path) -> tuple[bytes, bytes, x509.Certificate]:
+    chain, secret = read_certificates(certificate), read_key(key)
+    own, now = chain[0], datetime.now(UTC)
+    if _public(own.public_key()) != _public(secret.public_key()):
+        raise UsageError(f"{key} is not the key of the certificate {certificate}: give the two that were made together")
+    if now > own.not_valid_after_utc:
+        raise UsageError(
+            f"the certificate {certificate} expired on {own.not_valid_after_utc:%Y-%m-%d}: have it renewed "
+            "(puf-server certs, with --renew)"
+        )
+    if now < own.not_valid_before_utc:
+        raise UsageError(
+            f"the certificate {certificate} is valid from {own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on: "
+            "check this machine's clock"
+        )
+    pem = secret.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return b"".join(map(_pem, chain)), pem, own
+
+
+def _public(key: object) -> bytes:
+    encoding, form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    return bytes(key.public_bytes(encoding, form))  # type: ignore[attr-defined]
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.expanduser().read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None

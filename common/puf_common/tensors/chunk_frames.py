@@ -1,0 +1,65 @@
+"""Chunk frames by hand: the bytes that the generated classes make and read, without their copies.
+
+`FetchModelReply` and `SubmitUpdateRequest` are laid out alike (header = 1, chunk = 2), and nearly every message of a
+federation is a chunk of a mebibyte. Through the generated classes its data is copied four times on its way, each time
+under the interpreter lock. Here it is copied once, and read where it lies. Whatever is not laid out as a
+protobuf encoder lays it out, `chunk_of` leaves to the generated class: the contract is protobuf's, not this module's.
+"""
+
+from __future__ import annotations
+
+from puf_common.tensors.chunks import Payload, Piece
+
+__all__ = ["chunk_frame", "chunk_of"]
+
+# Field 2 of the frame and of the chunk, length-delimited; field 1 of the chunk, a varint.
+_BYTES_2 = 0x12
+_VARINT_1 = 0x08
+
+
+def chunk_frame(offset: int, data: Payload) -> bytes:
+    """A whole frame with one chunk, as `SerializeToString` of the generated class makes it."""
+    inner = b"" if offset == 0 else bytes((_VARINT_1,)) + _varint(offset)
+    if data:
+        inner += bytes((_BYTES_2,)) + _varint(len(data))
+    return b"".join((bytes((_BYTES_2,)), _varint(len(inner) + len(data)), inner, data))
+
+
+def chunk_of(frame: bytes) -> Piece | None:
+    """The chunk in a frame, its data a view into it; None: no chunk, or one for the generated class to judge."""
+    try:
+        if frame[0] != _BYTES_2:
+            return None
+        length, at = _read_varint(frame, 1)
+        if at + length != len(frame):
+            return None
+        offset = 0
+        if frame[at] == _VARINT_1:
+            offset, at = _read_varint(frame, at + 1)
+        if frame[at] != _BYTES_2:
+            return None
+        length, at = _read_varint(frame, at + 1)
+    except (IndexError, ValueError):
+        return None
+    return Piece(offset, memoryview(frame)[at:]) if at + length == len(frame) else None
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Value and the position after it. Longer ones than a length or an offset needs are not for us."""
+    value = 0
+    for shift in range(0, 63, 7):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ValueError("a varint of more than 63 bits")

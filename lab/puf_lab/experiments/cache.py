@@ -1,0 +1,92 @@
+"""Finished jobs on disk, by content hash. A job is there wholly or not at all: whoever was killed starts it again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from puf_common.errors import UsageError
+from puf_lab.experiments.jobs import Job
+
+__all__ = ["Cache"]
+
+
+class Cache:
+    """`root/KEY/`: outcome.json, models as raw payloads, and for an original the federation to go on from."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot make the cache {root}: {error.strerror}") from None
+
+    def folder(self, job: Job) -> Path:
+        return self.root / job.key
+
+    def has(self, job: Job) -> bool:
+        return (self.folder(job) / "outcome.json").exists()
+
+    @contextmanager
+    def building(self, job: Job) -> Iterator[Path]:
+        """A folder that takes the job's place when it is complete. What a killed process left is thrown away."""
+        draft = self.root / f".{job.key}.{os.getpid()}.part"
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+        try:
+            yield draft
+            if not self.has(job):
+                shutil.rmtree(self.folder(job), ignore_errors=True)
+                try:
+                    draft.rename(self.folder(job))
+                except OSError:
+                    # Somebody else has made the same at the same time; it has the same content.
+                    if not self.has(job):
+                        raise
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def outcome(self, job: Job) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder(job) / "outcome.json").read_text())
+        return found
+
+    def payload(self, job: Job, stage: int | None = None) -> bytes:
+        """The model of an original or retrained federation, or that of a round after unlearning."""
+        return (self.folder(job) / model_name(stage)).read_bytes()
+
+    def note(self, job: Job, name: str, content: Any) -> None:
+        """Adds something that can be computed again."""
+        path = self.folder(job) / name
+        draft = path.with_suffix(f".{os.getpid()}.part")
+        draft.write_text(json.dumps(content))
+        draft.rename(path)
+
+    def noted(self, job: Job, name: str) -> Any:
+        path = self.folder(job) / name
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def sweep(self) -> None:
+        """Throws away what killed processes left behind, but for processes that still live."""
+        for draft in self.root.glob(".*.part"):
+            pid = draft.name.split(".")[-2]
+            if not pid.isdecimal() or not _alive(int(pid)):
+                shutil.rmtree(draft, ignore_errors=True)
+
+
+def model_name(stage: int | None) -> str:
+    return "model.bin" if stage is None else f"round-{stage:03d}.bin"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,40 @@
+"""Which samples a target wants forgotten, where it is not all of them: chosen by the seed, whole groups at a time if wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from puf_client.data import ClientData
+from puf_client.data.partition import stream
+from puf_common.errors import UsageError
+from puf_lab.evaluation.evaluator import Forget
+from puf_lab.experiments.spec import Samples
+
+__all__ = ["chosen", "forget_set"]
+
+
+def chosen(data: ClientData, wanted: Samples, *, seed: int, shard: int) -> tuple[str, ...]:
+    """Ids of about the wanted share of the samples, at least one sample or group and never all."""
+    order = stream(seed, "forget", wanted.by, shard)
+    size = min(max(1, round(wanted.fraction * data.samples)), data.samples - 1)
+    if wanted.by == "sample":
+        return tuple(sorted(data.ids[i] for i in order.permutation(data.samples)[:size]))
+    if data.groups is None:
+        raise UsageError('the samples of this data are in no groups; forget by = "sample", or name groups in the data')
+    names = sorted(set(data.groups))
+    ids: list[str] = []
+    for group in (names[i] for i in order.permutation(len(names))):
+        members = [i for i, g in zip(data.ids, data.groups, strict=True) if g == group]
+        if ids and len(ids) + len(members) > size:
+            break
+        ids += members
+    if len(ids) >= data.samples:
+        raise UsageError("one group is all of the target's data; let the whole client be forgotten instead")
+    return tuple(sorted(ids))
+
+
+def forget_set(clients: list[ClientData], targets: Collection[int], samples: Samples | None, seed: int) -> Forget:
+    """For every target what is to be forgotten: None is everything."""
+    if samples is None:
+        return dict.fromkeys(sorted(targets))
+    return {t: chosen(clients[t], samples, seed=seed, shard=t) for t in sorted(targets)}

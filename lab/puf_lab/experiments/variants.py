@@ -1,0 +1,123 @@
+"""The paper's methods by name: how each is asked for. Adding one is adding a line.
+
+A method that the server knows is a policy of the federation and, for PUF, a request with a mode; the lab opens a copy of
+the trained federation under that policy and lets the targets ask to be forgotten. What is not forgotten but trained,
+Original and Retrain, is trained once and shared by all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from puf_common.errors import UsageError
+from puf_server import plugins
+from puf_server.core.methods import named
+
+__all__ = ["METHODS", "Method", "Variant"]
+
+Kind = Literal["original", "retrain", "natural", "forget"]
+
+# Whoever runs an experiment runs it here, with code of this machine: every process of the lab may load it.
+plugins.allow()
+
+
+@dataclass(frozen=True)
+class Method:
+    """`label` is its name in the paper's tables."""
+
+    label: str
+    kind: Kind = "forget"
+    mode: str | None = None
+    policy: Mapping[str, Any] = field(default_factory=dict)
+
+
+METHODS: dict[str, Method] = {
+    "original": Method("Original", "original"),
+    "retrain": Method("Retrain", "retrain"),
+    "natural": Method("Natural", "natural"),
+    "puf-special": Method("PUF-Special", mode="special"),
+    "puf-regular": Method("PUF-Regular", mode="regular"),
+    "not": Method("NoT", policy={"method": "not"}),
+    "federaser": Method("FedEraser", policy={"method": "federaser"}),
+    "pga": Method("PGA", policy={"method": "pga"}),
+    "mode": Method("MoDe", policy={"method": "mode"}),
+    "fedau": Method("FedAU", policy={"method": "fedau"}),
+    "fukd": Method("FUKD", policy={"method": "fukd"}),
+    "rapid": Method("Rapid", policy={"method": "rapid"}),
+}
+# Strength is part of a request for PUF; any other option is the method's own.
+_STRENGTH = ("kappa", "eta_u", "epochs")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with its options, as "puf-special eta_u=2 epochs=2" writes it."""
+
+    name: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str, defaults: Mapping[str, Mapping[str, object]]) -> Variant:
+        """Options that the text leaves open come from the defaults; kappa and eta_u replace each other."""
+        name, *words = text.split()
+        if name not in METHODS and ":" not in name:
+            raise UsageError(
+                f"there is no method {name!r}; use one of {', '.join(METHODS)}, or package.module:name of your own"
+            )
+        options: dict[str, str] = {}
+        for word in words:
+            key, equals, value = word.partition("=")
+            if not equals or not key or not value:
+                raise UsageError(f"method {text!r}: options are written as key=value")
+            options[key] = value
+        base = {key: str(value) for key, value in defaults.get(name, {}).items()}
+        if {"kappa", "eta_u"} & options.keys():
+            base = {key: value for key, value in base.items() if key not in ("kappa", "eta_u")}
+        return cls(name, tuple(sorted({**base, **options}.items())))
+
+    @property
+    def method(self) -> Method:
+        return METHODS.get(self.name) or Method(self.name.rpartition(":")[2], policy={"method": self.name})
+
+    @property
+    def remembers(self) -> str:
+        """The server's name of a method that needs history of the rounds before, so that these are kept; else empty."""
+        name = str(self.method.policy.get("method", ""))
+        try:
+            return name if name and named(name).memory.words else ""
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+
+    @property
+    def is_puf(self) -> bool:
+        return self.method.kind == "forget" and not self.method.policy
+
+    @property
+    def text(self) -> str:
+        return " ".join([self.name, *(f"{key}={value}" for key, value in self.options)])
+
+    def label(self, defaults: Mapping[str, Mapping[str, object]]) -> str:
+        """As tables name it: options are told where they are not the setting's own."""
+        usual = dict(Variant.parse(self.name, defaults).options)
+        told = [f"{key}={value}" for key, value in self.options if usual.get(key) != value]
+        return " ".join([self.method.label, *told])
+
+    def policy(self) -> dict[str, Any]:
+        """What changes in the federation's way of forgetting."""
+        policy = dict(self.method.policy)
+        own = dict(self.options) if not self.is_puf else {}
+        return {**policy, "method_options": own} if own else policy
+
+    def strength(self) -> dict[str, float]:
+        """What the request says; refuses an option that nobody would look at."""
+        if not self.is_puf:
+            return {}
+        unknown = [key for key, _ in self.options if key not in _STRENGTH]
+        if unknown:
+            raise UsageError(f"{self.name} has no option {unknown[0]!r}; it takes {', '.join(_STRENGTH)}")
+        try:
+            return {key: float(value) for key, value in self.options}
+        except ValueError:
+            raise UsageError(f"{self.text!r}: options of PUF are numbers") from None

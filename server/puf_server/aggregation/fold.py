@@ -1,0 +1,188 @@
+"""One rule aggregates everything: w <- w + eta_s * sum_i (n_i / n) * u_i.
+
+FedAvg, PUF-Regular and PUF-Special differ in who takes part and in the scales that are already inside the u_i, not here.
+Sums are float64, in the order of client names, block by block over all updates at once: the same bits whatever the order
+of arrival, and memory that does not grow with clients or parameters. Blocks are shared out among threads; no sum crosses
+a block, so their number changes nothing.
+
+Buffers are never scaled: floating ones become the mean over retained clients, integers their maximum; where no retained
+client takes part they stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puf_common.errors import PufError
+from puf_common.tensors.finite import all_finite
+from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, Slot
+from puf_common.tensors.scaling import scale_block
+
+__all__ = ["ArraySource", "Contribution", "NotFinite", "Source", "fold"]
+
+# Elements whose float64 sums stay in a core's own cache, and are worth a thread's while.
+_BLOCK = 1 << 18
+_THREADS = min(4, os.cpu_count() or 1)
+
+
+class NotFinite(PufError):
+    """A sum that is not a number in some place must never become a model."""
+
+
+class Source(Protocol):
+    """Bytes of a model or an update, wherever they lie."""
+
+    def read_into(self, offset: int, out: memoryview) -> None: ...
+
+
+class ArraySource:
+    """A payload in memory."""
+
+    def __init__(self, payload: bytes | bytearray | memoryview) -> None:
+        self._view = memoryview(payload)
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        out[:] = self._view[offset : offset + len(out)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """One update and its weight. `scale` is what this side still has to multiply with: 1 unless the flip is the server's."""
+
+    client: str
+    part: str
+    samples: int
+    source: Source
+    scale: float = 1.0
+    negated: bool = False
+
+
+def fold(
+    manifest: Manifest,
+    base: Source,
+    contributions: Sequence[Contribution],
+    write: Callable[[memoryview], object],
+    *,
+    denominator: int | None = None,
+    server_lr: float = 1.0,
+) -> None:
+    """Writes the new model, in manifest order. `denominator` is the frozen n of an unlearning round; None: what came in."""
+    ordered = sorted(contributions, key=lambda c: (c.client.encode(), c.part))
+    n = sum(c.samples for c in ordered) if denominator is None else denominator
+    retained = [c for c in ordered if not c.negated]
+    spaces: SimpleQueue[_Space] = SimpleQueue()
+    for _ in range(_THREADS):
+        spaces.put(_Space())
+
+    def compute(block: _Block) -> NDArray[Any]:
+        space, spec = spaces.get(), block.here.spec
+        try:
+            w = _read(base, block.here, block.start, np.empty(block.size, block.here.dtype))
+            with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+                if spec.role == "parameter":
+                    _step(w, block, ordered, n, server_lr, space)
+                elif retained:
+                    w = _merge(w, block.there, block.start, retained)
+            if spec.floating and not all_finite(w):
+                client = _culprit(block.there, block.start, np.flatnonzero(~np.isfinite(w)), ordered)
+                raise NotFinite(
+                    f"tensor {spec.name} would no longer be finite{f' with the update of {client}' * bool(client)}",
+                    tensor=spec.name,
+                    client=client,
+                )
+            return w
+        finally:
+            spaces.put(space)
+
+    for w in _in_order(compute, _blocks(manifest)):
+        write(w.data.cast("B"))
+
+
+class _Block(NamedTuple):
+    """Neighbouring elements of one tensor, in the model and in the updates."""
+
+    here: Slot
+    there: Slot
+    start: int
+    size: int
+
+
+@dataclass(frozen=True)
+class _Space:
+    """Memory of one thread, used again for every block: fresh pages would cost as much as the sums."""
+
+    raw: NDArray[np.uint8] = field(default_factory=lambda: np.empty(_BLOCK * 8, np.uint8))
+    product: NDArray[np.float64] = field(default_factory=lambda: np.empty(_BLOCK, np.float64))
+    total: NDArray[np.float64] = field(default_factory=lambda: np.empty(_BLOCK, np.float64))
+
+
+def _blocks(manifest: Manifest) -> Iterator[_Block]:
+    for here, there in zip(manifest.slots(MODEL), manifest.slots(UPDATE), strict=True):
+        for start in range(0, here.spec.size, _BLOCK):
+            yield _Block(here, there, start, min(_BLOCK, here.spec.size - start))
+
+
+def _in_order(compute: Callable[[_Block], NDArray[Any]], blocks: Iterator[_Block]) -> Iterator[NDArray[Any]]:
+    """The blocks' results as if computed one after the other, a few at a time."""
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="fold") as pool:
+        under_way: deque[Future[NDArray[Any]]] = deque()
+        for block in blocks:
+            under_way.append(pool.submit(compute, block))
+            if len(under_way) > 2 * _THREADS:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+
+
+def _step(
+    w: NDArray[Any], block: _Block, updates: Sequence[Contribution], n: int, server_lr: float, space: _Space
+) -> None:
+    """w + server_lr * sum of (n_i / n) * u_i, in place."""
+    total, product = space.total[: w.size], space.product[: w.size]
+    raw = space.raw[: w.size * block.there.dtype.itemsize].view(block.there.dtype)
+    total.fill(0.0)
+    for c in updates:
+        np.copyto(product, scale_block(_read(c.source, block.there, block.start, raw), c.scale))
+        np.multiply(product, c.samples / n, out=product)
+        np.add(total, product, out=total)
+    np.multiply(total, server_lr, out=total)
+    np.copyto(product, w)
+    np.add(product, total, out=product)
+    np.copyto(w, product, casting="same_kind")
+
+
+def _merge(w: NDArray[Any], slot: Slot, start: int, retained: Sequence[Contribution]) -> NDArray[Any]:
+    values = [_read(c.source, slot, start, np.empty(w.size, slot.dtype)) for c in retained]
+    if not slot.spec.floating:
+        largest: NDArray[Any] = np.maximum.reduce(values)
+        return largest.astype(w.dtype)
+    n = sum(c.samples for c in retained)
+    mean = np.zeros(w.size, np.float64)
+    for c, value in zip(retained, values, strict=True):
+        mean += np.multiply(value, c.samples / n, dtype=np.float64)
+    return mean.astype(w.dtype)
+
+
+def _culprit(slot: Slot, start: int, where: NDArray[np.intp], updates: Sequence[Contribution]) -> str:
+    """Whose update weighs most in the places that are not finite."""
+
+    def weight(c: Contribution) -> float:
+        u = _read(c.source, slot, start, np.empty(int(where[-1]) + 1, slot.dtype))[where]
+        with np.errstate(over="ignore"):
+            return float(np.abs(scale_block(u, c.scale).astype(np.float64)).max()) * c.samples
+
+    return max(updates, key=weight).client if updates else ""
+
+
+def _read(source: Source, slot: Slot, start: int, out: NDArray[Any]) -> NDArray[Any]:
+    source.read_into(slot.offset + start * slot.dtype.itemsize, out.data.cast("B"))
+    return out

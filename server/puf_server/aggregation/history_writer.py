@@ -1,0 +1,115 @@
+"""Keeps of an ordinary round what the federation's method will need: written and synced before the round commits.
+
+Files lie in DIR/history, named by round, kind, client and digest; what no record names is swept like anything else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from puf_common.errors import Corrupted
+from puf_common.tensors.manifest import UPDATE
+from puf_server.aggregation.method_rules import lengths
+from puf_server.core.state import Remembered, Round, Slot, State
+from puf_server.storage.durable import FileSource, NewFile, remove, sync_directory
+from puf_server.storage.state_store import Store, history_name, spool_name
+
+__all__ = ["kept_source", "remember"]
+
+_BLOCK = 1 << 16
+
+
+def remember(
+    store: Store, state: State, current: Round, kinds: frozenset[str], *, server_lr: float
+) -> tuple[Remembered, ...]:
+    """What is to be known of this round later. Changes no state: the records take effect with the round's commit."""
+    found: list[Remembered] = []
+    total = sum(update.samples for update in current.received.values())
+    about: dict[str, Any]
+    for slot in sorted(current.slots, key=lambda s: s.key):
+        if not kinds or slot.key not in current.received:
+            continue
+        samples = current.received[slot.key].samples
+        about = {"client": slot.client, "membership": slot.membership, "round": current.number, "samples": samples}
+        with store.files.read(store.spool_path(spool_name(current, slot.key))) as source:
+            if "norms" in kinds:
+                key = f"norms/{current.number:08d}/{slot.client}"
+                found.append(Remembered(key=key, kind="norms", norms=lengths(store.manifest, source), **about))
+            if "first-updates" in kinds:
+                found.append(_file(store, "first-updates", slot, about, _whole(store, source)))
+            if "sums" in kinds:
+                share = server_lr * samples / total
+                known = state.history.get(_sum_key(slot))
+                about["since"] = known.since if known is not None else current.number
+                found.append(_file(store, "sums", slot, about, _added(store, state, slot, source, share)))
+    return tuple(found)
+
+
+def kept_source(store: Store, kept: Remembered) -> FileSource:
+    path = store.directory / "history" / history_name(kept)
+    try:
+        return store.files.read(path)
+    except FileNotFoundError:
+        raise Corrupted(f"what was kept as {kept.key} is missing: {path}") from None
+
+
+def _new(store: Store, key: str) -> NewFile:
+    """A file being written; it gets its name once its digest is known."""
+    folder = store.directory / "history"
+    if not folder.exists():
+        store.files.mkdir(folder)
+        sync_directory(store.directory, store.files)
+    path = folder / f"{key.replace('/', '.')}.part"
+    remove(path, store.files)
+    return NewFile(path, store.files)
+
+
+def _file(store: Store, kind: str, slot: Slot, about: dict[str, Any], blocks: Iterator[memoryview]) -> Remembered:
+    key = f"{kind}/{slot.client}/{slot.membership}"
+    sha, nbytes = hashlib.sha256(), 0
+    file = _new(store, key)
+    try:
+        for block in blocks:
+            sha.update(block)
+            file.write(block)
+            nbytes += len(block)
+        record = Remembered(key=key, kind=kind, digest=sha.hexdigest(), nbytes=nbytes, **about)
+        file.publish(store.directory / "history" / history_name(record))
+    except BaseException:
+        file.discard()
+        raise
+    return record
+
+
+def _whole(store: Store, source: FileSource) -> Iterator[memoryview]:
+    total, step = store.manifest.nbytes(UPDATE), 1 << 20
+    for offset in range(0, total, step):
+        block = memoryview(bytearray(min(step, total - offset)))
+        source.read_into(offset, block)
+        yield block
+
+
+def _added(store: Store, state: State, slot: Slot, source: FileSource, share: float) -> Iterator[memoryview]:
+    """A_k + share * u, in the layout of an update; of buffers nothing is summed."""
+    known = state.history.get(_sum_key(slot))
+    with ExitStack() as stack:
+        old = stack.enter_context(kept_source(store, known)) if known is not None else None
+        for place in store.manifest.slots(UPDATE):
+            for start in range(0, place.spec.size, _BLOCK):
+                block = np.zeros(min(_BLOCK, place.spec.size - start), place.dtype)
+                if place.spec.role == "parameter":
+                    at, fresh = place.offset + start * place.dtype.itemsize, np.empty_like(block)
+                    source.read_into(at, fresh.data.cast("B"))
+                    if old is not None:
+                        old.read_into(at, block.data.cast("B"))
+                    block = (block.astype(np.float64) + np.multiply(fresh, share, dtype=np.float64)).astype(block.dtype)
+                yield block.data.cast("B")
+
+
+def _sum_key(slot: Slot) -> str:
+    return f"sums/{slot.client}/{slot.membership}"

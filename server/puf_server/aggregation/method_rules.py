@@ -1,0 +1,100 @@
+"""Rules of methods beside the one sum: the shell streams blocks of models and contributions, the method computes.
+
+Blocks are small, so memory does not grow with clients or parameters, and contributions come in the order of client
+names, so the result does not depend on the order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puf_common.tensors.finite import all_finite
+from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, Slot
+from puf_server.aggregation.fold import NotFinite, Source
+from puf_server.core.methods.base import Block, Piece, Rule
+
+__all__ = ["Incoming", "combine", "lengths"]
+
+_BLOCK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incoming:
+    """A contribution and its layout, which may leave tensors out."""
+
+    client: str
+    samples: int
+    source: Source
+    layout: Manifest
+
+
+def combine(
+    manifest: Manifest,
+    base: Source,
+    others: Mapping[str, Source],
+    incoming: Sequence[Incoming],
+    write: Callable[[memoryview], object],
+    make_rule: Callable[[Sequence[Piece]], Rule],
+    *,
+    measure: bool = False,
+) -> None:
+    """Writes the new model, in manifest order. `measure` has the rule know how long each contribution is."""
+    ordered = sorted(incoming, key=lambda c: c.client.encode())
+    known = [
+        Piece(client=c.client, samples=c.samples, u=None, norms=lengths(c.layout, c.source) if measure else ())
+        for c in ordered
+    ]
+    rule = make_rule(known)
+    places = [{s.spec.name: s for s in c.layout.slots(UPDATE)} for c in ordered]
+    parameter = -1
+    for slot in manifest.slots(MODEL):
+        parameter += slot.spec.role == "parameter"
+        for start in range(0, slot.spec.size, _BLOCK):
+            count = min(_BLOCK, slot.spec.size - start)
+            w = _read(base, slot, start, count)
+            pieces = [
+                Piece(
+                    client=piece.client,
+                    samples=piece.samples,
+                    norms=piece.norms,
+                    u=_read(c.source, place[slot.spec.name], start, count) if slot.spec.name in place else None,
+                )
+                for c, piece, place in zip(ordered, known, places, strict=True)
+            ]
+            block = Block(
+                tensor=slot.spec,
+                parameter=parameter if slot.spec.role == "parameter" else -1,
+                w=w,
+                others={name: _read(source, slot, start, count) for name, source in others.items()},
+                pieces=pieces,
+            )
+            with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+                made = rule(block).astype(w.dtype)
+            if slot.spec.floating and not all_finite(made):
+                raise NotFinite(f"tensor {slot.spec.name} would no longer be finite", tensor=slot.spec.name)
+            write(np.ascontiguousarray(made).data.cast("B"))
+
+
+def lengths(layout: Manifest, source: Source) -> tuple[float, ...]:
+    """L2 norms of an update's parameters, in manifest order; buffers are no part of a length."""
+    found = []
+    for slot in layout.slots(UPDATE):
+        if slot.spec.role == "parameter":
+            blocks = (
+                np.square(_read(source, slot, start, min(_BLOCK, slot.spec.size - start)), dtype=np.float64).sum()
+                for start in range(0, slot.spec.size, _BLOCK)
+            )
+            found.append(sqrt(fsum(blocks)))
+    return tuple(found)
+
+
+def _read(source: Source, slot: Slot, start: int, count: int) -> NDArray[Any]:
+    block = np.empty(count, slot.dtype)
+    source.read_into(slot.offset + start * slot.dtype.itemsize, block.data.cast("B"))
+    return block

@@ -1,0 +1,73 @@
+"""`puf-server init`: a new federation's state, with its initial model. The only command here that may import torch."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from puf_common.errors import UsageError
+from puf_common.tensors.manifest import Manifest
+from puf_server import plugins
+from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
+
+__all__ = ["InitSettings", "init"]
+
+plugins.allow()
+
+
+class InitSettings(BaseModel):
+    """What a new federation is made of."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    state: Path = Field(description="directory for the federation's state; made by this command")
+    title: str = Field("federation", description="name of the federation, for people")
+    model: str = Field("digits-cnn", description="built-in model, or package.module:function of your own code")
+    model_options: dict[str, str] = Field({}, description="options of the model, e.g. classes=10")
+    model_file: Path | None = Field(None, description="safetensors file with the initial weights instead of fresh ones")
+    task: str = Field("classification", description="classification, segmentation, or package.module:Class")
+    plugin_version: str = Field("", description="version of your own code that clients must run; empty: not checked")
+    recipe: Recipe = Recipe()
+    plan: Plan = Plan()
+    forgetting: Forgetting = Forgetting()
+    limits: Limits = Limits()
+
+
+def init(settings: InitSettings) -> tuple[FederationConfig, Manifest]:
+    from puf_server.storage import state_store
+
+    config = FederationConfig(
+        id=f"f-{secrets.token_hex(8)}",
+        title=settings.title,
+        model=settings.model,
+        model_options=settings.model_options,
+        task=settings.task,
+        plugin_version=settings.plugin_version,
+        recipe=settings.recipe,
+        plan=settings.plan,
+        forgetting=settings.forgetting,
+        limits=settings.limits,
+    )
+    manifest, payload = _initial(settings)
+    state_store.create(settings.state, config, manifest, payload, time.time())
+    return config, manifest
+
+
+def _initial(settings: InitSettings) -> tuple[Manifest, bytearray]:
+    if settings.model_file is not None:
+        from puf_common.tensors.model_file import read_manifest, read_payload
+
+        manifest = read_manifest(settings.model_file)[0]
+        return manifest, read_payload(settings.model_file)
+    try:
+        from puf_common.models.registry import build_any, manifest_of, payload_of
+    except ImportError as error:
+        raise UsageError(
+            f"making a model needs PyTorch ({error}); install puf[train], or give --model-file with weights made elsewhere"
+        ) from None
+    model = build_any(settings.model, settings.model_options, settings.recipe.seed)
+    manifest = manifest_of(model)
+    return manifest, payload_of(model, manifest)

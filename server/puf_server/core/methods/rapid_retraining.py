@@ -1,0 +1,111 @@
+"""Rapid retraining (Liu et al. 2022): back to before a target first took part, and on from there with curvature.
+
+Clients retrain on what remains with a step of second order (`descend_by_curvature` in the client); their updates are
+averaged as always. The earliest of several targets decides how far back. A checkpoint is named by the round that made it,
+0 for the initial model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from pydantic import Field
+
+from puf_common.errors import NotNow
+from puf_common.tensors.manifest import Manifest
+from puf_server.core.methods.base import Memory, Method, Options, Piece, Requirements, Rule, Step, View
+from puf_server.core.state import Combine, Kind, ModelStatus, State
+
+__all__ = ["Rapid", "RapidOptions", "checkpoints", "rollback"]
+
+
+class RapidOptions(Options):
+    rounds: int = Field(0, ge=0, description="rounds to train from the checkpoint; 0: as many as were trained since")
+    lr: float = Field(1e-3, gt=0, description="rate of the retraining clients")
+    beta1: float = Field(0.9, ge=0, lt=1, description="momentum of the gradient")
+    beta2: float = Field(0.999, ge=0, lt=1, description="momentum of the squared curvature")
+    block: int = Field(3, ge=1, description="neighbouring weights that share one curvature")
+    eps: float = Field(
+        1e-4,
+        gt=0,
+        description="added to the curvature; not published: this value was chosen by accuracy on digits, smaller is less stable",
+    )
+
+    def routine(self) -> dict[str, float]:
+        """The options of the client's routine `curvature`."""
+        return {"beta1": self.beta1, "beta2": self.beta2, "block": float(self.block), "eps": self.eps}
+
+
+class Rapid(Method):
+    name = "rapid"
+    summary = "back to before the target first took part, and on without it by steps of second order"
+    requires = Requirements(
+        history=True,
+        full_participation=True,
+        stateful_clients=False,
+        task_agnostic=True,
+        auxiliary_data=False,
+        single_round=False,
+        simultaneous=True,
+        selective=True,
+        target_takes_part=False,
+        retained_take_part=True,
+    )
+    memory = Memory(checkpoints=True, survives_rewrite=True)
+    options_type = RapidOptions
+    options: RapidOptions
+    rewrites = True
+
+    def step(self, view: View) -> Step | None:
+        memo = view.started.memo or self._plan(view)
+        number = int(memo["checkpoint"]) + view.started.step + 1
+        if not memo["rounds"]:
+            return Step(base=int(memo["base"]), combine=Combine(rule="keep"), last=True)
+        if not view.enough:
+            return None
+        return Step(
+            base=view.model if view.started.step else int(memo["base"]),
+            slots=view.ordinary(view.cohort(drawn_as=number), routine="curvature", options=self.options.routine()),
+            lr=self.options.lr,
+            stream=number,
+            plain=False,
+            last=view.started.step + 1 >= int(memo["rounds"]),
+            memo=memo,
+        )
+
+    def _plan(self, view: View) -> dict[str, int]:
+        """Where to begin and for how long, asked once: training may be extended meanwhile."""
+        kept = checkpoints(view.state)
+        first = {m.name: m.first_round for m in view.state.members.values() if m.first_round}
+        found = rollback(first, {t.member.name for t in view.targets}, kept)
+        number = max(kept) if found is None else found
+        since = sum(r.kind is Kind.TRAIN and r.number > number for r in view.state.records.values())
+        return {"base": kept[number], "checkpoint": number, "rounds": self.options.rounds or since}
+
+    def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
+        return lambda block: block.w
+
+
+def checkpoints(state: State) -> dict[int, int]:
+    """Versions that can be gone back to, by the round that made them; not those that knew somebody who is forgotten."""
+    usable = (ModelStatus.READY, ModelStatus.UNLEARNED)
+    return {m.round: m.version for m in state.models.values() if m.status in usable and m.version <= state.version}
+
+
+def rollback(
+    first_rounds: Mapping[str, int], targets: Collection[str], kept: Collection[int] | None = None
+) -> int | None:
+    """The newest checkpoint that none of the targets had a part in; None if none of them ever took part.
+
+    `first_rounds` has the first round of everybody who took part. `kept` are the checkpoints there are; None: all.
+    """
+    first = [first_rounds[t] for t in targets if t in first_rounds]
+    if not first:
+        return None
+    newest = min(first) - 1
+    if kept is None:
+        return newest
+    clean = [c for c in kept if c <= newest]
+    if not clean:
+        raise NotNow(f"no checkpoint from before round {newest + 1} is kept: there is nothing to go back to")
+    return max(clean)

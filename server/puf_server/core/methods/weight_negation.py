@@ -1,0 +1,51 @@
+"""NoT (Khalil et al. 2025): unlearning by weight negation.
+
+    W_1 <- -W_1     the weight of the first layer; everything else as it is
+
+The server does it alone, without a message and without looking at anybody's data; recovery without the target follows.
+The same model for every target, so what is forgotten is decided by who takes part in recovery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import Field
+
+from puf_common.tensors.manifest import Manifest
+from puf_server.core.methods.base import Method, Options, Piece, Requirements, Rule, Step, View
+from puf_server.core.methods.layers import first_layer
+from puf_server.core.state import Combine
+
+__all__ = ["NoT", "NoTOptions"]
+
+
+class NoTOptions(Options):
+    include_bias: bool = Field(False, description="negate the first layer's bias, too")
+
+
+class NoT(Method):
+    name = "not"
+    summary = "the server negates the first layer; retained clients recover the rest"
+    requires = Requirements(
+        history=False,
+        full_participation=False,
+        stateful_clients=False,
+        task_agnostic=True,
+        auxiliary_data=False,
+        single_round=True,
+        simultaneous=True,
+        selective=False,
+        target_takes_part=False,
+        retained_take_part=False,
+    )
+    options_type = NoTOptions
+    options: NoTOptions
+
+    def step(self, view: View) -> Step:
+        return Step(base=view.state.version, combine=Combine(rule="negate"), last=True)
+
+    def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
+        chosen = first_layer(manifest, include_bias=self.options.include_bias)
+        return lambda block: np.negative(block.w) if block.tensor.name in chosen else block.w

@@ -1,0 +1,198 @@
+"""What happens next. `advance` is called after every event and now and then by the clock; it moves the federation as far
+as it can go by itself and leaves the rest to clients (who work) and to the shell (which folds)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from puf_server.core import roster, rounds, tickets
+from puf_server.core.config import FederationConfig
+from puf_server.core.state import Kind, ModelStatus, Remembered, RoundPhase, State, TicketState
+from puf_server.core.unlearning import evaluation, history, jobs, model_versions, recovery, rollback
+
+__all__ = ["advance", "committed", "fold_failed", "phase", "restarted", "unfit", "waiting_for"]
+
+
+def advance(state: State, config: FederationConfig, now: float, since: State | None = None) -> State:
+    """`since` is a state that was advanced before, where there is one: what did not change is not weighed again."""
+    if since is None or state.members is not since.members or state.tickets is not since.tickets:
+        state = roster.weigh(state, config, now)
+    while True:
+        after = _once(state, config, now)
+        if after is state:
+            return state
+        state = after
+
+
+def _once(state: State, config: FederationConfig, now: float) -> State:
+    state = tickets.expire(state, config, now)
+    if state.round is not None and state.round.kind is Kind.RESET and not roster.nobody_left(state):
+        return rounds.abandon(state, now, "somebody is there to retain the model after all")
+    if state.paused or state.stopping or state.halted:
+        return state
+    if state.round is not None:
+        if state.round.kind is Kind.UNLEARN:
+            return jobs.close_if_due(state, config, now)
+        if rounds.stalled(state, config, now) and jobs.ready(state, config, now):
+            return rounds.abandon(state, now, "it cannot close, and a request to be forgotten waits")
+        return rounds.close_if_due(state, config, now)
+    if state.survey is not None:
+        return evaluation.close_if_due(state, config, now)
+    if state.episode is not None:
+        return jobs.drive(state, config, now)
+    waiting = jobs.ready(state, config, now)
+    if waiting:
+        return jobs.start(state, config, waiting, now)
+    if state.recovery is not None:
+        return recovery.drive(state, config, now)
+    if _measurement_due(state, config):
+        who = roster.evaluators(state, config, now)
+        if who:
+            return evaluation.open_survey(state, config, who, now)
+    if state.trained < state.planned:
+        members = roster.retained(state)
+        alive = [m for m in members if roster.worker_alive(state, m.name, config, now)]
+        if len(alive) >= roster.required(state, config):
+            slots = rounds.ordinary_slots(roster.cohort(members, state, config, now), config)
+            return rounds.open_round(state, config, Kind.TRAIN, slots, now)
+    return state
+
+
+def committed(
+    state: State,
+    config: FederationConfig,
+    *,
+    digest: str,
+    nbytes: int,
+    now: float,
+    blake3: str = "",
+    remembered: tuple[Remembered, ...] = (),
+) -> State:
+    """The shell has written the folded model: model, round, roster, tickets and what is remembered move together."""
+    current = state.round
+    if current is None:
+        raise AssertionError("no round to commit")
+    before = state.version
+    recovering = current.kind in (Kind.UNLEARN, Kind.RESET) or (
+        state.recovery is not None and current.kind is not Kind.ROLLBACK
+    )
+    status = ModelStatus.UNLEARNED if recovering else ModelStatus.READY
+    if current.into:
+        status = ModelStatus.AUXILIARY
+    state = rounds.commit(state, digest=digest, nbytes=nbytes, status=status, now=now, blake3=blake3)
+    state = history.keep(state, remembered)
+    if current.kind is Kind.UNLEARN and not current.last:
+        state = jobs.stepped(state, current)
+    elif current.kind in (Kind.UNLEARN, Kind.RESET):
+        state = jobs.applied(state, config, current, before, now)
+    elif current.kind is Kind.ROLLBACK:
+        state = rollback.done(state, config, current, now)
+    elif current.kind is Kind.RECOVER and state.recovery is not None:
+        state = replace(state, recovery=replace(state.recovery, rounds=state.recovery.rounds + 1))
+        for ticket in state.tickets.values():
+            if ticket.recovering:
+                state = state.with_ticket(replace(ticket, recovery_rounds=ticket.recovery_rounds + 1))
+    return model_versions.collect(model_versions.inherited(state, current.base), config, now)
+
+
+def fold_failed(state: State, why: str, now: float) -> State:
+    """The sum is not a model (not finite). Nothing is committed; the federation stops for the operator to look."""
+    state = rounds.abandon(state, now, why)
+    episode = state.episode
+    if episode is not None:
+        state = model_versions.delete(state, model_versions.made_by(episode))
+        for ticket_id in episode.tickets:
+            state = tickets.move(state, ticket_id, TicketState.PENDING, now, why)
+    return replace(state, episode=None, halted=why).note("federation.halted", now, why=why)
+
+
+def unfit(state: State, config: FederationConfig, culprit: str, why: str, now: float) -> State:
+    """One client's update made the sum no model. It alone is left out: a target tries again later, anybody else is held."""
+    current = state.round
+    if current is None:
+        raise AssertionError("no round that could have failed")
+    if any(s.ticket and s.client == culprit for s in current.slots):
+        return jobs.failed_target(state, config, culprit, why, now)
+    return rounds.drop_client(roster.hold(state, culprit, why, now), culprit, now)
+
+
+def restarted(state: State, config: FederationConfig, now: float) -> State:
+    """After a restart every worker gets the time to come back before it counts as absent, and no clock has run meanwhile."""
+    seen = {m.name: now for m in state.members.values() if m.session}
+    grace = now + config.plan.absent_seconds
+    current, survey = state.round, state.survey
+    if current is not None and current.deadline_at is not None:
+        current = replace(current, deadline_at=max(current.deadline_at, grace))
+    if survey is not None and survey.deadline_at is not None:
+        survey = replace(survey, deadline_at=max(survey.deadline_at, grace))
+    return replace(state, seen=seen, round=current, survey=survey, stopping=False)
+
+
+def phase(state: State) -> str:
+    if state.stopping:
+        return "stopping"
+    if state.paused or state.halted:
+        return "paused"
+    if state.episode is not None or (state.round is not None and state.round.kind in (Kind.UNLEARN, Kind.RESET)):
+        return "unlearning"
+    if state.recovery is not None:
+        return "recovering"
+    if state.round is not None:
+        return "training"
+    if state.trained >= state.planned:
+        return "idle"
+    return "training" if state.survey is not None else "waiting"
+
+
+def waiting_for(state: State, config: FederationConfig, now: float) -> str:
+    """One sentence on what the federation is waiting for, and who waits for the operator's word."""
+    held = _held(state)
+    return f"{_waiting_for(state, config, now)}{'; ' if held else ''}{held}"
+
+
+def _held(state: State) -> str:
+    clients = sorted(m.name for m in state.members.values() if m.held or m.outweighs)
+    asked = sorted(t.id for t in state.tickets.values() if t.held and t.waiting)
+    said = [f"{_few(clients)} held: look, then `puf-server clients allow NAME`"] if clients else []
+    said += [f"{_few(asked)} held: look, then `puf-server tickets allow TICKET`"] if asked else []
+    return "; ".join(said)
+
+
+def _waiting_for(state: State, config: FederationConfig, now: float) -> str:
+    if state.halted:
+        return f"halted: {state.halted}; look into it, then run `puf-server resume`"
+    if state.paused:
+        return "paused by the operator"
+    current = state.round
+    if current is not None:
+        if current.phase is RoundPhase.FOLDING:
+            return f"summing up round {current.number}"
+        names = sorted({s.client for s in current.missing})
+        return f"round {current.number} ({current.kind}): waiting for {_few(names)}"
+    if state.survey is not None:
+        return f"measuring model {state.survey.version}: waiting for {_few(sorted(state.survey.missing))}"
+    if state.recovery is not None and state.recovery.held:
+        return f"held: {state.recovery.held}; run `puf-server release`, or `puf-server rollback`"
+    if state.episode is not None:
+        return f"unlearning by {state.episode.method}, step {state.episode.step + 1}: waiting for more clients"
+    if state.recovery is not None:
+        return "recovery: waiting for clients, or for the leaver's measurements"
+    pending = [t for t in state.tickets.values() if t.waiting]
+    if pending and state.trained >= state.planned:
+        return f"waiting for {_few(sorted(t.client for t in pending))} to come and be forgotten"
+    if state.trained >= state.planned:
+        return "nothing to do: serving the model and taking requests"
+    alive = sum(roster.worker_alive(state, m.name, config, now) for m in roster.retained(state))
+    missing = roster.required(state, config) - alive
+    return f"waiting for {missing} more client{'s' * (missing != 1)} to join"
+
+
+def _measurement_due(state: State, config: FederationConfig) -> bool:
+    every = config.plan.evaluate_every
+    if not every or state.version == 0 or state.models[state.version].score is not None:
+        return False
+    return state.trained % every == 0 or state.trained >= state.planned
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,308 @@
+"""From tickets that wait to a model that has forgotten.
+
+An episode measures the model before and runs its method's steps for all its tickets, each a round; a round with targets
+commits with every target's contribution or not at all, and nothing is applied before the last step. Recovery follows.
+Tickets that arrive during recovery are served at the next round boundary and join it: nobody waits for somebody else's
+recovery.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from puf_server.core import methods, roster, rounds, tickets
+from puf_server.core.config import FederationConfig
+from puf_server.core.methods.base import Method, Step, View
+from puf_server.core.state import (
+    Episode,
+    Kind,
+    Recovery,
+    Round,
+    RoundPhase,
+    State,
+    Ticket,
+    TicketState,
+)
+from puf_server.core.unlearning import evaluation, history, model_versions
+
+__all__ = ["applied", "close_if_due", "drive", "failed_target", "ready", "start", "stepped"]
+
+_LONGEST_PAUSE = 3600.0
+_NOBODY = "everybody else has asked to be forgotten meanwhile"
+
+
+def ready(state: State, config: FederationConfig, now: float) -> list[Ticket]:
+    """Tickets that could be served now, oldest first."""
+    waiting = [t for t in state.tickets.values() if t.state is TicketState.PENDING and now >= t.not_before]
+    if roster.nobody_left(state) and any(t.held and t.waiting for t in state.tickets.values()):
+        # Nobody would remain, and the operator has not said so yet.
+        return []
+
+    def able(ticket: Ticket) -> bool:
+        view = View(state=state, config=config, now=now, about=(ticket.id,))
+        return methods.serving(config.forgetting, ticket).ready(ticket, view)
+
+    free = [t for t in waiting if not t.held]
+    found = [t for t in free if _nothing_to_forget(state, t) or roster.nobody_left(state) or able(t)]
+    special = [t for t in found if _discloses(config, t) and not _nothing_to_forget(state, t)]
+    if len(special) < config.forgetting.special_min_targets and not roster.nobody_left(state):
+        found = [t for t in found if t not in special]
+    return sorted(found, key=lambda t: (t.filed_at, t.id))
+
+
+def _discloses(config: FederationConfig, ticket: Ticket) -> bool:
+    """Whether PUF-Special serves it: a lone target's update could be computed from the models before and after."""
+    return methods.serving(config.forgetting, ticket).name == "puf" and ticket.mode == "special"
+
+
+def start(state: State, config: FederationConfig, waiting: list[Ticket], now: float) -> State:
+    """Begins an episode for the oldest ready ticket and those that its method serves together with it."""
+    for ticket in waiting:
+        if _nothing_to_forget(state, ticket):
+            return _complete_empty(state, ticket, now)
+    if roster.nobody_left(state):
+        return rounds.fold(rounds.open_round(state, config, Kind.RESET, (), now, base=0), now)
+    first = waiting[0]
+    method = methods.serving(config.forgetting, first)
+    alike = [t for t in waiting if bool(t.fallback) == bool(first.fallback)]
+    chosen = method.choose(alike, View(state=state, config=config, now=now))
+    for ticket in chosen:
+        note = f"to be served by {_label(method, ticket)}"
+        state = tickets.move(state, ticket.id, TicketState.SCHEDULED, now, note)
+    before = state.recovery.before if state.recovery else {}
+    who = state.recovery.evaluators if state.recovery else roster.evaluators(state, config, now)
+    episode = Episode(
+        tickets=tuple(t.id for t in chosen),
+        mode=first.mode,
+        evaluators=who,
+        before=before,
+        measured=bool(state.recovery) or not who,
+        method=config.forgetting.fallback if first.fallback else config.forgetting.method,
+    )
+    return replace(state, episode=episode)
+
+
+def drive(state: State, config: FederationConfig, now: float) -> State:
+    """The next step of the episode: the measurement before, or the method's next round."""
+    episode = state.episode
+    if episode is None:
+        return state
+    if not episode.measured:
+        return evaluation.open_survey(state, config, episode.evaluators, now, training_side=True)
+    method = _method(config, episode)
+    if method.requires.target_takes_part:
+        lost = [t for t in episode.tickets if not roster.worker_alive(state, state.tickets[t].client, config, now)]
+        if lost:
+            return _release(state, config, lost, now, "the client went away")
+    few = len(episode.tickets) < config.forgetting.special_min_targets
+    if few and _discloses(config, state.tickets[episode.tickets[0]]):
+        return _release(state, config, list(episode.tickets), now, "too few targets are left for PUF-Special")
+    view = View(state=state, config=config, now=now, episode=episode)
+    if not method.possible(view):
+        return _release(state, config, list(episode.tickets), now, _NOBODY)
+    step = method.step(view)
+    if step is None:
+        return state
+    if episode.step == 0:
+        for ticket_id in episode.tickets:
+            ticket = state.tickets[ticket_id]
+            state = state.with_ticket(replace(ticket, attempts=ticket.attempts + 1))
+    return _open(state, config, episode, step, now)
+
+
+def _open(state: State, config: FederationConfig, episode: Episode, step: Step, now: float) -> State:
+    assert not (step.last and step.into), "the last step of a method makes the model"
+    state = rounds.open_round(
+        state,
+        config,
+        Kind.UNLEARN,
+        step.slots,
+        now,
+        denominator=step.denominator,
+        base=step.base,
+        lr=step.lr,
+        method=episode.method,
+        combine=step.combine,
+        last=step.last,
+        into=step.into,
+        memo=step.memo,
+        stream=step.stream,
+        plain=step.plain,
+        targets=episode.tickets,
+    )
+    if not step.slots:
+        return rounds.fold(state, now)
+    if any(s.ticket for s in step.slots):
+        assert state.round is not None
+        return replace(state, round=replace(state.round, deadline_at=now + config.forgetting.attempt_seconds))
+    return state
+
+
+def close_if_due(state: State, config: FederationConfig, now: float) -> State:
+    """Closes a round of an episode. With targets in it: with all of them, or those that failed it go back to PENDING."""
+    current, episode = state.round, state.episode
+    if current is None or episode is None or current.phase is not RoundPhase.COLLECTING:
+        return state
+    method = _method(config, episode)
+    view = View(state=state, config=config, now=now, episode=episode)
+    if not method.possible(view):
+        return _release(rounds.abandon(state, now, _NOBODY), config, list(episode.tickets), now, _NOBODY)
+    if not any(s.ticket for s in current.slots):
+        return _close_without_targets(state, config, current, now)
+    waiting = rounds.hopeful(current, state, config, now)
+    lost = sorted({s.ticket for s in current.missing if s.ticket and s not in waiting})
+    if lost:
+        reasons = "; ".join(r for key, r in current.declined.items() if any(s.key == key for s in current.missing))
+        state = rounds.abandon(state, now, "a target did not answer")
+        return _release(state, config, lost, now, reasons or "the client did not answer in its unlearning round")
+    # Retained clients have the plan's time for a round: who is there and silent does not delay an erasure for a day.
+    seconds = config.plan.deadline_seconds
+    if seconds and now >= current.opened_at + seconds:
+        waiting = tuple(s for s in waiting if s.ticket)
+    if waiting:
+        return state
+    have = sum(s.key in current.received for s in current.slots if not s.ticket)
+    if not method.enough_came(view, have):
+        state = rounds.abandon(state, now, "too few retained clients answered")
+        return _release(state, config, list(episode.tickets), now, "too few retained clients answered")
+    return rounds.fold(state, now)
+
+
+def _close_without_targets(state: State, config: FederationConfig, current: Round, now: float) -> State:
+    """As an ordinary round closes; one that cannot is planned anew with whoever is there, nothing trained twice."""
+    if current.slots and not current.missing:
+        return rounds.fold(state, now)
+    if rounds.hopeful(current, state, config, now):
+        return state
+    if current.slots and rounds.has_quorum(current, config):
+        return rounds.close_without(state, now)
+    if current.declined and now < current.declined_at + config.plan.absent_seconds:
+        return state
+    return rounds.abandon(state, now, "too few clients answered")
+
+
+def stepped(state: State, current: Round) -> State:
+    """A step that is not the last is committed: the episode goes on from what it made; what that replaces is gone."""
+    episode, made = state.episode, state.newest
+    assert episode is not None
+    old = episode.aux.get(current.into) if current.into else episode.working
+    if old is not None:
+        state = model_versions.delete(state, (old,))
+    episode = replace(episode, step=episode.step + 1, memo={**episode.memo, **current.memo})
+    if current.into:
+        return replace(state, episode=replace(episode, aux={**episode.aux, current.into: made}))
+    return replace(state, episode=replace(episode, working=made))
+
+
+def applied(state: State, config: FederationConfig, current: Round, before: int, now: float) -> State:
+    """The last step (or the reset) is committed: targets are off the roster, old models are withdrawn."""
+    if current.kind is Kind.RESET:
+        ids = [t.id for t in state.tickets.values() if t.state is TicketState.PENDING]
+        episode = Episode(tickets=tuple(ids), mode="reset", evaluators=(), measured=True)
+    else:
+        assert state.episode is not None
+        episode = state.episode
+    method = _method(config, episode)
+    scales = {s.ticket: s.scale for s in current.slots if s.negated}
+    since = state.number
+    for ticket_id in episode.tickets:
+        ticket = state.tickets[ticket_id]
+        member = state.members[ticket.client]
+        since = min(since, member.first_round or since)
+        if ticket.scope == "client":
+            state = state.with_member(roster.forgotten(member))
+            state = replace(state, seen={n: at for n, at in state.seen.items() if n != member.name})
+        label = "reset" if current.kind is Kind.RESET else _label(method, ticket)
+        state = tickets.move(
+            state,
+            ticket_id,
+            TicketState.APPLIED,
+            now,
+            f"committed in round {current.number} by {label}",
+            method=label,
+            applied_round=current.number,
+            applied_at=now,
+            scale=scales.get(ticket_id, 0.0),
+            version_before=before,
+            version_unlearned=state.version,
+            score_before=evaluation.total(episode.before),
+            score_clients=len(episode.before),
+        )
+        state = history.forget(state, state.tickets[ticket_id], now)
+    for ticket_id in episode.tickets:
+        state = _cover(state, state.tickets[ticket_id], now)
+    state = model_versions.delete(state, model_versions.made_by(episode))
+    if current.kind is Kind.RESET or method.rewrites:
+        state = history.rewritten(state, config, now)
+    state = model_versions.withdraw(state, since)
+    reset = current.kind is Kind.RESET
+    at_least, at_most = (0, None) if reset else method.recovery_bounds
+    recovery = Recovery(
+        evaluators=episode.evaluators,
+        before=episode.before,
+        started_at=now,
+        reset=reset,
+        at_least=at_least,
+        at_most=at_most,
+    )
+    return replace(state, episode=None, recovery=recovery)
+
+
+def failed_target(state: State, config: FederationConfig, client: str, why: str, now: float) -> State:
+    """This target's update fits no model: its tickets wait for another attempt, the others go on without it."""
+    episode = state.episode
+    assert episode is not None
+    lost = [t for t in episode.tickets if state.tickets[t].client == client]
+    return _release(rounds.abandon(state, now, why), config, lost, now, why)
+
+
+def _complete_empty(state: State, ticket: Ticket, now: float) -> State:
+    """Nothing of this client ever entered a model: it leaves at once and no model changes."""
+    member = state.members[ticket.client]
+    if ticket.scope == "client":
+        state = state.with_member(roster.forgotten(member))
+        state = replace(state, seen={n: at for n, at in state.seen.items() if n != member.name})
+    why = "no update of this client was ever folded: nothing to forget"
+    state = tickets.move(
+        state, ticket.id, TicketState.APPLIED, now, why, method="none", applied_at=now, applied_round=state.number
+    )
+    state = tickets.move(state, ticket.id, TicketState.COMPLETED, now, why, completed_at=now)
+    return _cover(state, ticket, now)
+
+
+def _cover(state: State, done: Ticket, now: float) -> State:
+    """A client that is wholly forgotten cannot come back for its other requests: this one has served them too."""
+    if done.scope == "client":
+        for t in state.tickets.values():
+            if (t.client, t.membership, t.state) == (done.client, done.membership, TicketState.PENDING):
+                why = f"taken over by {done.id} for the whole client"
+                state = tickets.move(state, t.id, TicketState.WITHDRAWN, now, why, taken_over=done.id)
+    return state
+
+
+def _release(state: State, config: FederationConfig, lost: list[str], now: float, why: str) -> State:
+    """Sends tickets back to PENDING, with a growing pause; the episode goes on with the rest or ends without a commit."""
+    episode = state.episode
+    assert episode is not None
+    for ticket_id in lost:
+        attempts = state.tickets[ticket_id].attempts
+        pause = min(_LONGEST_PAUSE, config.plan.absent_seconds * 2.0 ** max(0, attempts - 1))
+        state = tickets.move(state, ticket_id, TicketState.PENDING, now, why, not_before=now + pause)
+    rest = tuple(t for t in episode.tickets if t not in lost)
+    if episode.step:
+        # What was made so far was made for those who are lost, too.
+        state = model_versions.delete(state, model_versions.made_by(episode))
+        episode = replace(episode, step=0, memo={}, working=None, aux={})
+    return replace(state, episode=replace(episode, tickets=rest) if rest else None)
+
+
+def _method(config: FederationConfig, episode: Episode) -> Method:
+    return methods.by_name(config.forgetting, episode.method)
+
+
+def _label(method: Method, ticket: Ticket) -> str:
+    return f"{method.label(ticket)} (fallback: {ticket.fallback})" if ticket.fallback else method.label(ticket)
+
+
+def _nothing_to_forget(state: State, ticket: Ticket) -> bool:
+    return state.members[ticket.client].first_round == 0

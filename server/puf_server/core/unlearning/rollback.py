@@ -1,0 +1,78 @@
+"""Taking an unlearning back, by the operator's word: the model from before it is installed again, tickets are open anew.
+
+Possible until a ticket completes: then the models that knew its client are deleted. What was asked for is not forgotten:
+the clients are on the roster again, kept out of training, and are served once more when they come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from puf_common.errors import NotNow
+from puf_server.core import rounds, tickets
+from puf_server.core.config import FederationConfig
+from puf_server.core.state import Kind, MemberStatus, ModelStatus, Round, State, TicketState
+from puf_server.core.unlearning import model_versions
+
+__all__ = ["begin", "done", "release"]
+
+
+def release(state: State, now: float) -> State:
+    """The operator's word that a model that collapsed is served all the same."""
+    recovery = state.recovery
+    if recovery is None or not recovery.held:
+        raise NotNow("no model is held: there is nothing to release")
+    state = replace(state, recovery=replace(recovery, held="", released=True))
+    return state.note("model.released", now, version=state.version)
+
+
+def begin(state: State, config: FederationConfig, now: float) -> State:
+    """Closes whatever is under way and folds nothing onto the model before the oldest unlearning not completed."""
+    if state.round is not None and state.round.kind is Kind.ROLLBACK:
+        return state
+    before = [t.version_before for t in state.tickets.values() if t.recovering and t.version_before is not None]
+    if state.recovery is None or state.recovery.reset or not before:
+        raise NotNow("nothing can be rolled back: no unlearning waits for its completion")
+    why = "the operator rolls back"
+    episode = state.episode
+    if episode is not None:
+        for ticket_id in episode.tickets:
+            state = tickets.move(state, ticket_id, TicketState.PENDING, now, why)
+        state = model_versions.delete(state, model_versions.made_by(episode))
+    state = replace(rounds.abandon(state, now, why), episode=None, survey=None)
+    return rounds.fold(rounds.open_round(state, config, Kind.ROLLBACK, (), now, base=min(before)), now)
+
+
+def done(state: State, config: FederationConfig, current: Round, now: float) -> State:
+    """The old model is the newest again. Those made since are withdrawn: they are what the operator did not want."""
+    for ticket in [t for t in state.tickets.values() if t.recovering]:
+        member = state.members[ticket.client]
+        if ticket.scope == "client" and member.membership == ticket.membership:
+            state = state.with_member(replace(member, status=MemberStatus.ACTIVE))
+        state = tickets.move(
+            state,
+            ticket.id,
+            TicketState.PENDING,
+            now,
+            f"rolled back by the operator to model {current.base}",
+            method="",
+            applied_round=0,
+            applied_at=0.0,
+            scale=0.0,
+            version_before=None,
+            version_unlearned=None,
+            recovery_rounds=0,
+            score_before=None,
+            score_unlearned=None,
+            score_clients=0,
+            measurements={},
+            evidence={},
+            deadline_at=now + config.forgetting.deadline_days * 86400,
+        )
+    models = {
+        v: replace(m, status=ModelStatus.WITHDRAWN)
+        if current.base < v < state.version and m.status is not ModelStatus.DELETED
+        else m
+        for v, m in state.models.items()
+    }
+    return replace(state, models=models, recovery=None)

@@ -1,0 +1,335 @@
+"""Between the core's values and the messages of the contract."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+from puf_common.errors import InvalidUpdate, UsageError
+from puf_common.network.status import MAX_MESSAGE_BYTES
+from puf_common.receipts.evidence import Attack
+from puf_common.tensors.manifest import Manifest
+from puf_common.v1 import federation_pb2 as fed
+from puf_common.v1 import operator_pb2 as op
+from puf_common.v1 import tensors_pb2 as ts
+from puf_common.v1 import tickets_pb2 as tk
+from puf_server.core import assignments as core_work
+from puf_server.core import roster, scheduler, validation
+from puf_server.core.config import FederationConfig
+from puf_server.core.state import Evidence, ModelVersion, Part, Round, RoundRecord, State, Sums, Ticket
+from puf_server.core.tickets import Request
+from puf_server.core.unlearning import recovery
+
+__all__ = [
+    "attack",
+    "client_info",
+    "client_name",
+    "model_info",
+    "page",
+    "part_of",
+    "policy",
+    "position",
+    "recipe",
+    "record_info",
+    "request",
+    "round_info",
+    "score",
+    "sums",
+    "sums_pb",
+    "ticket",
+    "train_work",
+]
+
+_PAGE_BYTES = MAX_MESSAGE_BYTES // 2
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def client_name(text: str) -> str:
+    """Names become parts of file names and of logs, so they are plain."""
+    if not _NAME.fullmatch(text):
+        raise UsageError(
+            "a client's name has 1 to 64 letters, digits, dots, dashes or underscores, and no dot or dash first"
+        )
+    return text
+
+
+def page(found: Iterable[Any], offset: int) -> list[Any]:
+    """As many messages from `offset` on as fit into one."""
+    shown: list[Any] = []
+    size = 0
+    for message in islice(found, offset, None):
+        size += message.ByteSize() + 8
+        if shown and size > _PAGE_BYTES:
+            break
+        shown.append(message)
+    return shown
+
+
+def position(state: State) -> fed.Position:
+    phase = f"PHASE_{scheduler.phase(state).upper()}"
+    return fed.Position(round=state.number, model_version=state.version, phase=phase)
+
+
+def recipe(config: FederationConfig) -> fed.Recipe:
+    return fed.Recipe(**config.recipe.model_dump(), fingerprint=config.recipe_fingerprint())
+
+
+def encoding(name: str) -> ts.Encoding:
+    return {"full": ts.ENCODING_UNSPECIFIED, "f16": ts.ENCODING_F16, "bf16": ts.ENCODING_BF16}[name]
+
+
+def policy(config: FederationConfig) -> fed.ForgettingPolicy:
+    f = config.forgetting
+    return fed.ForgettingPolicy(
+        default_mode=f"MODE_{f.mode.upper()}",
+        default_kappa=f.kappa,
+        min_kappa=f.min_kappa,
+        max_kappa=f.max_kappa,
+        max_eta_u=f.max_eta_u,
+        default_epochs=f.epochs,
+        max_epochs=f.max_epochs,
+        special_allowed=f.special_allowed,
+        default_flip=f"FLIP_{f.flip.upper()}",
+        deadline_days=f.deadline_days,
+        max_recovery_rounds=f.max_recovery_rounds,
+        special_min_targets=f.special_min_targets,
+    )
+
+
+def train_work(work: core_work.Train, layout: Manifest) -> fed.TrainWork:
+    """`layout` is the manifest of what comes back."""
+    current, slot = work.round, work.slot
+    return fed.TrainWork(
+        key=fed.WorkKey(
+            membership=slot.membership,
+            round=current.number,
+            attempt=current.attempt,
+            part=f"PART_{slot.part.upper()}",
+        ),
+        base_version=current.base,
+        lr=work.lr,
+        epochs=slot.epochs,
+        scale=slot.scale,
+        flip=f"FLIP_{slot.flip.upper()}",
+        samples=work.exact_samples,
+        seconds_left=work.seconds_left,
+        ticket_id=slot.ticket,
+        forget_request=work.forget_request if slot.part is Part.FORGET else "",
+        plain=work.plain,
+        training_id=core_work.training_id(work),
+        routine="" if slot.routine == "train" else slot.routine,
+        options=slot.options,
+        aux_version=slot.aux,
+        outputs=[t.name for t in layout.tensors] if slot.outputs else (),
+        stream_round=current.stream,
+    )
+
+
+def part_of(value: fed.Part) -> Part:
+    try:
+        return Part(fed.Part.Name(value).removeprefix("PART_").lower())
+    except ValueError:
+        raise InvalidUpdate("the update names no part: main, retain or forget") from None
+
+
+def request(message: tk.UnlearningRequest) -> Request:
+    rate = message.strength.WhichOneof("rate")
+    return Request(
+        key=message.request_key,
+        scope=_choice(tk.Scope, message.scope, "SCOPE_") or "client",
+        mode=_choice(tk.Mode, message.mode, "MODE_"),
+        flip=_choice(tk.Flip, message.flip, "FLIP_"),
+        kappa=message.strength.kappa if rate == "kappa" else None,
+        eta_u=message.strength.eta_u if rate == "eta_u" else None,
+        epochs=message.strength.epochs or None,
+        forget_samples=message.forget_samples,
+        retain_samples=message.retain_samples,
+        reference=message.reference,
+        replaces=message.replaces,
+        received_at=message.received_at or None,
+    )
+
+
+def _choice(enum: type, value: int, prefix: str) -> str | None:
+    """An enum's value as the core says it; None where it was left open."""
+    if value == 0:
+        return None
+    try:
+        return str(enum.Name(value)).removeprefix(prefix).lower()  # type: ignore[attr-defined]
+    except ValueError:
+        raise UsageError(f"{value} is no {prefix.strip('_').lower()} that this server knows") from None
+
+
+def sums(message: tk.EvaluationSums, announced: int | None = None) -> Sums:
+    return validation.sums(message.samples, message.loss_sum, message.score_sum, message.confidences, announced)
+
+
+def sums_pb(total: Sums | None) -> tk.EvaluationSums | None:
+    if total is None:
+        return None
+    return tk.EvaluationSums(
+        samples=total.samples, loss_sum=total.loss_sum, score_sum=total.score_sum, confidences=total.confidences
+    )
+
+
+def attack(message: tk.MembershipAttack) -> Attack:
+    found = Attack(
+        threshold=message.threshold,
+        forget_members=message.forget_members,
+        forget_samples=message.forget_samples,
+        holdout_members=message.holdout_members,
+        holdout_samples=message.holdout_samples,
+    )
+    return validation.attack(found)
+
+
+def _attack_pb(found: Attack | None) -> tk.MembershipAttack | None:
+    return None if found is None else tk.MembershipAttack(**asdict(found))
+
+
+def score(total: Sums | None, clients: int) -> tk.Score | None:
+    if total is None:
+        return None
+    return tk.Score(accuracy=total.score, loss=total.loss, samples=total.samples, clients=clients)
+
+
+def ticket(t: Ticket, state: State, config: FederationConfig, now: float) -> tk.Ticket:
+    strength = tk.Strength(epochs=t.epochs)
+    if t.kappa is not None:
+        strength.kappa = t.kappa
+    elif t.eta_u is not None:
+        strength.eta_u = t.eta_u
+    return tk.Ticket(
+        id=t.id,
+        client=t.client,
+        membership=t.membership,
+        request=tk.UnlearningRequest(
+            request_key=t.request_key,
+            scope=f"SCOPE_{t.scope.upper()}",
+            mode=f"MODE_{t.mode.upper()}",
+            flip=f"FLIP_{t.flip.upper()}",
+            strength=strength,
+            forget_samples=t.forget_samples,
+            retain_samples=t.retain_samples,
+            reference=t.reference,
+            received_at=t.received_at,
+        ),
+        state=_ticket_state(t.state),
+        history=[tk.TicketStep(state=_ticket_state(s.state), at=s.at, note=s.note) for s in t.history],
+        deadline_at=t.deadline_at,
+        applied_round=t.applied_round,
+        scale=t.scale,
+        version_before=t.version_before,
+        version_unlearned=t.version_unlearned,
+        version_recovered=t.version_recovered,
+        recovery_rounds=t.recovery_rounds,
+        recovered=t.recovered,
+        score_before=score(t.score_before, t.score_clients),
+        score_unlearned=score(t.score_unlearned, t.score_clients),
+        score_recovered=score(t.score_recovered, t.score_clients),
+        deleted_versions=t.deleted_versions,
+        method=t.method,
+        worker_alive=roster.worker_alive(state, t.client, config, now),
+        attempts=t.attempts,
+        measurements=[_measurement(t, v) for v in sorted(t.measurements)],
+        retained=[
+            tk.RetainedSums(version=v, training=sums_pb(state.models[v].training))
+            for v in sorted({v for v in (t.version_before, t.version_unlearned, t.version_recovered) if v is not None})
+            if v in state.models and state.models[v].training is not None
+        ],
+        retained_pending=recovery.still_measured(state, t),
+        filed_by=t.filed_by,
+        fallback=t.fallback,
+        taken_over=t.taken_over,
+        deleted_records=t.deleted_records,
+        deleted_bytes=t.deleted_bytes,
+        held=t.held if t.waiting else state.recovery.held if t.recovering and state.recovery else "",
+    )
+
+
+def _measurement(t: Ticket, version: int) -> tk.Measurement:
+    found = t.evidence.get(version) or Evidence()
+    return tk.Measurement(
+        version=version,
+        forget=sums_pb(t.measurements[version]),
+        holdout=sums_pb(found.holdout),
+        yeom=_attack_pb(found.yeom),
+        song=_attack_pb(found.song),
+    )
+
+
+def _ticket_state(value: str) -> str:
+    return f"TICKET_STATE_{value.upper()}"
+
+
+def round_info(current: Round, state: State) -> op.RoundInfo:
+    updates = current.received.values()
+    return op.RoundInfo(
+        number=current.number,
+        attempt=current.attempt,
+        kind=current.kind,
+        phase=current.phase,
+        base_version=current.base,
+        expected=len(current.slots),
+        received=len(current.received),
+        missing=sorted({s.client for s in current.missing}),
+        opened_at=current.opened_at,
+        bytes_down=state.nbytes_down,
+        bytes_up=sum(u.nbytes for u in updates),
+        samples_processed=sum(u.samples_processed for u in updates),
+        tickets=current.tickets,
+    )
+
+
+def record_info(record: RoundRecord) -> op.RoundInfo:
+    return op.RoundInfo(
+        number=record.number,
+        attempt=record.attempt,
+        kind=record.kind,
+        phase="committed",
+        base_version=record.base,
+        expected=record.expected,
+        received=record.contributions,
+        opened_at=record.opened_at,
+        committed_at=record.committed_at,
+        bytes_down=record.nbytes_down,
+        bytes_up=record.nbytes_up,
+        samples_processed=record.samples_processed,
+        train_loss=float("nan") if record.train_loss is None else record.train_loss,
+        tickets=record.tickets,
+    )
+
+
+def model_info(model: ModelVersion) -> op.ModelInfo:
+    return op.ModelInfo(
+        version=model.version,
+        round=model.round,
+        digest=bytes.fromhex(model.digest),
+        byte_length=model.nbytes,
+        status=model.status,
+        created_at=model.created_at,
+        score=score(model.score, model.score_clients),
+    )
+
+
+def client_info(name: str, state: State, config: FederationConfig, now: float) -> op.ClientInfo:
+    m = state.members[name]
+    leaving = any(t.client == name and t.membership == m.membership and t.waiting for t in state.tickets.values())
+    return op.ClientInfo(
+        name=m.name,
+        membership=m.membership,
+        status="leaving" if leaving else "held" if m.held or m.outweighs else m.status,
+        alive=roster.worker_alive(state, name, config, now),
+        samples=m.samples,
+        holdout_samples=m.holdout,
+        first_round=m.first_round,
+        last_round=m.last_round,
+        device=m.device,
+        activity=state.activity.get(name, ""),
+        silent_seconds=now - state.seen[name] if name in state.seen else -1.0,
+        shard=state.leases.get(name),
+        held=m.held or ("announces more than its share of all samples" if m.outweighs else ""),
+    )

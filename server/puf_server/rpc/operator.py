@@ -1,0 +1,222 @@
+"""puf.v1.Operator: what the person who runs the server says to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from grpc import aio
+
+from puf_common.errors import NotNow, UsageError
+from puf_common.v1 import operator_pb2 as op
+from puf_common.v1 import operator_pb2_grpc as rpc
+from puf_common.version import VERSION
+from puf_server.core import roster, scheduler, shards, tickets
+from puf_server.core.state import MemberStatus, ModelStatus, ModelVersion, State, TicketState
+from puf_server.core.unlearning import model_versions, rollback
+from puf_server.rpc import messages
+from puf_server.rpc.federation import answered, in_thread, streamed
+from puf_server.rpc.requests import Handlers
+
+__all__ = ["OperatorService"]
+
+Context = aio.ServicerContext[Any, Any]
+T = TypeVar("T")
+
+
+class OperatorService(rpc.OperatorServicer):
+    def __init__(self, handlers: Handlers, threads: ThreadPoolExecutor, stop: Callable[[], None]) -> None:
+        self._handlers = handlers
+        self._engine = handlers.engine
+        self._config = handlers.config
+        self._threads = threads
+        self._stop = stop
+        self._started_at = self._engine.clock()
+
+    async def _run(self, function: Callable[..., T], *args: object) -> T:
+        return await in_thread(self._threads, function, *args)
+
+    @answered
+    async def Status(self, request: op.StatusRequest, context: Context) -> op.StatusReply:
+        state, now = self._engine.state, self._engine.clock()
+        scored = [m for m in state.models.values() if m.score is not None]
+        newest = max(scored, key=lambda m: m.version, default=None)
+        return op.StatusReply(
+            federation_id=self._config.id,
+            title=self._config.title,
+            position=self._handlers.position(),
+            rounds_planned=state.planned,
+            rounds_trained=state.trained,
+            waiting_for=scheduler.waiting_for(state, self._config, now),
+            clients_active=sum(m.status is MemberStatus.ACTIVE for m in state.members.values()),
+            clients_alive=sum(roster.worker_alive(state, name, self._config, now) for name in state.members),
+            tickets_open=sum(t.open for t in state.tickets.values()),
+            tickets_failed=sum(t.state is TicketState.FAILED for t in state.tickets.values()),
+            tickets_overdue=sum(t.waiting and now >= t.deadline_at for t in state.tickets.values()),
+            trouble=self._engine.trouble,
+            round=messages.round_info(state.round, state) if state.round else None,
+            score=messages.score(newest.score, newest.score_clients) if newest else None,
+            score_version=newest.version if newest else 0,
+            bytes_received=self._handlers.bytes_received,
+            bytes_sent=self._handlers.bytes_sent,
+            uptime_seconds=now - self._started_at,
+            server_version=VERSION,
+            download_rate=self._handlers.rates.typical().down,
+            upload_rate=self._handlers.rates.typical().up,
+        )
+
+    @answered
+    async def ListClients(self, request: op.ListClientsRequest, context: Context) -> op.ListClientsReply:
+        state, now = self._engine.state, self._engine.clock()
+        found = (self._client(n, state, now) for n in sorted(state.members))
+        return op.ListClientsReply(clients=messages.page(found, request.offset))
+
+    @answered
+    async def ListRounds(self, request: op.ListRoundsRequest, context: Context) -> op.ListRoundsReply:
+        state = self._engine.state
+        current = [messages.round_info(state.round, state)] if state.round else []
+        records = [messages.record_info(r) for _, r in sorted(state.records.items(), reverse=True)]
+        return op.ListRoundsReply(rounds=[*current, *records][: request.limit or 20])
+
+    @answered
+    async def ListTickets(self, request: op.ListTicketsRequest, context: Context) -> op.ListTicketsReply:
+        newest_first = sorted(self._engine.state.tickets.values(), key=lambda t: -t.filed_at)
+        found = (self._handlers.ticket(None, t.id) for t in newest_first)
+        return op.ListTicketsReply(tickets=messages.page(found, request.offset))
+
+    @answered
+    async def ListModels(self, request: op.ListModelsRequest, context: Context) -> op.ListModelsReply:
+        newest_first = sorted(self._engine.state.models.values(), key=lambda m: -m.version)
+        return op.ListModelsReply(models=messages.page(map(messages.model_info, newest_first), request.offset))
+
+    @answered
+    async def Pause(self, request: op.PauseRequest, context: Context) -> op.PauseReply:
+        await self._run(self._engine.call, _pause)
+        return op.PauseReply(position=self._handlers.position())
+
+    @answered
+    async def Resume(self, request: op.ResumeRequest, context: Context) -> op.ResumeReply:
+        await self._run(self._engine.call, _resume)
+        return op.ResumeReply(position=self._handlers.position())
+
+    @answered
+    async def Extend(self, request: op.ExtendRequest, context: Context) -> op.ExtendReply:
+        if not 1 <= request.rounds <= 1_000_000:
+            raise UsageError("say how many rounds to add: at least 1")
+
+        def change(state: State, now: float) -> tuple[State, int]:
+            planned = max(state.planned, state.trained) + request.rounds
+            return replace(state, planned=planned).note("federation.extended", now, planned=planned), planned
+
+        planned = await self._run(self._engine.call, change)
+        return op.ExtendReply(rounds_planned=planned, position=self._handlers.position())
+
+    @answered
+    async def Stop(self, request: op.StopRequest, context: Context) -> op.StopReply:
+        await self._run(self._engine.call, _stop)
+        reply = op.StopReply(position=self._handlers.position())
+        self._stop()
+        return reply
+
+    @answered
+    async def Readmit(self, request: op.ReadmitRequest, context: Context) -> op.ReadmitReply:
+        await self._run(self._engine.call, lambda state, now: (roster.readmit(state, request.client, now), None))
+        state, now = self._engine.state, self._engine.clock()
+        return op.ReadmitReply(client=messages.client_info(request.client, state, self._config, now))
+
+    @answered
+    async def ReleaseShard(self, request: op.ReleaseShardRequest, context: Context) -> op.ReleaseShardReply:
+        shard = await self._run(self._engine.call, lambda state, now: shards.release(state, request.client, now))
+        return op.ReleaseShardReply(shard=shard)
+
+    @answered
+    async def Allow(self, request: op.AllowRequest, context: Context) -> op.AllowReply:
+        whom = request.WhichOneof("whom")
+        if whom is None:
+            raise UsageError("say whom to allow: a client or a ticket")
+        word = roster.allow if whom == "client" else tickets.allow
+        await self._run(self._engine.call, lambda state, now: (word(state, getattr(request, whom), now), None))
+        return op.AllowReply(position=self._handlers.position())
+
+    @answered
+    async def Release(self, request: op.ReleaseRequest, context: Context) -> op.ReleaseReply:
+        await self._run(self._engine.call, lambda state, now: (rollback.release(state, now), None))
+        return op.ReleaseReply(position=self._handlers.position())
+
+    @answered
+    async def Rollback(self, request: op.RollbackRequest, context: Context) -> op.RollbackReply:
+        def change(state: State, now: float) -> tuple[State, int]:
+            state = rollback.begin(state, self._config, now)
+            assert state.round is not None
+            return state, state.round.base
+
+        version = await self._run(self._engine.call, change)
+        return op.RollbackReply(version=version, position=self._handlers.position())
+
+    @answered
+    async def Forget(self, request: op.ForgetRequest, context: Context) -> op.ForgetReply:
+        ticket, duplicate = await self._run(
+            self._handlers.forget, request.client, request.reference, request.received_at
+        )
+        return op.ForgetReply(ticket=ticket, duplicate=duplicate)
+
+    @answered
+    async def IssueReceipt(self, request: op.IssueReceiptRequest, context: Context) -> op.IssueReceiptReply:
+        return op.IssueReceiptReply(receipt=await self._run(self._engine.receipt, request.ticket_id))
+
+    @streamed
+    async def ExportModel(self, request: op.ExportModelRequest, context: Context) -> AsyncIterator[op.ExportModelReply]:
+        model = self._exportable(request)
+        header = op.ExportHeader(
+            model=self._handlers.model_header(model), status=model.status, manifest=self._engine.manifest.to_pb()
+        )
+        await self._run(self._engine.call, lambda state, now: (_exported(state, model, now), None))
+        yield op.ExportModelReply(header=header)
+        chunks = self._handlers.model_chunks(model)
+        try:
+            while (chunk := await self._run(next, chunks, None)) is not None:
+                yield op.ExportModelReply(chunk=chunk)
+        finally:
+            await self._run(chunks.close)
+
+    def _client(self, name: str, state: State, now: float) -> op.ClientInfo:
+        info = messages.client_info(name, state, self._config, now)
+        if state.members[name].status is not MemberStatus.ACTIVE:
+            self._handlers.rates.forget(name)
+        line = self._handlers.rates.of(name)
+        info.download_rate, info.upload_rate = line.down, line.up
+        return info
+
+    def _exportable(self, request: op.ExportModelRequest) -> ModelVersion:
+        state = self._engine.state
+        named = request.version if request.HasField("version") else None
+        model = model_versions.newest_ready(state) if named is None else model_versions.readable(state, named)
+        if model.status is ModelStatus.AUXILIARY:
+            raise NotNow(f"model {model.version} only helps a method on its way and is never exported")
+        if model.status is not ModelStatus.READY and not request.allow_unready:
+            raise NotNow(
+                f"model {model.version} is {model.status}, not ready; export it anyway with --unready",
+                version=model.version,
+                status=model.status,
+            )
+        return model
+
+
+def _pause(state: State, now: float) -> tuple[State, None]:
+    return (state if state.paused else replace(state, paused=True).note("federation.paused", now)), None
+
+
+def _resume(state: State, now: float) -> tuple[State, None]:
+    if not state.paused and not state.halted:
+        return state, None
+    return replace(state, paused=False, halted="").note("federation.resumed", now), None
+
+
+def _stop(state: State, now: float) -> tuple[State, None]:
+    return replace(state, stopping=True).note("federation.stopped", now), None
+
+
+def _exported(state: State, model: ModelVersion, now: float) -> State:
+    return state.note("model.exported", now, version=model.version, digest=model.digest, status=model.status)

@@ -1,0 +1,320 @@
+"""Every request of a client as a plain function: request in, reply out, no gRPC.
+
+The service calls these, and so does whoever runs a federation without a network.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Generator
+from dataclasses import replace
+
+from puf_common.errors import Forgotten, Mismatch, UsageError
+from puf_common.tensors.chunks import CHUNK_BYTES
+from puf_common.tensors.manifest import MODEL
+from puf_common.v1 import federation_pb2 as fed
+from puf_common.v1 import tensors_pb2 as ts
+from puf_common.v1 import tickets_pb2 as tk
+from puf_common.version import VERSION
+from puf_server.core import assignments as work
+from puf_server.core import roster, rounds, shards, tickets
+from puf_server.core.methods.layers import outputs
+from puf_server.core.state import Evidence, ModelVersion, State
+from puf_server.core.unlearning import evaluation, history, model_versions
+from puf_server.engine.engine import Engine
+from puf_server.failpoints import hit
+from puf_server.ingest.quota import Quota
+from puf_server.ingest.resumable import Parked
+from puf_server.ingest.transfer_rates import Rates
+from puf_server.ingest.upload import PendingUpload, upload_key
+from puf_server.rpc import messages
+
+__all__ = ["Handlers", "PendingUpload"]
+
+
+class Handlers:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.config = engine.config
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.rates = Rates()
+        self.parked = Parked()
+        self.quota = Quota(engine.config.limits, engine.manifest)
+
+    # -- membership ----------------------------------------------------------------------------------------------------
+
+    def describe(self, _: fed.DescribeRequest) -> fed.DescribeReply:
+        c = self.config
+        return fed.DescribeReply(
+            federation_id=c.id,
+            title=c.title,
+            server_version=VERSION,
+            model=c.model,
+            model_options=c.model_options,
+            task=c.task,
+            recipe=messages.recipe(c),
+            manifest=self.engine.manifest.to_pb(),
+            plugin_version=c.plugin_version,
+            rounds_planned=self.engine.state.planned,
+            forgetting=messages.policy(c),
+            position=self.position(),
+            server_key=self.engine.store.key.public,
+            method=c.forgetting.method,
+            fallback=c.forgetting.fallback,
+            remembers=history.words(c.forgetting),
+            update_encoding=messages.encoding(c.plan.update_encoding),
+        )
+
+    def lease_shard(self, name: str, request: fed.LeaseShardRequest) -> fed.LeaseShardReply:
+        messages.client_name(name)
+        wish = request.wish if request.HasField("wish") else None
+        shard = self.engine.call(lambda state, now: shards.lease(state, self.config, name, wish, now))
+        return fed.LeaseShardReply(shard=shard, shards=self.config.plan.shards)
+
+    def join(self, name: str, request: fed.JoinRequest) -> fed.JoinReply:
+        messages.client_name(name)
+        c = self.config
+        self.engine.manifest.require(request.manifest_fingerprint, f"the model of {name}")
+        if request.recipe_fingerprint != c.recipe_fingerprint():
+            raise Mismatch(
+                f"{name} follows another recipe: fingerprint {request.recipe_fingerprint.hex()[:16]}, the federation's is "
+                f"{c.recipe_fingerprint().hex()[:16]}; ask for the description again",
+                theirs=request.recipe_fingerprint.hex(),
+                ours=c.recipe_fingerprint().hex(),
+            )
+        if c.plugin_version and request.plugin_version != c.plugin_version:
+            raise Mismatch(
+                f"{name} runs version {request.plugin_version or 'none'} of the federation's own code, "
+                f"the federation asks for {c.plugin_version}",
+                theirs=request.plugin_version,
+                ours=c.plugin_version,
+            )
+        if not request.instance:
+            raise UsageError("a worker must name its instance: any random text of its own")
+
+        def change(state: State, now: float) -> tuple[State, None]:
+            state = roster.join(
+                state,
+                c,
+                name,
+                instance=request.instance[:64],
+                token=secrets.token_hex(8),
+                samples=request.samples,
+                holdout=request.holdout_samples,
+                unlabeled=request.unlabeled_samples,
+                device=request.device[:100],
+                rejoin=request.rejoin,
+                only_if_no_worker=request.only_if_no_worker,
+                now=now,
+            )
+            return rounds.samples_changed(state, name, now), None
+
+        hit("join.before_persist")
+        self.engine.call(change)
+        hit("join.after_persist")
+        member = self.engine.state.members[name]
+        return fed.JoinReply(
+            session=member.session,
+            membership=member.membership,
+            heartbeat_seconds=c.plan.heartbeat_seconds,
+            chunk_bytes=CHUNK_BYTES,
+            position=self.position(),
+            server_key=self.engine.store.key.public,
+            remembers=history.words(c.forgetting),
+            digest_kinds=[ts.DIGEST_KIND_BLAKE3],
+        )
+
+    def heartbeat(self, name: str, request: fed.HeartbeatRequest) -> fed.HeartbeatReply:
+        def change(state: State, now: float) -> tuple[State, bool]:
+            state = roster.beat(state, name, request.session, request.activity, now)
+            asked = work.work_for(state, self.config, name, request.session, now)
+            wanted = work.training_id(asked) if isinstance(asked, work.Train) else ""
+            return state, bool(request.training_id) and request.training_id != wanted
+
+        abandon = self.engine.call(change)
+        # While paused nobody is asked anything, but nobody should throw work away either.
+        paused = self.engine.state.paused or bool(self.engine.state.halted)
+        return fed.HeartbeatReply(position=self.position(), abandon_training=abandon and not paused)
+
+    def leave(self, name: str, request: fed.LeaveRequest) -> fed.LeaveReply:
+        self.engine.call(lambda state, now: (roster.leave(state, name, request.session, now), None))
+        return fed.LeaveReply()
+
+    # -- work ----------------------------------------------------------------------------------------------------------
+
+    def work(self, name: str, session: str) -> fed.WaitForWorkReply | None:
+        """What this worker is to do now; None: nothing yet."""
+        state = self.engine.state
+        if state.stopping:
+            order = fed.LeaveOrder(reason=fed.LeaveOrder.REASON_STOPPED, message="the operator stopped the federation")
+            return fed.WaitForWorkReply(position=self.position(), leave=order)
+        try:
+            asked = work.work_for(state, self.config, name, session, self.engine.clock())
+        except Forgotten as error:
+            order = fed.LeaveOrder(reason=fed.LeaveOrder.REASON_FORGOTTEN, message=error.message)
+            return fed.WaitForWorkReply(position=self.position(), leave=order)
+        if isinstance(asked, work.Train):
+            train = messages.train_work(asked, outputs(self.engine.manifest, asked.slot.outputs))
+            return fed.WaitForWorkReply(position=self.position(), train=train)
+        if asked is not None:
+            evaluate = fed.EvaluateWork(survey=asked.survey, version=asked.version, training_side=asked.training_side)
+            return fed.WaitForWorkReply(position=self.position(), evaluate=evaluate)
+        return None
+
+    def decline(self, name: str, request: fed.DeclineWorkRequest) -> fed.DeclineWorkReply:
+        key = f"{name}/{messages.part_of(request.key.part)}"
+
+        def change(state: State, now: float) -> tuple[State, None]:
+            if request.session:
+                roster.session_member(state, name, request.session)
+            else:
+                roster.member_of(state, name)
+            current = state.round
+            if current is None or (current.number, current.attempt) != (request.key.round, request.key.attempt):
+                return state, None
+            return rounds.decline(state, name, key, request.reason, now), None
+
+        self.engine.call(change)
+        return fed.DeclineWorkReply(position=self.position())
+
+    def report_evaluation(self, name: str, request: fed.ReportEvaluationRequest) -> fed.ReportEvaluationReply:
+        member = roster.member_of(self.engine.state, name)
+        # Samples that a request has taken out of training since the client was asked are still counted.
+        mine = member.samples + sum(t.forget_samples for t in self.engine.state.tickets.values() if t.client == name)
+        answer = messages.sums(request.holdout, member.holdout)
+        training = messages.sums(request.training, mine) if request.HasField("training") else None
+
+        def change(state: State, _: float) -> tuple[State, None]:
+            return evaluation.answer(state, name, request.survey, request.version, answer, training), None
+
+        hit("evaluation.before_persist")
+        self.engine.call(change)
+        hit("evaluation.after_persist")
+        return fed.ReportEvaluationReply(position=self.position())
+
+    def begin_upload(self, name: str, header: fed.UpdateHeader) -> PendingUpload:
+        """Judges an update by its header, before memory or disk is used."""
+        self.tidy()
+        return PendingUpload(self, name, header)
+
+    def find_upload(self, name: str, request: fed.FindUploadRequest) -> fed.FindUploadReply:
+        self.tidy()
+        found = self.parked.find(upload_key(name, request.header), PendingUpload)
+        return fed.FindUploadReply(offset=found.received if found else 0)
+
+    def park(self, upload: PendingUpload) -> None:
+        """Keeps what came of an upload whose stream broke."""
+        if upload.received and upload.unfinished and upload.wanted():
+            self.parked.put(upload.key, upload, self.engine.clock())
+        else:
+            upload.discard()
+
+    def tidy(self) -> None:
+        """Deletes what came of broken uploads and is no longer wanted."""
+        self.parked.prune(lambda item: isinstance(item, PendingUpload) and item.wanted(), self.engine.clock())
+
+    # -- models --------------------------------------------------------------------------------------------------------
+
+    def model_for(self, name: str, version: int) -> ModelVersion:
+        state = self.engine.state
+        member = roster.member_of(state, name)
+        return model_versions.may_fetch(state, self.config, member, version, self.engine.clock())
+
+    def model_header(self, model: ModelVersion) -> fed.ModelHeader:
+        return fed.ModelHeader(
+            version=model.version,
+            round=model.round,
+            byte_length=model.nbytes,
+            digest=bytes.fromhex(model.digest),
+            blake3=bytes.fromhex(model.blake3),
+            manifest_fingerprint=self.engine.manifest.fingerprint,
+        )
+
+    def model_chunks(self, model: ModelVersion) -> Generator[ts.Chunk, None, None]:
+        with self.engine.store.model_source(model) as source:
+            total = self.engine.manifest.nbytes(MODEL)
+            for offset in range(0, total, CHUNK_BYTES):
+                block = bytearray(min(CHUNK_BYTES, total - offset))
+                source.read_into(offset, memoryview(block))
+                yield ts.Chunk(offset=offset, data=bytes(block))
+
+    def count_sent(self, nbytes: int) -> None:
+        self.bytes_sent += nbytes
+        self.engine.call(lambda state, _: (replace(state, nbytes_down=state.nbytes_down + nbytes), None))
+
+    # -- requests to be forgotten --------------------------------------------------------------------------------------
+
+    def file_unlearning(self, name: str, request: fed.FileUnlearningRequest) -> fed.FileUnlearningReply:
+        wanted = messages.request(request.request)
+        ticket_id = f"t-{secrets.token_hex(6)}"
+
+        def change(state: State, now: float) -> tuple[State, tuple[str, bool]]:
+            state, ticket, duplicate = tickets.file(state, self.config, name, wanted, ticket_id=ticket_id, now=now)
+            return state, (ticket.id, duplicate)
+
+        hit("ticket.before_persist")
+        filed, duplicate = self.engine.call(change)
+        self.tidy()
+        hit("ticket.after_persist")
+        return fed.FileUnlearningReply(ticket=self.ticket(name, filed), duplicate=duplicate, position=self.position())
+
+    def list_my_tickets(self, name: str, offset: int = 0) -> fed.ListMyTicketsReply:
+        mine = [t for t in self.engine.state.tickets.values() if t.client == name]
+        newest_first = sorted(mine, key=lambda t: -t.filed_at)
+        return fed.ListMyTicketsReply(tickets=messages.page((self.ticket(name, t.id) for t in newest_first), offset))
+
+    def withdraw(self, name: str, request: fed.WithdrawUnlearningRequest) -> fed.WithdrawUnlearningReply:
+        def change(state: State, now: float) -> tuple[State, None]:
+            return tickets.withdraw(state, name, request.ticket_id, now)[0], None
+
+        self.engine.call(change)
+        return fed.WithdrawUnlearningReply(ticket=self.ticket(name, request.ticket_id))
+
+    def report_measurement(self, name: str, request: fed.ReportMeasurementRequest) -> fed.ReportMeasurementReply:
+        measured = messages.sums(request.forget)
+        evidence = Evidence(
+            holdout=messages.sums(request.holdout) if request.HasField("holdout") else None,
+            yeom=messages.attack(request.yeom) if request.HasField("yeom") else None,
+            song=messages.attack(request.song) if request.HasField("song") else None,
+        )
+
+        def change(state: State, now: float) -> tuple[State, None]:
+            return tickets.measure(state, name, request.ticket_id, request.version, measured, now, evidence)[0], None
+
+        hit("measurement.before_persist")
+        self.engine.call(change)
+        hit("measurement.after_persist")
+        return fed.ReportMeasurementReply(ticket=self.ticket(name, request.ticket_id))
+
+    def get_receipt(self, name: str, request: fed.GetReceiptRequest) -> fed.GetReceiptReply:
+        return fed.GetReceiptReply(receipt=self.engine.receipt(request.ticket_id, name))
+
+    def present_receipt(self, name: str, request: fed.PresentReceiptRequest) -> fed.PresentReceiptReply:
+        reopened, why, ticket_id = self.engine.present(request.receipt, name)
+        known = ticket_id in self.engine.state.tickets
+        return fed.PresentReceiptReply(
+            reopened=reopened, outcome=why, ticket=self.ticket(name, ticket_id) if known else None
+        )
+
+    def forget(self, client: str, reference: str, received_at: float) -> tuple[tk.Ticket, bool]:
+        """The operator's request on behalf of a client: all of it, by the federation's own defaults."""
+        ticket_id = f"t-{secrets.token_hex(6)}"
+        wanted = tickets.Request(
+            key=f"operator-{ticket_id}", reference=reference, received_at=received_at or None, by="operator"
+        )
+
+        def change(state: State, now: float) -> tuple[State, tuple[str, bool]]:
+            state, ticket, duplicate = tickets.file(state, self.config, client, wanted, ticket_id=ticket_id, now=now)
+            return state, (ticket.id, duplicate)
+
+        filed, duplicate = self.engine.call(change)
+        self.tidy()
+        return self.ticket(None, filed), duplicate
+
+    def ticket(self, name: str | None, ticket_id: str) -> tk.Ticket:
+        state = self.engine.state
+        return messages.ticket(tickets.find(state, name, ticket_id), state, self.config, self.engine.clock())
+
+    def position(self) -> fed.Position:
+        return messages.position(self.engine.state)

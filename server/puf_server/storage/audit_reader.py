@@ -1,0 +1,88 @@
+"""`puf-server audit`: read the log and check its chain, beside a running server or without one."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from puf_common.errors import Corrupted, UsageError
+from puf_common.receipts.receipt_file import Receipt
+from puf_server.core import audit_chain
+from puf_server.engine.engine import read_own
+from puf_server.storage.state_store import audit_lines
+
+__all__ = ["read_only", "show", "verify"]
+
+
+def verify(directory: Path, receipts: list[Path]) -> tuple[audit_chain.Head, list[Receipt]]:
+    """The log's head, once every line has been followed and every receipt's head was found in it."""
+    with read_only(directory) as db:
+        shown = [_own(directory, db, path) for path in receipts]
+        head = audit_chain.EMPTY
+        try:
+            # The newest receipt last: its message is the one that says how much is missing.
+            for witness in [audit_chain.EMPTY, *sorted((_head(r) for r in shown), key=lambda h: h.number)]:
+                head = audit_chain.follow(audit_lines(db), witness)
+        except sqlite3.DatabaseError as error:
+            raise Corrupted(f"{directory / 'state.db'} cannot be read: {error}") from None
+    if head == audit_chain.EMPTY:
+        raise Corrupted("the audit log is empty: every federation's begins with its creation")
+    return head, shown
+
+
+def show(directory: Path, last: int) -> list[audit_chain.Line]:
+    """The newest lines, in the order they were written."""
+    with read_only(directory) as db:
+        lines = list(audit_lines(db))
+    return lines[-last:] if last else lines
+
+
+@contextmanager
+def read_only(directory: Path) -> Iterator[sqlite3.Connection]:
+    """The database for reading. Sees one moment of it, whatever a server writes meanwhile."""
+    path = directory / "state.db"
+    if not path.exists():
+        raise UsageError(f"{directory} holds no federation")
+    with closing(_connected(path)) as db:
+        yield db
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    # Reading beside a server needs its shared memory. In a directory that cannot be written to and is not served there is
+    # none, and nothing that could change either.
+    for mode in ("mode=ro", "mode=ro&immutable=1"):
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None)
+        try:
+            db.execute("BEGIN")
+            db.execute("SELECT count(*) FROM meta").fetchone()
+        except sqlite3.DatabaseError as error:
+            db.close()
+            if "immutable" in mode or path.with_name(f"{path.name}-wal").exists():
+                raise Corrupted(f"{path} cannot be read: {error}") from None
+        else:
+            return db
+    raise AssertionError("unreachable")
+
+
+def _own(directory: Path, db: sqlite3.Connection, path: Path) -> Receipt:
+    try:
+        federation = json.loads((directory / "federation.json").read_bytes())["config"]["id"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise Corrupted(f"{directory / 'federation.json'} cannot be read") from None
+    row = db.execute("SELECT value FROM meta WHERE key = 'signing_key'").fetchone()
+    if row is None:
+        raise Corrupted(f"{directory} has never signed a receipt")
+    try:
+        return read_own(path.read_bytes(), federation, bytes.fromhex(row[0]))
+    except Corrupted as error:
+        raise Corrupted(f"{path}: {error.message}") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+
+
+def _head(receipt: Receipt) -> audit_chain.Head:
+    number, link = receipt.audit_head
+    return audit_chain.Head(number, bytes.fromhex(link))

@@ -1,0 +1,64 @@
+"""The SQLite database of a federation: how it is opened, what its errors mean, and the audit log in it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from puf_common.errors import Corrupted, Unavailable
+from puf_server.core import audit_chain
+from puf_server.storage.durable import end_process
+
+__all__ = ["append_audit", "audit_head", "audit_lines", "connect", "scrub", "unsaved"]
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA secure_delete = ON")
+        # Where a plain fsync leaves data in the drive's own cache.
+        db.execute("PRAGMA fullfsync = ON")
+    except sqlite3.DatabaseError as error:
+        db.close()
+        raise Corrupted(f"{path} cannot be opened: {error}") from None
+    return db
+
+
+def scrub(db: sqlite3.Connection) -> bool:
+    """Takes what was overwritten out of the write-ahead log, too; False while somebody reads an older state.
+
+    `secure_delete` wipes pages of the database itself; the log keeps their older versions until it is reset.
+    """
+    busy, _, _ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy
+
+
+def unsaved(error: sqlite3.OperationalError) -> Unavailable:
+    """What the caller hears when a transaction was rolled back."""
+    if error.sqlite_errorcode in (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC):
+        end_process("state.db", error)
+    if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+        return Unavailable("the server's disk is full: nothing was changed; try again when there is room")
+    return Unavailable(f"the state cannot be written: {error}")
+
+
+def audit_head(db: sqlite3.Connection) -> audit_chain.Head:
+    row = db.execute("SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
+    return audit_chain.Head(*row) if row else audit_chain.EMPTY
+
+
+def append_audit(db: sqlite3.Connection, at: float, event: str, facts: Mapping[str, Any]) -> None:
+    """One more line, chained to the last. Inside a transaction that began IMMEDIATE: other processes may append, too."""
+    line = audit_chain.append(audit_head(db), at, event, facts)
+    db.execute("INSERT INTO audit VALUES (?, ?, ?, ?, ?)", (line.number, line.at, line.event, line.facts, line.hash))
+
+
+def audit_lines(db: sqlite3.Connection, *events: str) -> Iterator[audit_chain.Line]:
+    """The log in its order, or only lines of these events."""
+    wanted = f"WHERE event IN ({','.join('?' * len(events))})" if events else ""
+    for row in db.execute(f"SELECT seq, at, event, facts, hash FROM audit {wanted} ORDER BY seq", events):  # noqa: S608
+        yield audit_chain.Line(*row)

@@ -1,0 +1,201 @@
+"""Files that survive a crash: everything the server writes outside its database goes through here.
+
+A file appears under its name only when it is complete and on disk: written beside it, synced, renamed, directory synced.
+All of it happens behind one small port, `Files`, so that a test can record every operation and rebuild each state in
+which a power cut could have left the directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+from puf_common.config.exit_codes import Exit
+from puf_common.errors import Unavailable
+from puf_common.files.durable import Bytes, Writes
+from puf_common.files.durable import Disk as PlainDisk
+from puf_common.logging import get_logger
+from puf_common.tensors.digests import DigestKind, hasher
+from puf_server.failpoints import hit
+
+__all__ = [
+    "DISK",
+    "Bytes",
+    "Disk",
+    "FileSource",
+    "Files",
+    "NewFile",
+    "end_process",
+    "new_file",
+    "remove",
+    "sync_directory",
+    "sync_file",
+    "unwritten",
+]
+
+log = get_logger(__name__)
+
+# Bytes of a new file after which the disk may begin: a sync at the end alone would wait for all of them.
+_HASTEN_EVERY = 4 << 20
+
+
+class Files(Writes, Protocol):
+    """What the server does with files. Nothing is durable before its `fsync`, no name before its `fsync_dir`."""
+
+    def listdir(self, directory: Path) -> list[str]: ...
+
+    def read(self, path: Path, offset: int = 0) -> FileSource: ...
+
+
+class Disk(PlainDisk):
+    """The real thing."""
+
+    def listdir(self, directory: Path) -> list[str]:
+        return sorted(os.listdir(directory))
+
+    def read(self, path: Path, offset: int = 0) -> FileSource:
+        return FileSource(path, offset)
+
+
+DISK = Disk()
+
+
+class NewFile:
+    """A file being written; it does not exist under its name yet. `points` begins the names of its failpoints."""
+
+    def __init__(self, path: Path, files: Files = DISK, points: str = "") -> None:
+        self.path = path
+        self._files = files
+        self._points = points
+        self._handle: int | None = files.create(path)
+        self._written = self._hastened = 0
+
+    def write(self, data: Bytes) -> None:
+        assert self._handle is not None
+        self._hit("write")
+        self._files.write(self._handle, data)
+        self._written += len(data)
+        if self._written - self._hastened >= _HASTEN_EVERY:
+            self._files.hasten(self._handle, self._hastened, self._written - self._hastened)
+            self._hastened = self._written
+
+    def publish(self, target: Path) -> None:
+        """Makes the file durable and gives it its name."""
+        handle = self._handle
+        assert handle is not None
+
+        def sync() -> None:
+            self._hit("before_fsync")
+            self._files.fsync(handle)
+
+        _synced(sync, target)
+        self._hit("after_fsync")
+        self._close()
+        self._files.rename(self.path, target)
+        self._hit("after_rename")
+        sync_directory(target.parent, self._files)
+
+    def discard(self) -> None:
+        self._close()
+        remove(self.path, self._files)
+
+    def _close(self) -> None:
+        # Once: the number may be somebody else's file by now.
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._files.close(handle)
+
+    def _hit(self, where: str) -> None:
+        if self._points:
+            hit(f"{self._points}.{where}")
+
+
+@contextmanager
+def new_file(target: Path, files: Files = DISK) -> Iterator[NewFile]:
+    """Writes a file that appears at the end, or not at all."""
+    draft = target.with_name(f"{target.name}.{os.getpid()}.part")
+    remove(draft, files)
+    file = NewFile(draft, files)
+    try:
+        yield file
+        file.publish(target)
+    except BaseException:
+        file.discard()
+        raise
+
+
+def sync_file(handle: int, path: Path, files: Files = DISK) -> None:
+    _synced(lambda: files.fsync(handle), path)
+
+
+def sync_directory(directory: Path, files: Files = DISK) -> None:
+    _synced(lambda: files.fsync_dir(directory), directory)
+
+
+def remove(path: Path, files: Files = DISK) -> None:
+    with suppress(FileNotFoundError):
+        files.unlink(path)
+
+
+def unwritten(error: OSError, what: str) -> Unavailable:
+    """What the caller hears when the disk does not take something: nothing was changed, it may come again."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Unavailable(f"the server's disk is full: {what} was not taken; it can be sent again when there is room")
+    return Unavailable(f"the server cannot write its files ({error.strerror or error}): {what} was not taken")
+
+
+def end_process(what: str, error: Exception) -> NoReturn:
+    """After a failed sync nobody knows what is on disk, and asking again may be answered with a lie: the kernel drops
+    what it could not write and calls it clean. Only reading it all back, as a start does, tells the truth."""
+    log.critical("sync failed: ending the process, because what is on disk is unknown", what=what, error=str(error))
+    logging.shutdown()
+    os._exit(Exit.FAILURE)
+
+
+def _synced(sync: Callable[[], None], what: Path) -> None:
+    try:
+        sync()
+    except OSError as error:
+        end_process(str(what), error)
+
+
+class FileSource:
+    """Random access to the payload of a file, without mapping or holding it. Closes with the context."""
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self._offset = offset
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __enter__(self) -> FileSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    @property
+    def nbytes(self) -> int:
+        return os.fstat(self._fd).st_size - self._offset
+
+    def digest(self, kind: DigestKind = "sha256") -> str:
+        """Of the payload, as hexadecimal digits."""
+        computed = hasher(kind)
+        block, left, at = memoryview(bytearray(1 << 20)), self.nbytes, 0
+        while at < left:
+            piece = block[: min(len(block), left - at)]
+            self.read_into(at, piece)
+            computed.update(piece)
+            at += len(piece)
+        return computed.hexdigest()
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        done = 0
+        while done < len(out):
+            got = os.preadv(self._fd, [out[done:]], self._offset + offset + done)
+            if got == 0:
+                raise OSError(f"file ends {len(out) - done} bytes early")
+            done += got

@@ -1,0 +1,80 @@
+"""A fleet is many processes: their names and shards, their end, and the signals on the way."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from puf_client.cli.fleet import members
+from puf_client.cli.options import FleetOptions
+from puf_common.config.exit_codes import Exit
+
+FLEET = """
+import sys, time
+from pathlib import Path
+from puf_client.cli.fleet import run_fleet
+from puf_client.cli.options import FleetOptions
+
+def run(member):
+    Path(sys.argv[1], member.name).touch()
+    print(f"{member.name} has {member.shard}")
+    {body}
+
+sys.exit(run_fleet(FleetOptions(clients=3, data="digits", log_dir=sys.argv[1] + "/logs"), run))
+"""
+
+
+def fleet(tmp_path: Path, body: str) -> subprocess.Popen[bytes]:
+    code = FLEET.replace("{body}", body)
+    return subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stderr=subprocess.DEVNULL)
+
+
+def wait_for(*paths: Path) -> None:
+    for _ in range(1200):
+        if all(path.exists() for path in paths):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"missing: {paths}")
+
+
+def test_members_have_names_and_shards() -> None:
+    options = FleetOptions(clients=4, leave_out=[1], data="digits", server="x:1", log_dir=Path("logs"))
+    fleet = members(options)
+    assert [(m.options.name, m.options.shard) for m in fleet] == [
+        ("client-0", "0/4"),
+        ("client-2", "2/4"),
+        ("client-3", "3/4"),
+    ]
+    assert fleet[1].log_file == Path("logs/client-2.log")
+    assert all(m.options.server == "x:1" and m.options.data == "digits" for m in fleet)
+    assert members(FleetOptions(clients=1, name="ward", data="d"))[0].options.name == "ward-0"
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("return 10 if member.name == 'client-1' else 0", Exit.OK),
+        ("return 4 if member.name == 'client-1' else 0", Exit.REFUSED),
+    ],
+)
+def test_a_fleet_ends_well_when_all_ended_well_or_forgotten(tmp_path: Path, body: str, code: Exit) -> None:
+    process = fleet(tmp_path, body)
+    assert process.wait(60) == code
+    for i in range(3):
+        assert (tmp_path / "logs" / f"client-{i}.log").read_text() == f"client-{i} has {i}/3\n"
+
+
+def test_signals_reach_every_client_and_all_are_waited_for(tmp_path: Path) -> None:
+    process = fleet(
+        tmp_path,
+        "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); "
+        "Path(sys.argv[1], 'up-' + member.name).touch(); time.sleep(60)",
+    )
+    wait_for(*(tmp_path / f"up-client-{i}" for i in range(3)))
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == Exit.INTERRUPTED

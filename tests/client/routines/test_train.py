@@ -1,0 +1,296 @@
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
+
+from puf_client.data import DataContext, load_data
+from puf_client.routines import (
+    Abandoned,
+    TrainSettings,
+    evaluate,
+    per_sample,
+    prepare,
+    resident,
+    select,
+    train,
+)
+from puf_client.routines.train import _shuffled
+from puf_client.tasks import Classification
+from puf_common.errors import PufError, UsageError
+from puf_common.models import registry
+from puf_common.seeds import derive
+
+CPU = torch.device("cpu")
+TASK = Classification()
+
+
+def _stream(epoch: int) -> int:
+    return derive(1, "train", epoch)
+
+
+def _points(samples: int = 20) -> TensorDataset:
+    x = torch.randn(samples, 3, generator=torch.Generator().manual_seed(1))
+    return TensorDataset(x, (x.sum(1) > 0).long())
+
+
+def _linear(seed: int = 1) -> nn.Module:
+    return registry.build_with(lambda options: nn.Linear(3, 2), {}, seed)
+
+
+def _payload(model: nn.Module) -> bytes:
+    return bytes(registry.payload_of(model, registry.manifest_of(model)))
+
+
+def _trained(dataset: Any = None, **settings: Any) -> bytes:
+    model = _linear()
+    chosen = TrainSettings(**{"lr": 0.1, "batch_size": 6, **settings})
+    train(model, dataset or _points(), TASK, chosen, device=CPU, stream=_stream)
+    return _payload(model)
+
+
+class Seen(Dataset[Any]):
+    """Remembers in which order it was asked, and gives what `make` makes."""
+
+    def __init__(self, samples: int, make: Callable[[int], Tensor] = lambda i: torch.full((3,), float(i))) -> None:
+        self.samples = samples
+        self.make = make
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        self.asked.append(index)
+        return self.make(index), index % 2
+
+
+def test_training_learns() -> None:
+    model, points = _linear(), _points(200)
+    before = evaluate(model, points, TASK, device=CPU)
+    result = train(model, points, TASK, TrainSettings(lr=0.5, epochs=5), device=CPU, stream=_stream)
+    after = evaluate(model, points, TASK, device=CPU)
+    assert result.samples_processed == 1000
+    assert before.loss_sum / 200 > result.loss > after.loss_sum / 200
+    assert after.score_sum / 200 > 0.9
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_optimizers_are_torchs_own(optimizer: str, momentum: float, weight_decay: float) -> None:
+    mine = _trained(optimizer=optimizer, momentum=momentum, weight_decay=weight_decay, epochs=2)
+    model = _linear()
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[optimizer]
+    extra = {"momentum": momentum} if optimizer == "sgd" else {}
+    theirs = kind(model.parameters(), lr=0.1, weight_decay=weight_decay, **extra)
+    x, y = _points().tensors
+    for chosen in _shuffled(20, 6, 8, _stream):
+        theirs.zero_grad()
+        TASK.loss(model(x[chosen]), y[chosen]).backward()  # type: ignore[no-untyped-call]
+        theirs.step()
+    assert mine == _payload(model)
+
+
+def test_weight_decay_of_plain_sgd_is_the_decoupled_one() -> None:
+    model = _linear()
+    x, y = _points().tensors
+    TASK.loss(model(x), y).backward()  # type: ignore[no-untyped-call]
+    expected = [p.detach() * (1 - 0.1 * 0.5) - 0.1 * p.grad for p in model.parameters() if p.grad is not None]
+    train(model, _points(), TASK, TrainSettings(lr=0.1, weight_decay=0.5, batch_size=20), device=CPU, stream=_stream)
+    for parameter, value in zip(model.parameters(), expected, strict=True):
+        assert torch.allclose(parameter, value, atol=1e-6)
+
+
+def test_frozen_and_unused_parameters_stay() -> None:
+    model = nn.ModuleDict({"used": nn.Linear(3, 2), "unused": nn.Linear(3, 2), "frozen": nn.Linear(2, 2)})
+    model["frozen"].requires_grad_(False)
+    model.forward = lambda x: model["frozen"](model["used"](x))
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    chosen = TrainSettings(lr=0.1, momentum=0.9, weight_decay=0.1)
+    train(model, _points(), TASK, chosen, device=CPU, stream=_stream)
+    changed = {name.partition(".")[0] for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    assert changed == {"used"}
+
+
+def test_data_stacked_or_fetched_gives_the_same_bits() -> None:
+    points = _points()
+    fetched = select(resident(points, CPU), range(20))
+    assert _trained(points) == _trained(fetched) == _trained(torch.utils.data.Subset(points, range(20)))
+
+
+def test_order_depends_on_the_stream_of_the_epoch_alone() -> None:
+    first, again = Seen(10), Seen(10)
+    for dataset in (first, again):
+        torch.rand(3)
+        _trained(dataset, batch_size=4, epochs=2)
+    assert first.asked == again.asked
+    assert sorted(first.asked[:10]) == sorted(first.asked[10:]) == list(range(10))
+    assert first.asked[:10] != first.asked[10:]
+
+
+def test_augmentation_repeats_itself_whatever_its_source_of_chance() -> None:
+    def chance(index: int) -> Tensor:
+        return torch.tensor([torch.rand(()).item(), np.random.rand(), random.random()])
+
+    runs = []
+    for _ in range(2):
+        torch.rand(1), np.random.rand(), random.random()
+        runs.append(_trained(Seen(10, chance)))
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "batches"),
+    [(1, 10), (2.5, 25), (0.3, 3), (2.3, 23), (0.7, 7), (0.39, 3), (0.05, 1), (1.05, 10), (1 / 3, 3)],
+)
+def test_fractional_epochs_take_the_first_batches(epochs: float, batches: int) -> None:
+    told: list[tuple[int, int]] = []
+    dataset, whole = Seen(39), Seen(39)
+    chosen = TrainSettings(lr=0.001, batch_size=4, epochs=epochs)
+    result = train(
+        _linear(), dataset, TASK, chosen, device=CPU, stream=_stream, progress=lambda done, of: told.append((done, of))
+    )
+    assert told == [(done, batches) for done in range(1, batches + 1)]
+    assert result.samples_processed == len(dataset.asked)
+    train(_linear(), whole, TASK, TrainSettings(lr=0.001, batch_size=4, epochs=3), device=CPU, stream=_stream)
+    assert whole.asked[: len(dataset.asked)] == dataset.asked
+
+
+@settings(max_examples=50, deadline=None)
+@given(samples=st.integers(1, 50), batch_size=st.integers(1, 60), epochs=st.integers(1, 3))
+def test_an_epoch_sees_every_sample_once(samples: int, batch_size: int, epochs: int) -> None:
+    per_epoch = -(-samples // batch_size)
+    batches = list(_shuffled(samples, batch_size, per_epoch * epochs, _stream))
+    assert len(batches) == per_epoch * epochs
+    for epoch in range(epochs):
+        seen = [i for chosen in batches[epoch * per_epoch : (epoch + 1) * per_epoch] for i in chosen]
+        assert sorted(seen) == list(range(samples))
+
+
+def test_a_caller_can_stop_between_batches() -> None:
+    answers = iter([False, False, True])
+    dataset = Seen(20)
+    with pytest.raises(Abandoned):
+        train(
+            _linear(), dataset, TASK, TrainSettings(lr=0.1, batch_size=5), device=CPU, stream=_stream,
+            should_stop=lambda: next(answers),
+        )  # fmt: skip
+    assert len(dataset.asked) == 10
+    with pytest.raises(Abandoned):
+        evaluate(_linear(), _points(), TASK, device=CPU, should_stop=lambda: True)
+
+
+def test_a_loss_that_is_not_finite_says_what_to_do() -> None:
+    bad = TensorDataset(torch.full((4, 3), float("nan")), torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(PufError, match=r"loss became nan in batch 1 of 1: lower the learning rate \(now 0.1\)"):
+        _trained(bad)
+
+
+def test_a_lack_of_memory_says_what_to_do() -> None:
+    class Greedy(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    says = r"cpu ran out of memory while {} with batches of {}: .*smaller batch size"
+    with pytest.raises(PufError, match=says.format("training", 32)):
+        train(Greedy(3, 2), _points(), TASK, TrainSettings(lr=0.1), device=CPU, stream=_stream)
+    with pytest.raises(PufError, match=says.format("evaluating", 256)):
+        evaluate(Greedy(3, 2), _points(), TASK, device=CPU)
+
+
+def test_no_samples_is_an_error_to_train_and_nothing_to_evaluate() -> None:
+    nothing = select(_points(), [])
+    with pytest.raises(UsageError, match="no sample to train on"):
+        train(_linear(), nothing, TASK, TrainSettings(lr=0.1), device=CPU, stream=_stream)
+    sums = evaluate(_linear(), nothing, TASK, device=CPU)
+    assert (sums.samples, sums.loss_sum, sums.score_sum) == (0, 0, 0)
+    assert per_sample(_linear(), nothing, TASK, device=CPU).losses.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"optimizer": "lion"}, "optimizer 'lion' must be one of sgd, adam, adamw"),
+        ({"lr": 0}, "learning rate and epochs must be above 0"),
+        ({"lr": float("nan")}, "learning rate"),
+        ({"epochs": 0}, "epochs"),
+        ({"batch_size": 0}, "batch size and threads"),
+        ({"threads": 0}, "threads"),
+    ],
+)
+def test_wrong_settings_are_told(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        TrainSettings(**{"lr": 0.1, **changes})
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_evaluation_sums_what_is_measured_of_every_sample_and_changes_nothing(training: bool) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2)).train(training)
+    before = _payload(model)
+    points = _points(23)
+    sums = evaluate(model, points, TASK, device=CPU, batch_size=5)
+    each = per_sample(model, points, TASK, device=CPU, batch_size=7)
+    assert sums.samples == 23 == len(each.losses) == len(each.scores) == len(each.confidences)
+    assert sums.loss_sum == pytest.approx(each.losses.sum())
+    assert sums.score_sum == each.scores.sum()
+    assert np.allclose(each.confidences, np.exp(-each.losses))
+    assert model.training is training
+    assert _payload(model) == before
+
+
+def test_prepare_asks_torch_for_determinism() -> None:
+    prepare(CPU, 1)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.get_num_threads() == 1
+
+
+_PROGRAM = """
+import hashlib, sys, torch
+from puf_client.data import DataContext, load_data
+from puf_client.routines import TrainSettings, train
+from puf_client.tasks import Classification
+from puf_common.models import registry
+from puf_common.seeds import derive
+
+def digest():
+    data = load_data("digits", DataContext(2, 10, "iid", 5, None, {"noise": "1.0", "per_client": "60"}))
+    model = registry.build("digits-cnn", {}, 5)
+    settings = TrainSettings(lr=0.1, momentum=0.5, batch_size=10, epochs=2)
+    train(model, data.train, Classification(), settings, device=torch.device("cpu"), stream=lambda e: derive(5, e))
+    return hashlib.sha256(registry.payload_of(model, registry.manifest_of(model))).hexdigest()
+
+if __name__ == "__main__":
+    print(digest(), bool({"torch._dynamo", "sklearn", "torchvision"} & set(sys.modules)))
+"""
+
+
+def test_the_same_seeds_give_the_same_bits_in_every_process() -> None:
+    """And a client on digits imports nothing that it does not need."""
+    processes = [
+        subprocess.Popen([sys.executable, "-c", _PROGRAM], stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    answers = [process.communicate(timeout=120)[0].split() for process in processes]
+    names: dict[str, Any] = {"__name__": "here"}
+    exec(_PROGRAM, names)
+    assert answers == [[names["digest"](), "False"]] * 2
+
+
+def test_digits_are_learnt_in_seconds() -> None:
+    data = load_data("digits", DataContext())
+    model = registry.build("digits-cnn", {}, 1)
+    settings = TrainSettings(lr=0.1, batch_size=10, epochs=2)
+    train(model, resident(data.train, CPU), TASK, settings, device=CPU, stream=_stream)
+    assert data.holdout is not None
+    sums = evaluate(model, data.holdout, TASK, device=CPU)
+    assert sums.score_sum / sums.samples > 0.9

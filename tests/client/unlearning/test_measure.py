@@ -1,0 +1,63 @@
+"""What a client tells of a model, and what it finds out for itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from puf_client.routines import PerSample
+from puf_client.unlearning.measure import WORST_LOSS, Measured, Seen, measured, summed
+from puf_common.receipts.evidence import BINS, Verdict
+from puf_common.v1 import tickets_pb2 as tk
+
+
+def samples(losses: list[float], confidences: list[float]) -> PerSample:
+    return PerSample(
+        np.array(losses), np.array([c > 0.5 for c in confidences], dtype=np.float64), np.array(confidences)
+    )
+
+
+RETAINED = tk.EvaluationSums(samples=4, loss_sum=1.2, score_sum=4.0, confidences=[0] * (BINS - 1) + [4])
+REMEMBERED = Seen(samples([0.1] * 40, [0.97] * 40), samples([1.0] * 40, [0.3] * 40))
+
+
+def test_only_sums_and_counts_leave_the_client() -> None:
+    sums = summed(samples([0.5, 1.5], [0.97, 0.01]))
+    assert (sums.samples, sums.loss_sum, sums.score_sum) == (2, 2.0, 1.0)
+    assert {i: n for i, n in enumerate(sums.confidences) if n} == {0: 1, 19: 1}
+
+
+def test_a_model_that_gives_no_numbers_is_the_worst_not_silence() -> None:
+    sums = summed(samples([0.5, np.inf, np.nan], [0.97, 0.01, np.nan]))
+    assert (sums.samples, sums.loss_sum) == (3, 0.5 + 2 * WORST_LOSS)
+    assert sum(sums.confidences) == 3
+
+
+def test_both_attacks_are_run_on_the_clients_own_data() -> None:
+    found = measured(REMEMBERED, RETAINED)
+    assert found.yeom is not None
+    assert found.song is not None
+    assert (found.yeom.threshold, found.yeom.forget_members, found.yeom.holdout_members) == (0.3, 40, 0)
+    assert (found.song.threshold, found.song.forget_members, found.song.holdout_members) == (0.95, 40, 0)
+    assert found.verdict is Verdict.NOT_LIKE_UNSEEN
+
+
+def test_without_hold_out_or_the_others_sums_there_is_less_to_tell() -> None:
+    alone = measured(Seen(REMEMBERED.forget, None), RETAINED)
+    assert (alone.holdout, alone.yeom, alone.song, alone.verdict) == (None, None, None, None)
+    unaided = measured(REMEMBERED, None)
+    assert unaided.holdout is not None
+    assert unaided.verdict is None
+    partly = measured(REMEMBERED, tk.EvaluationSums(samples=4, loss_sum=1.2, score_sum=4.0))
+    assert partly.yeom is not None
+    assert partly.song is None
+
+
+def test_what_was_reported_is_what_is_told_later() -> None:
+    found = measured(REMEMBERED, RETAINED)
+    request = found.request("t-1", 3)
+    message = tk.Measurement(
+        version=3, forget=request.forget, holdout=request.holdout, yeom=request.yeom, song=request.song
+    )
+    assert Measured.told(message) == found
+    bare = Measured(found.forget).request("t-1", 3)
+    assert not any(bare.HasField(name) for name in ("holdout", "yeom", "song"))

@@ -1,0 +1,86 @@
+"""Asking for samples again, and what stays written down when nobody knows whether a request was filed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from puf_client.state.directory import StateDir
+from puf_client.transport.grpc import Transport
+from puf_client.unlearning.request import Plan, _samples, file
+from puf_common.errors import NotNow, PufError, Unavailable, UsageError
+from puf_common.v1 import federation_pb2 as pb
+from puf_common.v1 import tickets_pb2 as tk
+
+IDS = [f"patient-{i}" for i in range(10)]
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateDir:
+    return StateDir.of("fed-1", "clinic-7", tmp_path)
+
+
+def filed(state: StateDir, chosen: list[int], ticket_state: tk.TicketState, ticket_id: str = "t-1") -> tk.Ticket:
+    """A request as server and client know it."""
+    ids = [IDS[i] for i in chosen]
+    key = state.request_key(ids)
+    state.prepare(key, ids)
+    state.filed(key, ticket_id)
+    request = tk.UnlearningRequest(request_key=key, scope=tk.SCOPE_SAMPLES, forget_samples=len(ids))
+    return tk.Ticket(id=ticket_id, client="clinic-7", state=ticket_state, request=request)
+
+
+@pytest.mark.parametrize("ended", [tk.TICKET_STATE_FAILED, tk.TICKET_STATE_WITHDRAWN])
+def test_what_failed_or_was_taken_over_is_asked_for_again_in_one_step(state: StateDir, ended: tk.TicketState) -> None:
+    first = filed(state, [0, 1, 2], ended)
+    wanted = _samples(tk.UnlearningRequest(), state, IDS, [0, 1, 2], [first])
+    assert wanted.ticket is None
+    assert wanted.request.replaces == "t-1"
+    assert wanted.request.request_key == f"{first.request.request_key}-1"
+    assert (wanted.request.forget_samples, wanted.request.retain_samples) == (3, 7)
+
+
+def test_what_the_owner_took_back_is_a_new_question(state: StateDir) -> None:
+    first = filed(state, [0, 1, 2], tk.TICKET_STATE_WITHDRAWN)
+    state.withdraw(first.request.request_key)
+    wanted = _samples(tk.UnlearningRequest(), state, IDS, [0, 1, 2], [first])
+    assert wanted.request.replaces == ""
+
+
+def test_other_samples_leave_a_failed_request_alone(state: StateDir) -> None:
+    first = filed(state, [0, 1, 2], tk.TICKET_STATE_FAILED)
+    wanted = _samples(tk.UnlearningRequest(), state, IDS, [5], [first])
+    assert wanted.request.replaces == ""
+    assert (wanted.request.forget_samples, wanted.request.retain_samples) == (1, 6)
+    with pytest.raises(UsageError, match="forgotten before"):
+        _samples(tk.UnlearningRequest(), state, IDS, [2, 3], [first])
+
+
+class Answering:
+    """A server that says one thing."""
+
+    name = "clinic-7"
+
+    def __init__(self, error: PufError) -> None:
+        self._error = error
+
+    def file_unlearning(self, request: pb.FileUnlearningRequest) -> pb.FileUnlearningReply:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        (Unavailable("the connection was closed"), True),
+        (PufError("internal"), True),
+        (NotNow("wait"), False),
+        (UsageError("kappa"), False),
+    ],
+)
+def test_only_a_refusal_drops_what_was_written_down(state: StateDir, error: PufError, kept: bool) -> None:
+    request = tk.UnlearningRequest(request_key="r1", scope=tk.SCOPE_SAMPLES, forget_samples=1)
+    with pytest.raises(PufError):
+        file(Plan(request, (IDS[0],)), state, cast(Transport, Answering(error)))
+    assert (state.exclusion("r1") is not None) is kept

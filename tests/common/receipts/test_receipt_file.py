@@ -1,0 +1,249 @@
+"""Receipts as files: signed, in one spelling, and a page that repeats them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from puf_common.errors import Corrupted
+from puf_common.receipts import receipt_file
+from puf_common.receipts.evidence import STATEMENT
+from puf_common.receipts.page import page, write
+from puf_common.receipts.signing import SigningKey, fingerprint, signed_by
+
+KEY = SigningKey.generate()
+
+
+def share(accuracy: float) -> dict[str, Any]:
+    return {"samples": 100, "accuracy": accuracy, "interval": [0.1, 0.9], "loss": 0.4}
+
+
+def attack(forget: float, holdout: float, verdict: str) -> dict[str, Any]:
+    return {
+        "threshold": 0.4,
+        "forget": {"members": 50, "samples": 100, "share": forget, "interval": [0.1, 0.9]},
+        "holdout": {"members": 50, "samples": 100, "share": holdout, "interval": [0.1, 0.9]},
+        "difference": [-0.1, 0.1],
+        "verdict": verdict,
+    }
+
+
+def model(version: int) -> dict[str, Any]:
+    return {"version": version, "round": version, "digest": f"{version:064x}", "status": "ready"}
+
+
+def content(**changes: Any) -> dict[str, Any]:
+    """A receipt such as the server builds it; the server's own tests compare the keys."""
+    measured = {
+        "version": 3,
+        "forget": share(0.55),
+        "holdout": share(0.5),
+        "yeom": attack(0.5, 0.48, "like unseen data"),
+        "song": attack(0.5, 0.52, "like unseen data"),
+        "verdict": "like unseen data",
+    }
+    cost = {"rounds": 1, "bytes_to_clients": 400_000, "bytes_from_clients": 300_000, "samples_trained": 900}
+    whole: dict[str, Any] = {
+        "kind": "puf-receipt",
+        "format": 1,
+        "statement": f"Forgetting by this method is {STATEMENT}.",
+        "issued_at": "2026-11-16T12:00:00Z",
+        "software": "puf 0.1.0",
+        "federation": {"id": "f-1", "title": "Clinics", "model": "digits-cnn", "task": "classification"},
+        "ticket": {
+            "id": "t-1",
+            "client": "clinic-7",
+            "membership": 1,
+            "request_key": "client-0",
+            "scope": "client",
+            "forget_samples": None,
+            "retain_samples": None,
+            "reference": "case 7",
+            "filed_by": "client",
+            "received_at": "2026-11-01T12:00:00Z",
+            "filed_at": "2026-11-02T12:00:00Z",
+            "deadline_at": "2026-12-01T12:00:00Z",
+            "applied_at": "2026-11-15T12:00:00Z",
+            "completed_at": "2026-11-16T11:00:00Z",
+            "history": [{"at": "2026-11-02T12:00:00Z", "state": "pending", "note": "filed"}],
+        },
+        "method": {
+            "name": "puf-regular",
+            "mode": "regular",
+            "flip": "client",
+            "kappa": 2.0,
+            "eta_u": None,
+            "epochs": 1,
+            "scale": -20.0,
+            "attempts": 1,
+        },
+        "rounds": {"applied": 3, "recovery": 2, "recovered": True},
+        "models": {"before": model(2), "unlearned": model(3), "recovered": model(5)},
+        "deleted_models": [model(1), model(2)],
+        "exports": [{"at": "2026-11-10T12:00:00Z", "version": 2, "digest": "ab"}],
+        "backups": [{"at": "2026-11-11T12:00:00Z", "digest": "cd", "versions": [1, 2]}],
+        "costs": {"unlearning": cost, "recovery": cost, "requests_served_together": 1},
+        "measured_by_others": {"by": "others", "clients": 3, **dict.fromkeys(receipts_stages(), share(0.8))},
+        "measured_by_client": {
+            "by": "the client itself",
+            **dict.fromkeys(receipts_stages(), measured),
+            "verdict": "like unseen data",
+        },
+        "audit": {"line": 41, "hash": "00" * 32},
+    }
+    return whole | changes
+
+
+def receipts_stages() -> tuple[str, ...]:
+    return ("before", "unlearned", "recovered")
+
+
+FILE = receipt_file.issue(content(), KEY)
+
+
+def test_what_is_issued_can_be_read() -> None:
+    receipt = receipt_file.read(FILE)
+    assert receipt.content == content()
+    assert (receipt.ticket, receipt.client, receipt.federation) == ("t-1", "clinic-7", "f-1")
+    assert receipt.audit_head == (41, "00" * 32)
+    assert receipt.key == KEY.public
+    assert receipt.key_fingerprint == fingerprint(KEY.public)
+
+
+def test_not_one_byte_can_change() -> None:
+    for place in range(len(FILE)):
+        forged = bytearray(FILE)
+        # Another digit, or the same letter in the other case.
+        forged[place] ^= 0x20 if place % 2 else 0x01
+        with pytest.raises(Corrupted):
+            receipt_file.read(bytes(forged))
+
+
+@pytest.mark.parametrize("place", [0, 1, len(FILE) // 2, len(FILE)])
+@pytest.mark.parametrize("added", [b" ", b"\n", b"\x00"])
+def test_not_one_byte_can_be_added(place: int, added: bytes) -> None:
+    with pytest.raises(Corrupted):
+        receipt_file.read(FILE[:place] + added + FILE[place:])
+
+
+@given(st.integers(0, len(FILE) - 1))
+@settings(max_examples=50)
+def test_no_end_can_be_cut_off(length: int) -> None:
+    with pytest.raises(Corrupted):
+        receipt_file.read(FILE[:length])
+
+
+def test_a_signature_of_something_else_does_not_fit() -> None:
+    other = json.loads(receipt_file.issue(content(issued_at="2027-01-01T00:00:00Z"), KEY))
+    mixed = json.dumps({**json.loads(FILE), "signature": other["signature"]}, indent=1, sort_keys=True) + "\n"
+    with pytest.raises(Corrupted, match="changed after it was signed"):
+        receipt_file.read(mixed.encode())
+
+
+@pytest.mark.parametrize(
+    "junk", [b"", b"{}", b"[]", b"null", b"\xff\xfe", b'{"receipt": 1, "signature": 2}', b"[" * 5000]
+)
+def test_junk_is_not_a_receipt(junk: bytes) -> None:
+    with pytest.raises(Corrupted):
+        receipt_file.read(junk)
+
+
+def test_another_format_is_refused_even_when_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receipt_file, "FORMAT", 2)
+    newer = receipt_file.issue(content(), KEY)
+    monkeypatch.undo()
+    with pytest.raises(Corrupted, match="format 2"):
+        receipt_file.read(newer)
+
+
+def test_keys_go_to_pem_and_back() -> None:
+    again = SigningKey.from_pem(KEY.to_pem())
+    assert again.public == KEY.public
+    assert signed_by(KEY.public, b"word", again.sign(b"word"))
+    assert not signed_by(KEY.public, b"world", again.sign(b"word"))
+    assert not signed_by(b"short", b"word", again.sign(b"word"))
+    with pytest.raises(Corrupted):
+        SigningKey.from_pem(b"no key")
+
+
+class TestPage:
+    def test_says_what_people_want_to_know(self) -> None:
+        html = page(receipt_file.read(FILE))
+        for words in (
+            "clinic-7 was forgotten",
+            "16 November 2026",
+            "Like unseen data",
+            "case 7",
+            "not a proof of erasure",
+            "model 2 was exported on 10 November 2026",
+            "a backup with 2 such models was made on 11 November 2026",
+            "puf-client verify",
+            fingerprint(KEY.public),
+        ):
+            assert words in html
+
+    def test_stands_alone(self) -> None:
+        html = page(receipt_file.read(FILE))
+        assert not re.search(r"<script|<link|<img|src=|href=|url\(|https?://", html)
+
+    def test_words_from_elsewhere_stay_words(self) -> None:
+        evil = content(
+            ticket=content()["ticket"] | {"reference": "<script>alert(1)</script>"},
+            federation=content()["federation"] | {"title": "<b>&"},
+        )
+        html = page(receipt_file.read(receipt_file.issue(evil, KEY)))
+        assert "<script>" not in html
+        assert "&lt;b&gt;&amp;" in html
+
+    @pytest.mark.parametrize(
+        ("verdict", "says"),
+        [
+            ("not like unseen data", "Not like unseen data."),
+            ("too few samples", "Too few samples."),
+            (None, "Not measured."),
+        ],
+    )
+    def test_tells_every_verdict(self, verdict: str | None, says: str) -> None:
+        mine = content()["measured_by_client"] | {"verdict": verdict}
+        assert says in page(receipt_file.read(receipt_file.issue(content(measured_by_client=mine), KEY)))
+
+    @pytest.mark.parametrize(
+        ("forget", "says"), [(0.9, "more like its training data"), (0.1, "does worse on the forgotten data")]
+    )
+    def test_tells_in_which_way_it_is_not_like_unseen(self, forget: float, says: str) -> None:
+        found = content()["measured_by_client"]["recovered"] | {
+            "yeom": attack(forget, 0.5, "not like unseen data"),
+            "verdict": "not like unseen data",
+        }
+        mine = content()["measured_by_client"] | {"recovered": found, "verdict": "not like unseen data"}
+        assert says in page(receipt_file.read(receipt_file.issue(content(measured_by_client=mine), KEY)))
+
+    def test_manages_with_nothing_measured(self) -> None:
+        nothing = {"by": "nobody", **dict.fromkeys(receipts_stages()), "verdict": None}
+        bare = content(
+            measured_by_client=nothing,
+            measured_by_others={"by": "nobody", "clients": 0, **dict.fromkeys(receipts_stages())},
+            models=dict.fromkeys(receipts_stages()),
+            rounds={"applied": None, "recovery": 0, "recovered": None},
+            deleted_models=[],
+            exports=[],
+            backups=[],
+            method=content()["method"] | {"name": "none", "kappa": None, "eta_u": 3.0},
+        )
+        html = page(receipt_file.read(receipt_file.issue(bare, KEY)))
+        assert "did not measure" in html
+        assert "none that the federation knows of" in html
+
+    def test_is_written_beside_its_receipt(self, tmp_path: Path) -> None:
+        json_path, html_path = write(FILE, tmp_path / "new")
+        assert json_path == tmp_path / "new" / "receipt-t-1.json"
+        assert json_path.read_bytes() == FILE
+        assert html_path.read_text().startswith("<!DOCTYPE html>")
+        with pytest.raises(Corrupted):
+            write(FILE + b" ", tmp_path)

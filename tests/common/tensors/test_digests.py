@@ -1,0 +1,39 @@
+"""Two kinds of digests, and headers that say which."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from puf_common.tensors.digests import DIGEST_BYTES, DigestKind, digest, digest_kind, hasher, to_pb
+
+
+@pytest.mark.parametrize(
+    ("kind", "empty"),
+    [
+        ("sha256", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
+        ("blake3", "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"),
+    ],
+)
+def test_both_are_the_published_ones(kind: DigestKind, empty: str) -> None:
+    assert digest(b"", kind).hex() == hasher(kind).hexdigest() == empty
+    pieces = hasher(kind)
+    for piece in (b"a", bytearray(b"b"), memoryview(b"c")):
+        pieces.update(piece)
+    assert pieces.digest() == digest(b"abc", kind)
+    assert len(pieces.digest()) == DIGEST_BYTES
+
+
+def test_sha256_is_what_a_header_means_that_says_nothing() -> None:
+    assert digest_kind(0) == "sha256"
+    assert digest(b"abc") == hashlib.sha256(b"abc").digest()
+
+
+@pytest.mark.parametrize("kind", ["sha256", "blake3"])
+def test_kinds_survive_the_wire(kind: DigestKind) -> None:
+    assert digest_kind(to_pb(kind)) == kind
+
+
+def test_a_kind_of_the_future_is_not_guessed() -> None:
+    assert digest_kind(99) is None

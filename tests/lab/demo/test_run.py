@@ -1,0 +1,45 @@
+"""The end of `make demo`: its receipt is verified, and the same receipt with one changed byte is not."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests.common.receipts.test_receipt_file import content
+
+from puf_client.state.directory import StateDir
+from puf_common.errors import PufError
+from puf_common.receipts import receipt_file
+from puf_common.receipts.signing import SigningKey
+from puf_lab.demo.run import _prove
+
+KEY = SigningKey.generate()
+
+
+def finished(out: Path, pinned: SigningKey) -> Console:
+    """What a demo leaves: a receipt, and a leaver who has pinned the server's key."""
+    out.mkdir()
+    (out / "receipt-t-1.json").write_bytes(receipt_file.issue(content(), KEY))
+    StateDir.of("f-1", "clinic-7", out / "clients").pin_server_key(pinned.public)
+    return Console(file=StringIO(), width=200)
+
+
+@pytest.mark.e2e
+def test_the_receipt_is_valid_and_the_changed_one_is_not(tmp_path: Path) -> None:
+    console = finished(tmp_path / "demo", KEY)
+    _prove(tmp_path / "demo", console)
+    assert isinstance(console.file, StringIO)
+    told = console.file.getvalue().splitlines()
+    assert [line.split(":")[0] for line in told if "VALID" in line] == ["VALID", "NOT VALID"]
+    whole = (tmp_path / "demo" / "receipt-t-1.json").read_bytes()
+    changed = (tmp_path / "demo" / "changed-receipt-t-1.json").read_bytes()
+    assert sum(a != b for a, b in zip(whole, changed, strict=True)) == 1
+
+
+@pytest.mark.e2e
+def test_a_demo_whose_receipt_is_not_valid_fails(tmp_path: Path) -> None:
+    console = finished(tmp_path / "demo", SigningKey.generate())
+    with pytest.raises(PufError, match=r"verifying receipt-t-1.json ended with code 1, expected was 0"):
+        _prove(tmp_path / "demo", console)

@@ -1,0 +1,278 @@
+"""Every method in a federation in this process, and what it declares held against what it does."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from puf_common.errors import NotNow, PufError
+from puf_common.tensors.manifest import MODEL
+from puf_common.v1 import federation_pb2 as fed
+from puf_lab.experiments.setting import Setting, client_name
+from puf_lab.federations.in_process import LocalFederation
+from puf_server.core import methods
+from puf_server.core.config import Forgetting, Recipe
+from puf_server.core.state import Kind, MemberStatus, ModelStatus, State, TicketState
+from puf_server.storage.state_store import history_name
+
+ALL = list(methods.known())
+HISTORIES = tuple(name for name, method in methods.known().items() if method.memory.words)
+# Tiny models are allowed to end up worse than an operator would want to see.
+BRIEF = {"max_recovery_rounds": 1, "measure_seconds": 0.0, "collapse_ratio": 0.0}
+SETTING = Setting(
+    title="methods",
+    clients=4,
+    rounds=3,
+    data_options={"noise": "1.0", "per_client": "20"},
+    recipe=Recipe(lr=0.1, batch_size=10, seed=1),
+    forgetting=Forgetting(also_remember=HISTORIES, **BRIEF),
+    public=True,
+)
+# Fewer rounds and passes than published, where a test is about something else.
+SHORT: dict[str, dict[str, str]] = {
+    "natural": {"rounds": "1"},
+    "mode": {"rounds": "2", "degrade_rounds": "1"},
+    "fedau": {"epochs": "2"},
+    "pga": {"epochs": "1"},
+    "fukd": {"epochs": "1"},
+}
+
+
+def policy(method: str, **options: str) -> Forgetting:
+    return Forgetting(method=method, method_options={**SHORT.get(method, {}), **options}, **BRIEF)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFederation]:
+    with LocalFederation(SETTING, tmp_path_factory.mktemp("trained") / "all") as federation:
+        federation.train()
+        yield federation
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_what_a_method_declares_is_what_it_does(method: str, trained: LocalFederation, tmp_path: Path) -> None:
+    declared = methods.known()[method].requires
+    unlearned, rounds = [], []
+    for target in (1, 2):
+        with trained.copy(tmp_path / f"for-{target}", forgetting=policy(method)) as federation:
+            [ticket] = federation.forget([target])
+            assert (ticket.state, ticket.method.split("-")[0]) == (TicketState.COMPLETED, method)
+            assert ticket.version_unlearned is not None
+            unlearned.append(federation.state.models[ticket.version_unlearned].digest)
+            asked = [r.expected for r in federation.state.records.values() if r.kind is Kind.UNLEARN]
+            # What the server does alone is no round of communication.
+            rounds.append(sum(number > 0 for number in asked))
+            assert bool(sum(asked)) == (
+                declared.target_takes_part or declared.retained_take_part or declared.auxiliary_data
+            )
+            # Nothing of the target is left: neither on the roster nor in what was remembered.
+            assert client_name(target) not in {r.client for r in federation.state.history.values()}
+    assert (unlearned[0] != unlearned[1]) == declared.selective
+    assert (max(rounds) <= 1) == declared.single_round
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_several_targets_at_once_where_a_method_says_so(method: str, trained: LocalFederation, tmp_path: Path) -> None:
+    with trained.copy(tmp_path / "two", forgetting=policy(method)) as federation:
+        if not methods.known()[method].requires.simultaneous:
+            pytest.skip("one at a time")
+        first, second = federation.forget([1, 2])
+        assert first.applied_round == second.applied_round
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_a_target_that_is_gone_is_no_hindrance_where_a_method_says_so(
+    method: str, trained: LocalFederation, tmp_path: Path
+) -> None:
+    with trained.copy(tmp_path / "gone", without=[1], forgetting=policy(method)) as federation:
+        ticket, _ = federation.handlers.forget(client_name(1), "", 0.0)
+        if methods.known()[method].requires.target_takes_part:
+            with pytest.raises(PufError, match="does not go on"):
+                federation._until(lambda s: not s.tickets[ticket.id].open, lambda _: None)
+        else:
+            federation._until(lambda s: not s.tickets[ticket.id].open, lambda _: None)
+            assert federation.state.tickets[ticket.id].method == method
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_only_a_method_that_declares_history_leaves_any(method: str, tmp_path: Path) -> None:
+    setting = Setting(**{**vars(SETTING), "rounds": 1, "forgetting": policy(method)})
+    with LocalFederation(setting, tmp_path / "f") as federation:
+        federation.train()
+        memory = methods.known()[method].memory
+        files = list((tmp_path / "f" / "server").glob("history/*"))
+        assert bool(federation.state.history) == memory.of_updates
+        assert bool(files) == (memory.first_updates or memory.sums)
+        reply = federation.handlers.describe(fed.DescribeRequest())
+        assert (reply.method, tuple(reply.remembers)) == (method, memory.words)
+        assert bool(memory.words) == (
+            methods.known()[method].requires.history or methods.known()[method].requires.stateful_clients
+        )
+
+
+def test_retraining_gives_the_very_model_of_a_federation_without_the_target(
+    trained: LocalFederation, tmp_path: Path
+) -> None:
+    with trained.copy(tmp_path / "again", forgetting=policy("retrain")) as federation:
+        [ticket] = federation.forget([1])
+        again = federation.payload(ticket.version_unlearned)
+    with LocalFederation(SETTING, tmp_path / "never", without=[1]) as never:
+        never.train()
+        assert bytes(never.payload()) == bytes(again)
+
+
+def test_natural_without_a_round_is_the_original(trained: LocalFederation, tmp_path: Path) -> None:
+    with trained.copy(tmp_path / "same", forgetting=policy("natural", rounds="0")) as federation:
+        [ticket] = federation.forget([1])
+        assert bytes(federation.payload()) == bytes(trained.payload())
+        assert ticket.version_recovered == ticket.version_unlearned
+
+
+def test_federaser_does_not_depend_on_what_was_kept_of_the_target(trained: LocalFederation, tmp_path: Path) -> None:
+    digests = []
+    for poisoned in (False, True):
+        with trained.copy(tmp_path / f"p-{poisoned}", forgetting=policy("federaser")) as federation:
+            if poisoned:
+                [path] = (tmp_path / f"p-{poisoned}" / "server" / "history").glob("*.first-updates.client-1.*")
+                path.write_bytes(bytes(path.stat().st_size))
+            [ticket] = federation.forget([1])
+            digests.append(hashlib.sha256(federation.payload(ticket.version_unlearned)).hexdigest())
+    assert digests[0] == digests[1]
+
+
+def test_a_method_whose_history_was_not_kept_is_refused(tmp_path: Path) -> None:
+    setting = Setting(**{**vars(SETTING), "rounds": 1, "forgetting": policy("puf")})
+    with LocalFederation(setting, tmp_path / "f") as federation:
+        federation.train()
+        with (
+            federation.copy(tmp_path / "g", forgetting=policy("federaser")) as changed,
+            pytest.raises(NotNow, match="kept none of round 1"),
+        ):
+            changed.forget([1])
+
+
+@pytest.mark.parametrize("method", ["federaser", "mode", "fukd", "rapid"])
+def test_a_server_that_ends_in_the_middle_of_any_step_comes_to_the_same_weights(
+    method: str, trained: LocalFederation, tmp_path: Path
+) -> None:
+    with trained.copy(tmp_path / "whole", forgetting=policy(method)) as federation:
+        [ticket] = federation.forget([1])
+        models = ticket.version_unlearned, ticket.version_recovered
+        whole = [bytes(federation.payload(version)) for version in models]
+        steps = sum(r.kind is Kind.UNLEARN for r in federation.state.records.values())
+    federation = trained.copy(tmp_path / "cut", forgetting=policy(method))
+    first = federation.state.number + 1
+    federation.handlers.forget(client_name(1), "", 0.0)
+    setting = federation.setting
+    for number in range(first, first + steps):
+        federation._until(partial(_half_way, number), lambda _: None)
+        gone = [1] if federation.state.members[client_name(1)].status is MemberStatus.FORGOTTEN else []
+        # Nobody says goodbye: what the next process knows is what is on disk.
+        federation.close()
+        federation = LocalFederation(setting, tmp_path / "cut", without=gone)
+    federation._until(lambda s: not any(t.open for t in s.tickets.values()), lambda _: None)
+    [ticket] = federation.state.tickets.values()
+    assert (ticket.version_unlearned, ticket.version_recovered) == models
+    assert [bytes(federation.payload(version)) for version in models] == whole
+    federation.close()
+
+
+def _half_way(number: int, state: State) -> bool:
+    """In a round with something received and something missing, or past it."""
+    current = state.round
+    return state.number >= number or (current is not None and current.number == number and bool(current.received))
+
+
+def test_a_target_that_has_not_kept_its_model_says_so_on_the_ticket(trained: LocalFederation, tmp_path: Path) -> None:
+    with trained.copy(tmp_path / "lost", forgetting=policy("pga")) as federation:
+        for path in (tmp_path / "lost" / "clients").glob("*/client-1/last-models/*"):
+            path.unlink()
+        with pytest.raises(PufError, match="does not go on"):
+            federation.forget([1])
+        [ticket] = federation.state.tickets.values()
+        assert ticket.state is TicketState.PENDING
+        assert "has not kept its own model of round 3" in ticket.history[-1].note
+
+
+def test_fukd_with_nothing_distilled_is_the_model_without_what_the_target_contributed(
+    trained: LocalFederation, tmp_path: Path
+) -> None:
+    """The sums of all clients and w_0 are the model; so the erased one is w_0 and the others' sums."""
+    manifest = trained.engine.manifest
+    with trained.copy(tmp_path / "sums", forgetting=policy("fukd", lr="1e-30")) as federation:
+        sums = {
+            r.client: np.frombuffer((tmp_path / "sums" / "server" / "history" / history_name(r)).read_bytes(), "<f4")
+            for r in federation.state.history.values()
+            if r.kind == "sums"
+        }
+        initial, model = (np.frombuffer(federation.payload(v), "<f4") for v in (0, federation.state.version))
+        assert manifest.nbytes("update") == manifest.nbytes("model")
+        assert np.allclose(initial + sum(sums.values()), model, atol=1e-5)
+        [ticket] = federation.forget([1])
+        left = np.frombuffer(federation.payload(ticket.version_unlearned), "<f4")
+        assert np.allclose(left, model - sums["client-1"], atol=1e-5)
+
+
+OWN = '''
+from puf_server.core.methods.base import Method, Requirements, Step
+from puf_server.core.methods.layers import last_layer
+from puf_server.core.methods.puf import Puf
+from puf_server.core.state import Combine, Part, Slot
+
+
+class Transplant(Method):
+    """Everything that a step can be: an auxiliary model, a second model for the client, a part that comes back, a memo."""
+
+    name, summary = "transplant", "the target trains a head on its own; the model gets the difference"
+    requires = Puf.requires
+
+    def step(self, view):
+        if view.started.step == 0:
+            return Step(base=view.state.version, combine=Combine(rule="halve"), into="half", memo={"halved": 1})
+        assert view.started.memo == {"halved": 1}
+        [target] = view.targets
+        slot = Slot(
+            client=target.member.name, membership=target.member.membership, part=Part.MAIN, ticket=target.ticket.id,
+            samples=target.member.samples, outputs=("@head",), aux=view.started.aux["half"], lr=0.05,
+        )
+        combine = Combine(rule="mix", others={"half": view.started.aux["half"]})
+        return Step(base=view.model, slots=(slot,), combine=combine, denominator=target.member.samples, last=True)
+
+    def rule(self, combine, manifest, pieces):
+        if combine.rule == "halve":
+            return lambda block: block.w / 2
+        head = last_layer(manifest)
+
+        def mix(block):
+            [piece] = block.pieces
+            assert (piece.u is not None) == (block.tensor.name in head)
+            return block.others["half"] if piece.u is None else block.w + piece.u
+
+        return mix
+'''
+
+
+def test_a_method_of_ones_own_may_use_everything_that_a_step_can_be(
+    trained: LocalFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_method.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with trained.copy(tmp_path / "own", forgetting=policy("own_method:Transplant")) as federation:
+        [ticket] = federation.forget([1])
+        assert (ticket.state, ticket.method) == (TicketState.COMPLETED, "transplant")
+        manifest, before = federation.engine.manifest, trained.payload()
+        old = dict[str, Any](manifest.views(before, MODEL))
+        new = dict[str, Any](manifest.views(federation.payload(ticket.version_unlearned), MODEL))
+        *body, weight, bias = (t.name for t in manifest.tensors)
+        assert all(np.array_equal(new[name], old[name] / 2) for name in body)
+        assert not any(np.array_equal(new[name], old[name]) for name in (weight, bias))
+        # The head alone came back, the auxiliary model went when the ticket was applied.
+        record = federation.state.records[ticket.applied_round]
+        assert record.nbytes_up == new[weight].nbytes + new[bias].nbytes
+        assert federation.state.models[4].status is ModelStatus.DELETED

@@ -1,0 +1,119 @@
+"""Rules over blocks, and what is kept of rounds on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.forgotten import EVERYONE, OnDisk
+from tests.grpc.raw import update_bytes
+from tests.running import TINY, make_state, tiny_config, tiny_payload
+
+from puf_common.tensors.manifest import MODEL, UPDATE, Manifest
+from puf_server.aggregation.fold import ArraySource, NotFinite
+from puf_server.aggregation.method_rules import Incoming, combine, lengths
+from puf_server.core.methods.base import Block, Piece, Rule, mean_of_buffers
+from puf_server.storage.backup import backup, restore
+from puf_server.storage.state_store import history_name
+
+
+def test_lengths_are_those_of_parameters_alone() -> None:
+    payload = bytearray(TINY.nbytes(UPDATE))
+    views = TINY.views(payload, UPDATE)
+    views["layer.weight"][...] = 2.0
+    views["layer.bias"][0] = 5.0
+    views["norm.running_mean"][...] = 100.0
+    assert lengths(TINY, ArraySource(payload)) == pytest.approx((np.sqrt(24.0), 5.0))
+
+
+def run(rule: Rule, *incoming: Incoming, others: dict[str, bytearray] | None = None) -> dict[str, Any]:
+    out = bytearray()
+    sources = {name: ArraySource(payload) for name, payload in (others or {}).items()}
+
+    def make(pieces: Sequence[Piece]) -> Rule:
+        assert [p.client for p in pieces] == sorted(p.client for p in pieces)
+        return rule
+
+    combine(TINY, ArraySource(tiny_payload()), sources, incoming, lambda b: out.extend(b), make)
+    return {name: view.copy() for name, view in TINY.views(out, MODEL).items()}
+
+
+def test_a_rule_sees_base_others_and_contributions_of_any_layout() -> None:
+    head = Manifest(TINY.tensors[1:2])
+    came = Incoming(client="b", samples=3, source=ArraySource(np.full(3, 0.5, "<f4").tobytes()), layout=head)
+
+    def rule(block: Block) -> Any:
+        [piece] = block.pieces
+        if piece.u is None:
+            return block.others["old"]
+        return block.w + piece.u
+
+    old = bytearray(TINY.nbytes(MODEL))
+    made = run(rule, came, others={"old": old})
+    assert made["layer.bias"].tolist() == [1.5, 2.5, 3.5]
+    assert not made["layer.weight"].any()
+
+
+def test_buffers_of_what_came_are_averaged_and_never_scaled() -> None:
+    came = [
+        Incoming(client=c, samples=n, source=ArraySource(update_bytes(v)), layout=TINY)
+        for c, n, v in (("b", 3, 2.0), ("a", 1, 6.0))
+    ]
+    made = run(lambda b: mean_of_buffers(b) if b.parameter < 0 else b.w, *came)
+    one, other = (dict[str, Any](TINY.views(update_bytes(v), UPDATE)) for v in (2.0, 6.0))
+    mean = (3 * one["norm.running_mean"] + other["norm.running_mean"]) / 4
+    assert made["norm.running_mean"] == pytest.approx(mean)
+    assert made["norm.steps"] == max(one["norm.steps"], other["norm.steps"])
+
+
+def test_what_is_not_finite_is_never_written_as_a_model() -> None:
+    with pytest.raises(NotFinite, match=r"layer\.weight"):
+        run(lambda b: b.w * np.inf)
+
+
+def _trained(directory: Path, method: str) -> Path:
+    make_state(directory, tiny_config(plan={"rounds": 2, "min_clients": 3}, forgetting={"method": method}))
+    with OnDisk(directory) as federation:
+        federation.join(*EVERYONE)
+        federation.work()
+        assert federation.engine.state.number == 2
+    return directory
+
+
+def test_what_is_kept_survives_a_restart_and_travels_in_a_backup(tmp_path: Path) -> None:
+    state = _trained(tmp_path / "state", "federaser")
+    names = sorted(p.name for p in (state / "history").iterdir())
+    assert len(names) == 3
+    (state / "history" / "00000009.left-over-0123456789abcdef").write_bytes(b"")
+    with OnDisk(state) as federation:
+        kept = federation.engine.state.history
+        assert sorted(history_name(r) for r in kept.values() if r.digest) == names
+        assert sum(r.kind == "norms" for r in kept.values()) == 6
+    # What no record names is swept at the start.
+    assert sorted(p.name for p in (state / "history").iterdir()) == names
+    backup(state, tmp_path / "b.tar")
+    restore(tmp_path / "b.tar", tmp_path / "again")
+    with OnDisk(tmp_path / "again") as federation:
+        assert federation.engine.state.history == kept
+    for name in names:
+        assert (tmp_path / "again" / "history" / name).read_bytes() == (state / "history" / name).read_bytes()
+
+
+def test_a_directory_that_lacks_what_was_kept_is_refused(tmp_path: Path) -> None:
+    state = _trained(tmp_path / "state", "federaser")
+    next((state / "history").iterdir()).unlink()
+    with pytest.raises(Exception, match="bring it back from a backup"):
+        OnDisk(state)
+
+
+def test_a_state_from_before_there_were_methods_is_served(tmp_path: Path) -> None:
+    import sqlite3
+
+    state = _trained(tmp_path / "state", "puf")
+    with sqlite3.connect(state / "state.db") as db:
+        db.execute("DROP TABLE history")
+    with OnDisk(state) as federation:
+        assert federation.engine.state.history == {}

@@ -1,0 +1,81 @@
+"""Rapid retraining: how far back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from puf_client.routines.curvature import CurvatureOptions
+from puf_client.routines.inputs import options_from
+from puf_common.errors import NotNow
+from puf_server.core.methods.rapid_retraining import RapidOptions, rollback
+from puf_server.core.state import Kind, ModelStatus
+from tests.server.core.builders import Federation, config
+
+FIRST = {"2": 3, "5": 1}
+
+
+def test_the_earliest_target_decides() -> None:
+    assert rollback(FIRST, {"2"}) == 2
+    assert rollback(FIRST, {"2", "5"}) == 0
+
+
+def test_who_never_took_part_takes_nothing_back() -> None:
+    assert rollback(FIRST, {"7"}) is None
+    assert rollback(FIRST, {"7", "2"}) == 2
+
+
+def test_only_checkpoints_that_are_kept_can_be_gone_back_to() -> None:
+    assert rollback({"a": 9}, {"a"}, kept={0, 5, 10}) == 5
+    with pytest.raises(NotNow, match="no checkpoint from before round 3 is kept"):
+        rollback(FIRST, {"2"}, kept={3, 4})
+
+
+@given(first=st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 20), min_size=1), data=st.data())
+def test_no_target_had_a_part_in_it_and_a_later_one_had(first: dict[str, int], data: st.DataObject) -> None:
+    targets = data.draw(st.sets(st.sampled_from(sorted(first)), min_size=1))
+    chosen = rollback(first, targets)
+    assert chosen is not None
+    assert all(first[t] > chosen for t in targets)
+    assert any(first[t] == chosen + 1 for t in targets)
+
+
+def test_the_clients_routine_understands_the_methods_options() -> None:
+    assert options_from(CurvatureOptions, RapidOptions().routine()) == CurvatureOptions()
+
+
+def test_retraining_begins_before_the_target_came_and_takes_as_many_rounds_as_there_were_since() -> None:
+    f = Federation(config(plan={"rounds": 4, "keep_models": 1}, forgetting={"method": "rapid"}))
+    f.join("a", "b", holdout=0)
+    f.run_round(Kind.TRAIN)
+    f.join("c", holdout=0)
+    f.run_round(Kind.TRAIN)
+    f.train()
+    first = f.state.members["c"].first_round
+    # All models are kept, whatever the plan says, because this method needs them.
+    assert all(m.status is ModelStatus.READY for m in f.state.models.values())
+    ticket = f.file("c")
+    assert f.round.base == first - 1
+    for number in range(first, 5):
+        assert (f.round.stream, f.round.lr) == (number, 1e-3)
+        assert {(s.client, s.routine, s.options["block"]) for s in f.round.slots} == {
+            ("a", "curvature", 3.0),
+            ("b", "curvature", 3.0),
+        }
+        assert f.round.last == (number == 4)
+        f.run_round(Kind.UNLEARN)
+    assert f.ticket(ticket.id).method == "rapid"
+    assert [v for v, m in f.state.models.items() if m.status is ModelStatus.READY and 0 < v < first] == [1, 2][
+        : first - 1
+    ]
+
+
+def test_who_stays_with_fewer_samples_retrains_on_the_rest() -> None:
+    f = Federation(config(forgetting={"method": "rapid", "method_options": {"rounds": "1"}}))
+    f.join("a", "b", holdout=0)
+    f.train()
+    f.file("b", scope="samples", forget_samples=4, retain_samples=6)
+    assert f.round.base == 0
+    assert [(s.client, s.part, s.samples) for s in f.round.slots] == [("a", "main", 10), ("b", "retain", 6)]
+    assert f.round.last

@@ -1,0 +1,178 @@
+"""What a receipt says, built from the pure core's state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.server.core.builders import Federation, config
+
+from puf_common.errors import NotNow
+from puf_common.receipts.evidence import BINS, Attack
+from puf_common.receipts.receipt_file import canonical
+from puf_server.core import tickets
+from puf_server.core.audit_chain import Head, Line
+from puf_server.core.state import Evidence, Kind, Sums
+from puf_server.core.unlearning import evaluation
+from puf_server.core.unlearning.receipt_content import build, known_versions
+
+HEAD = Head(41, bytes(32))
+BINNED = tuple([0] * (BINS - 1) + [10])
+
+
+def answer(f: Federation, score: float) -> None:
+    """The survey under way, with the training side that it asks for."""
+    survey = f.state.survey
+    assert survey is not None
+    assert survey.training_side
+    for name in survey.missing:
+        holdout = Sums(samples=10, loss_sum=1.0, score_sum=10 * score)
+        training = Sums(samples=10, loss_sum=2.0, score_sum=9.0, confidences=BINNED)
+        f.apply(evaluation.answer(f.state, name, survey.id, survey.version, holdout, training))
+
+
+def measured(f: Federation, ticket_id: str, version: int, *, members: int) -> None:
+    attack = Attack(threshold=0.2, forget_members=members, forget_samples=100, holdout_members=50, holdout_samples=100)
+    evidence = Evidence(holdout=Sums(samples=100, loss_sum=50.0, score_sum=60.0), yeom=attack, song=None)
+    sums = Sums(samples=100, loss_sum=40.0, score_sum=90.0)
+    f.apply(tickets.measure(f.state, "b", ticket_id, version, sums, f.now, evidence)[0])
+
+
+def forgotten(**request: Any) -> tuple[Federation, str]:
+    f = Federation(config())
+    f.join("a", "b", "c", "d")
+    f.train()
+    ticket = f.file("b", reference="case 7", **request)
+    answer(f, 0.8)
+    f.run_round(Kind.UNLEARN)
+    measured(f, ticket.id, 2, members=95)
+    measured(f, ticket.id, 3, members=0)
+    answer(f, 0.5)
+    f.run_round(Kind.RECOVER)
+    answer(f, 0.8)
+    return f, ticket.id
+
+
+def receipt(f: Federation, ticket_id: str, lines: tuple[Line, ...] = ()) -> dict[str, Any]:
+    ticket = f.ticket(ticket_id)
+    return build(f.state, f.config, ticket, head=HEAD, lines=lines, now=f.now, software="1.2")
+
+
+def test_there_is_none_before_the_ticket_is_completed() -> None:
+    f = Federation(config())
+    f.join("a", "b", "c")
+    f.train()
+    ticket = f.file("b")
+    with pytest.raises(NotNow, match="scheduled"):
+        receipt(f, ticket.id)
+
+
+def test_tells_the_whole_story() -> None:
+    f, ticket_id = forgotten()
+    measured(f, ticket_id, 4, members=55)
+    told = receipt(f, ticket_id)
+    assert told["statement"] == "Forgetting by this method is approximate, not a proof of erasure."
+    assert told["federation"]["id"] == "f"
+    assert told["ticket"]["reference"] == "case 7"
+    assert [step["state"] for step in told["ticket"]["history"]] == [
+        "pending",
+        "scheduled",
+        "applied",
+        "recovering",
+        "completed",
+    ]
+    assert told["method"]["name"] == "puf-regular"
+    assert told["method"]["scale"] == -8.0
+    assert told["rounds"] == {"applied": 3, "recovery": 1, "recovered": True}
+    assert {stage: m["version"] for stage, m in told["models"].items()} == {
+        "before": 2,
+        "unlearned": 3,
+        "recovered": 4,
+    }
+    assert told["models"]["before"]["digest"] == "02"
+    assert [m["version"] for m in told["deleted_models"]] == [1, 2]
+    assert told["costs"]["unlearning"] == {
+        "rounds": 1,
+        "bytes_to_clients": 0,
+        "bytes_from_clients": 32,
+        "samples_trained": 40,
+    }
+    assert told["costs"]["recovery"]["bytes_from_clients"] == 24
+    assert told["measured_by_others"]["unlearned"]["accuracy"] == 0.5
+    assert told["audit"] == {"line": 41, "hash": "00" * 32}
+    assert told["issued_at"] == "1970-01-01T00:16:40Z"
+    # Nothing of the others but numbers.
+    text = canonical(told).decode()
+    assert not any(f'"{name}"' in text for name in ("a", "c", "d"))
+
+
+def test_passes_on_what_the_client_measured_and_judges_the_model_in_use() -> None:
+    f, ticket_id = forgotten()
+    before = receipt(f, ticket_id)["measured_by_client"]
+    # Nobody has told of the recovered model yet: null, and the verdict is on what was measured last.
+    assert before["recovered"] is None
+    assert before["verdict"] == "not like unseen data"
+    measured(f, ticket_id, 4, members=55)
+    mine = receipt(f, ticket_id)["measured_by_client"]
+    assert "the client itself" in mine["by"]
+    assert mine["verdict"] == "like unseen data"
+    assert mine["before"]["verdict"] == "not like unseen data"
+    assert mine["before"]["forget"]["accuracy"] == 0.9
+    found = mine["recovered"]["yeom"]["forget"]
+    assert found.pop("interval") == pytest.approx([0.4524, 0.6439], abs=5e-5)
+    assert found == {
+        "members": 55,
+        "samples": 100,
+        "share": 0.55,
+    }
+    assert mine["recovered"]["song"] is None
+
+
+def test_without_measurements_there_are_nulls_and_no_verdict() -> None:
+    f = Federation(config())
+    f.join("a", "b", "c")
+    f.train()
+    ticket = f.file("b")
+    answer(f, 0.8)
+    f.run_round(Kind.UNLEARN)
+    answer(f, 0.8)
+    told = receipt(f, ticket.id)["measured_by_client"]
+    assert {told[stage] for stage in ("before", "unlearned", "recovered", "verdict")} == {None}
+
+
+def test_lists_exports_and_backups_of_models_that_knew_the_client() -> None:
+    f, ticket_id = forgotten()
+    assert known_versions(f.state, f.ticket(ticket_id)) == {1, 2}
+    lines = (
+        Line(5, 1000.0, "model.exported", '{"digest":"d1","status":"ready","version":1}', b""),
+        Line(6, 1000.0, "model.exported", '{"digest":"d4","status":"ready","version":4}', b""),
+        Line(7, 1001.0, "backup.made", '{"digest":"b1","line":6,"versions":[0,2]}', b""),
+        Line(8, 1002.0, "backup.made", '{"digest":"b2","line":7,"versions":[0,4]}', b""),
+    )
+    told = receipt(f, ticket_id, lines)
+    assert told["exports"] == [{"at": "1970-01-01T00:16:40Z", "version": 1, "digest": "d1"}]
+    assert told["backups"] == [{"at": "1970-01-01T00:16:41Z", "digest": "b1", "versions": [2]}]
+
+
+def test_a_client_that_never_contributed_gets_one_too() -> None:
+    f = Federation(config(plan={"rounds": 0}))
+    f.join("a", "b")
+    ticket = f.file("b")
+    told = receipt(f, ticket.id)
+    assert told["method"]["name"] == "none"
+    assert told["rounds"]["applied"] is None
+    assert told["models"] == {"before": None, "unlearned": None, "recovered": None}
+    assert told["costs"]["unlearning"]["rounds"] == 0
+
+
+def test_samples_and_the_operators_word_are_named() -> None:
+    f, ticket_id = forgotten(scope="samples", forget_samples=3, retain_samples=7)
+    told = receipt(f, ticket_id)["ticket"]
+    assert (told["scope"], told["forget_samples"], told["retain_samples"]) == ("samples", 3, 7)
+    assert told["filed_by"] == "client"
+
+
+def test_the_others_sums_reach_the_ticket_before_the_leaver_needs_them() -> None:
+    f, _ = forgotten()
+    assert f.state.models[2].training == Sums(samples=30, loss_sum=6.0, score_sum=27.0, confidences=(*BINNED[:-1], 30))
+    assert f.state.models[4].training is not None

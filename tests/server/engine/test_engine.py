@@ -1,0 +1,236 @@
+"""The engine without a network: fold, commit, restart, and sums that became outdated while they were computed."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.grpc.raw import update_bytes
+from tests.running import make_state, tiny_config
+
+from puf_common.errors import InvalidUpdate
+from puf_common.tensors.chunks import chunks
+from puf_common.tensors.manifest import Manifest, TensorSpec
+from puf_common.v1 import federation_pb2 as fed
+from puf_common.v1 import tickets_pb2 as tk
+from puf_server.core.state import RoundPhase
+from puf_server.engine.engine import Engine
+from puf_server.rpc.requests import Handlers, PendingUpload
+from puf_server.storage.state_store import Store, spool_name
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Local:
+    """A federation in this thread, spoken to by its handlers."""
+
+    def __init__(self, state: Path, clock: Clock) -> None:
+        self.engine = Engine(Store.open(state), clock)
+        self.handlers = Handlers(self.engine)
+
+    def join(self, *names: str) -> None:
+        c, manifest = self.engine.config, self.engine.manifest
+        for name in names:
+            self.handlers.join(
+                name,
+                fed.JoinRequest(
+                    instance=f"i-{name}",
+                    samples=10,
+                    manifest_fingerprint=manifest.fingerprint,
+                    recipe_fingerprint=c.recipe_fingerprint(),
+                ),
+            )
+
+    def submit(self, name: str, value: float = 0.0, payload: bytes | None = None) -> None:
+        self.begin(name, value, payload).finish()
+
+    def begin(self, name: str, value: float, payload: bytes | None = None) -> PendingUpload:
+        """An update whose bytes are all there and which is not acknowledged yet."""
+        session = self.engine.state.members[name].session
+        reply = self.handlers.work(name, session)
+        assert reply is not None
+        work = reply.train
+        payload = payload or update_bytes(value)
+        upload = self.handlers.begin_upload(
+            name,
+            fed.UpdateHeader(
+                key=work.key,
+                base_version=work.base_version,
+                samples=10,
+                applied_scale=work.scale,
+                byte_length=len(payload),
+                digest=hashlib.sha256(payload).digest(),
+                manifest_fingerprint=self.engine.manifest.fingerprint,
+            ),
+        )
+        for chunk in chunks(payload):
+            upload.write(chunk)
+        return upload
+
+    def spool(self) -> list[str]:
+        return sorted(p.name for p in (self.engine.store.directory / "spool").iterdir())
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return make_state(tmp_path / "state", tiny_config(plan={"min_clients": 3, "rounds": 4}))
+
+
+NAMES = ("a", "b", "c")
+
+
+def run_rounds(local: Local, count: int) -> None:
+    for _ in range(count):
+        for name in NAMES:
+            local.submit(name, 0.1 * (1 + NAMES.index(name)))
+        local.engine.settle()
+
+
+def test_a_restart_between_any_two_steps_gives_the_same_bits(tmp_path: Path) -> None:
+    digests = []
+    for restart in (False, True):
+        state = make_state(tmp_path / f"state-{restart}", tiny_config(plan={"min_clients": 3, "rounds": 4}))
+        clock = Clock()
+        local = Local(state, clock)
+
+        def again(old: Local, state: Path = state, clock: Clock = clock, restart: bool = restart) -> Local:
+            if not restart:
+                return old
+            old.engine.close()
+            return Local(state, clock)
+
+        for name in NAMES:
+            local.join(name)
+            local = again(local)
+        for _ in range(3):
+            for name in NAMES:
+                local.submit(name, 0.1 * (1 + NAMES.index(name)))
+                local = again(local)
+            current = local.engine.fold_wanted()
+            assert current is not None
+            folded = local.engine.fold(current)
+            # The model file is there and nothing is committed: the worst moment to die.
+            local = again(local)
+            if not restart:
+                local.engine.folded(folded)
+            local.engine.settle()
+            local = again(local)
+        digests.append([m.digest for m in local.engine.state.models.values()])
+        local.engine.close()
+    assert digests[0] == digests[1]
+    assert len(digests[0]) == 4
+
+
+def test_updates_are_gone_when_the_round_commits(state: Path) -> None:
+    local = Local(state, Clock())
+    local.join(*NAMES)
+    local.submit("a", 0.1)
+    assert len(local.spool()) == 1
+    local.submit("b", 0.2)
+    local.submit("c", 0.3)
+    assert len(local.spool()) == 3
+    local.engine.settle()
+    assert local.spool() == []
+    local.engine.close()
+
+
+def test_a_request_filed_during_the_fold_keeps_its_client_out_of_the_sum(state: Path) -> None:
+    clock = Clock()
+    local = Local(state, clock)
+    local.join(*NAMES)
+    run_rounds(local, 1)
+    for name in NAMES:
+        local.submit(name, 0.1 * 2.0 ** NAMES.index(name))
+    current = local.engine.fold_wanted()
+    assert current is not None
+    outdated = local.engine.fold(current)
+    request = tk.UnlearningRequest(request_key="k", scope=tk.SCOPE_CLIENT)
+    local.handlers.file_unlearning("b", fed.FileUnlearningRequest(request=request))
+    local.engine.folded(outdated)
+    assert local.engine.state.version == 1
+    assert [name.split(".")[2] for name in local.spool()] == ["a", "c"]
+    local.engine.settle()
+    assert local.engine.state.version == 2
+    assert local.engine.state.models[2].digest != outdated.digest
+    assert local.engine.state.records[2].contributions == 2
+    local.engine.close()
+
+
+HALF = Manifest((TensorSpec("w", "f16", (4,)),))
+
+
+def half(value: float) -> bytes:
+    return np.full(4, value, np.float32).tobytes()
+
+
+def test_a_sum_that_is_not_finite_leaves_out_whoever_made_it_so(tmp_path: Path) -> None:
+    """In a model of halves 65504 is the largest number: updates can be finite and small, and their sum none."""
+    config = tiny_config(plan={"min_clients": 3, "rounds": 4})
+    directory = make_state(tmp_path / "state", config, HALF, bytearray(np.full(4, 60000, np.float16).tobytes()))
+    local = Local(directory, Clock())
+    local.join(*NAMES)
+    for name in NAMES:
+        local.submit(name, payload=half(60000.0 if name == "b" else 1.0))
+    local.engine.settle()
+    state = local.engine.state
+    assert (state.version, state.halted) == (1, "")
+    assert "tensor w would no longer be finite with the update of b" in state.members["b"].held
+    assert state.records[1].contributions == 2
+    assert state.round is not None
+    assert {s.client for s in state.round.slots} == {"a", "c"}
+    local.engine.close()
+    again = Local(directory, Clock())
+    assert again.engine.state.members["b"].held
+    again.engine.close()
+
+
+def test_a_norm_far_beyond_recent_rounds_is_refused_also_after_a_restart(state: Path) -> None:
+    local = Local(state, Clock())
+    local.join(*NAMES)
+    run_rounds(local, 1)
+    local.engine.close()
+    local = Local(state, Clock())
+    local.submit("a", 1.9)
+    with pytest.raises(InvalidUpdate, match=r"reaches 6\..*, allowed are 6 .*layer\.weight"):
+        local.submit("b", 2.1)
+    assert len(local.spool()) == 2  # one of a, one that is thrown away
+    local.engine.close()
+
+
+def test_after_a_restart_nobody_is_absent_before_they_could_come_back(state: Path) -> None:
+    clock = Clock()
+    local = Local(state, clock)
+    local.join(*NAMES)
+    local.submit("a", 0.1)
+    local.engine.close()
+    clock.now += 10_000
+    local = Local(state, clock)
+    assert local.engine.state.round is not None
+    assert local.engine.state.round.phase is RoundPhase.COLLECTING
+    assert len(local.engine.state.round.missing) == 2
+    clock.now += local.engine.config.plan.absent_seconds + 1
+    local.engine.tick()
+    assert local.engine.state.round is not None
+    local.engine.close()
+
+
+def test_an_update_that_is_on_disk_but_not_booked_survives_the_booking_of_another(state: Path) -> None:
+    local = Local(state, Clock())
+    local.join(*NAMES)
+    waiting = local.begin("a", 0.1)
+    store = local.engine.store
+    current = local.engine.state.round
+    assert current is not None
+    name = spool_name(current, "a/main", hashlib.sha256(update_bytes(0.1)).hexdigest())
+    waiting._arrived.upload.publish(name)
+    local.submit("b", 0.2)
+    assert store.spool_path(name).exists()
+    local.engine.close()

@@ -1,0 +1,204 @@
+"""State on disk: what is saved comes back, what is not named is swept, and nothing else is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sqlite3
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from tests.running import make_state, tiny_config, tiny_payload
+from tests.server.core.builders import Federation, config
+
+from puf_common.errors import Corrupted, Mismatch, PufError, UsageError
+from puf_common.receipts.signing import SigningKey
+from puf_common.tensors.model_file import read_payload
+from puf_server.core.state import State
+from puf_server.storage.state_store import KEY_FILE, VOLATILE, Store
+
+
+def persistent(state: State) -> dict[str, object]:
+    return {f.name: getattr(state, f.name) for f in fields(State) if f.name not in VOLATILE}
+
+
+def a_busy_state() -> State:
+    """One with a recovery under way, an open survey, tickets in several states and withdrawn models."""
+    f = Federation(config())
+    f.join("a", "b", "c", "d")
+    f.train()
+    f.file("a", reference="case 7")
+    f.answer_survey(0.8)
+    f.submit("a")
+    f.submit_all()
+    f.commit()
+    f.file("b", scope="samples", forget_samples=3, retain_samples=7)
+    return f.state
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(make_state(tmp_path / "state"))
+
+
+def test_a_state_comes_back_as_it_was(store: Store) -> None:
+    state = replace(a_busy_state(), notes=())
+    store.save(store.load(), state)
+    assert persistent(store.load()) == persistent(state)
+    store.close()
+
+
+def test_only_presence_changed_means_nothing_is_written(store: Store) -> None:
+    state = store.load()
+    before = store.db.total_changes
+    store.save(state, replace(state, seen={"a": 1.0}, activity={"a": "training"}))
+    assert store.db.total_changes == before
+    store.close()
+
+
+def test_the_initial_model_is_a_safetensors_file_named_by_version_and_digest(store: Store) -> None:
+    (path,) = (store.directory / "models").iterdir()
+    digest = hashlib.sha256(tiny_payload()).hexdigest()
+    assert path.name == f"v000000-{digest[:16]}.safetensors"
+    assert read_payload(path) == tiny_payload()
+    store.close()
+
+
+def test_every_change_leaves_a_line_whose_hash_covers_its_predecessor(store: Store) -> None:
+    store.save(store.load(), a_busy_state())
+    link = b""
+    rows = store.db.execute("SELECT seq, at, event, facts, hash FROM audit ORDER BY seq").fetchall()
+    assert [seq for seq, *_ in rows] == list(range(1, len(rows) + 1))
+    for seq, at, event, facts, stored in rows:
+        link = hashlib.sha256(link + f"{seq}|{at!r}|{event}|{facts}".encode()).digest()
+        assert link == stored
+    events = [event for _, _, event, *_ in rows]
+    assert {"ticket.filed", "ticket.scheduled", "ticket.applied", "round.committed"} <= set(events)
+    store.close()
+
+
+def test_the_database_is_set_up_to_survive(store: Store) -> None:
+    for name, value in (("journal_mode", "wal"), ("synchronous", 2), ("secure_delete", 1), ("fullfsync", 1)):
+        assert store.db.execute(f"PRAGMA {name}").fetchone() == (value,)
+    store.close()
+
+
+def test_files_that_no_record_names_are_swept_and_those_on_their_way_are_left(store: Store) -> None:
+    spool, models = store.directory / "spool", store.directory / "models"
+    for path in (
+        spool / "1.1.a.main.ff",
+        spool / "x.part",
+        models / "v000009-ff.safetensors",
+        models / "v000001-aa.safetensors",
+    ):
+        path.write_bytes(b"")
+    state = store.load()
+    store.sweep(state)
+    assert {p.name for p in spool.iterdir()} == {"x.part"}
+    assert "v000001-aa.safetensors" in {p.name for p in models.iterdir()}
+    store.sweep(state, everything=True)
+    assert list(spool.iterdir()) == []
+    assert len(list(models.iterdir())) == 1
+    store.close()
+
+
+def test_a_directory_is_made_once(tmp_path: Path) -> None:
+    make_state(tmp_path / "state")
+    with pytest.raises(UsageError, match="already holds"):
+        make_state(tmp_path / "state", tiny_config(title="second"))
+
+
+def test_a_directory_without_a_federation_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="puf-server init"):
+        Store.open(tmp_path)
+
+
+def test_a_damaged_description_and_another_schema_are_refused(tmp_path: Path) -> None:
+    state = make_state(tmp_path / "state")
+    with sqlite3.connect(state / "state.db") as db:
+        db.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
+    db.close()
+    with pytest.raises(Mismatch, match="99"):
+        Store.open(state)
+    described = json.loads((state / "federation.json").read_text())
+    del described["manifest"]
+    (state / "federation.json").write_text(json.dumps(described))
+    with pytest.raises(Corrupted):
+        Store.open(state)
+
+
+def test_the_signing_key_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
+    directory = make_state(tmp_path / "state")
+    path = directory / KEY_FILE
+    assert path.stat().st_mode & 0o777 == 0o600
+    first = Store.open(directory)
+    public = first.key.public
+    first.close()
+    again = Store.open(directory)
+    assert again.key.public == public
+    again.close()
+
+
+def test_an_older_directory_gets_a_key_when_it_is_opened_first(tmp_path: Path) -> None:
+    directory = make_state(tmp_path / "state")
+    (directory / KEY_FILE).unlink()
+    with sqlite3.connect(directory / "state.db") as db:
+        db.execute("DELETE FROM meta WHERE key = 'signing_key'")
+    db.close()
+    store = Store.open(directory)
+    assert store.db.execute("SELECT event FROM audit ORDER BY seq DESC").fetchone() == ("federation.key_made",)
+    public = store.key.public
+    store.close()
+    again = Store.open(directory)
+    assert again.key.public == public
+    again.close()
+
+
+def test_a_lost_or_exchanged_key_is_noticed(tmp_path: Path) -> None:
+    directory = make_state(tmp_path / "state")
+    (directory / KEY_FILE).write_bytes(SigningKey.generate().to_pem())
+    with pytest.raises(Mismatch, match="another key"):
+        Store.open(directory)
+    (directory / KEY_FILE).write_bytes(b"junk")
+    with pytest.raises(Corrupted):
+        Store.open(directory)
+    (directory / KEY_FILE).unlink()
+    with pytest.raises(Corrupted, match="bring it back"):
+        Store.open(directory)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_is_never_written(store: Store, value: float) -> None:
+    state = replace(a_busy_state(), notes=())
+    store.save(store.load(), state)
+    ticket = next(iter(state.tickets.values()))
+    with pytest.raises(PufError, match=f"tickets/{ticket.id}.*not saved"):
+        store.save(state, state.with_ticket(replace(ticket, received_at=value)))
+    assert state.recovery is not None
+    with pytest.raises(PufError, match="recovery"):
+        store.save(state, replace(state, recovery=replace(state.recovery, started_at=value)))
+    with pytest.raises(ValueError, match="JSON compliant"):
+        store.save(state, state.note("event", 1.0, value=value))
+    assert persistent(store.load()) == persistent(state)
+    store.close()
+
+
+def test_a_name_that_only_looks_like_no_number_is_written(store: Store) -> None:
+    f = Federation(config())
+    f.join("NaN", "Infinity")
+    state = replace(f.state, notes=())
+    store.save(store.load(), state)
+    assert set(store.load().members) == {"NaN", "Infinity"}
+    store.close()
+
+
+def test_a_record_that_cannot_be_read_is_named(store: Store) -> None:
+    state = replace(a_busy_state(), notes=())
+    store.save(store.load(), state)
+    ticket = next(iter(state.tickets))
+    store.db.execute("UPDATE tickets SET body = json_set(body, '$.received_at', NULL) WHERE id = ?", (ticket,))
+    with pytest.raises(Corrupted, match=rf"tickets/{ticket} cannot be read.*received_at"):
+        store.load()
+    store.close()
