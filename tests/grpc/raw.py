@@ -98,7 +98,7 @@ def frames(header: fed.UpdateHeader, payload: bytes, chunk: int = 16) -> Iterato
 
 def status(error: grpc.RpcError) -> tuple[str, str]:
     """Code and stable reason of a failed call."""
-    return error.code().name, error_from(error).reason()
+    return error.code().name, error_from(error).reason
 
 
 def nan_update() -> bytes:

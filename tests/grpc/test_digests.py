@@ -13,7 +13,7 @@ from tests.grpc.raw import Raw, status, update_bytes
 from tests.running import make_state, running, tiny_config
 
 from puf_client.transport.grpc import GrpcTransport
-from puf_common.errors import Corrupted
+from puf_common.errors import TransferCorrupted
 from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
@@ -75,7 +75,7 @@ def test_models_are_told_by_both_digests_and_checked_by_one_that_is_there(tmp_pa
             other = models[0].digest[:16] + 48 * "0"
             for damaged in (replace(models[0], blake3=other), replace(models[0], blake3="", digest=other)):
                 server.engine.state = replace(server.engine.state, models={0: damaged})
-                with pytest.raises(Corrupted):
+                with pytest.raises(TransferCorrupted):
                     transport.fetch_model(0)
 
 

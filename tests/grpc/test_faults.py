@@ -24,7 +24,7 @@ import puf_server.rpc.requests
 from puf_client.session.assignment import TrainTask
 from puf_client.session.session import connect
 from puf_client.transport.grpc import GrpcTransport
-from puf_common.errors import Corrupted
+from puf_common.errors import TransferCorrupted
 from puf_common.network.status import channel_options
 from puf_common.tensors.chunk_frames import chunk_frame
 from puf_common.tensors.chunks import Payload
@@ -137,7 +137,7 @@ class Damaging(GrpcTransport):
     def _download(self, request: pb.FetchModelRequest) -> tuple[pb.ModelHeader, Payload]:
         if self.damages > 2:
             self.damages -= 1
-            raise Corrupted("it does not match its digest")
+            raise TransferCorrupted("it does not match its digest")
         return super()._download(request)
 
 
@@ -158,7 +158,7 @@ def test_damaged_transfers_are_sent_again_whole_and_not_for_ever(
                 assert work.submit(weights)
                 assert transport.damages == 0
             else:
-                with pytest.raises(Corrupted, match="digest"):
+                with pytest.raises(TransferCorrupted, match="digest"):
                     work.submit(weights)
                 # Nothing of it is kept.
                 assert not [p for p in (federation.directory / "spool").iterdir() if p.suffix != ".part"]

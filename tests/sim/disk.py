@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from puf_common.errors import Corrupted, Unavailable
+from puf_common.errors import StorageCorrupted, Unavailable
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import ModelStatus, ModelVersion, Note, Round, State
 from puf_server.storage import state_store as real
@@ -86,10 +86,10 @@ class SimStore:
     def require_models(self, state: State) -> None:
         for model in state.models.values():
             if model.status is not ModelStatus.DELETED and self.models[model_name(model)].digest != model.digest:
-                raise Corrupted(f"model {model.version} is damaged")
+                raise StorageCorrupted(f"model {model.version} is damaged")
         lost = [r.key for r in state.history.values() if r.digest and history_name(r) not in self.history]
         if lost:
-            raise Corrupted(f"what was kept as {lost} is gone")
+            raise StorageCorrupted(f"what was kept as {lost} is gone")
 
     def damaged(self, current: Round | None) -> dict[str, str]:
         """Booked updates whose files are not what was booked."""

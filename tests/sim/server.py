@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from puf_common.errors import Corrupted, Forgotten, NotFound, PufError, Unavailable
+from puf_common.errors import Forgotten, NotFound, PufError, StorageCorrupted, Unavailable
 from puf_server.core import assignments as work
 from puf_server.core import roster, rounds, tickets
 from puf_server.core.state import (
@@ -394,7 +394,7 @@ class SimServer:
         for content in self.receipts.values():
             try:
                 after, _, _ = reopen.reopen(after, self.store.config, content, self.world.now)
-            except Corrupted as error:
+            except StorageCorrupted as error:
                 self.world.log(f"a receipt is not believed: {error}")
         # Nothing else goes wrong meanwhile: whoever restores repeats it until it is done, before anything is served.
         healing, self.world.healing = self.world.healing, True

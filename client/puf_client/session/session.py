@@ -19,13 +19,13 @@ from puf_client.session.assignment import EvaluateTask, Flag, Trained, TrainTask
 from puf_client.transport.grpc import GrpcTransport, Transport
 from puf_common.errors import (
     Conflict,
-    Corrupted,
     Forgotten,
     Mismatch,
     NotFound,
     NotNow,
     PufError,
     Superseded,
+    TransferCorrupted,
     Unavailable,
     UnknownSession,
     UsageError,
@@ -239,7 +239,9 @@ class Session:
             header, payload = self.transport.fetch_model(version)
             self.manifest.require(header.manifest_fingerprint, f"model {version}")
             if header.version != version or len(payload) != self.manifest.nbytes(MODEL):
-                raise Corrupted(f"asked for model {version}, got {len(payload)} bytes of model {header.version}")
+                raise TransferCorrupted(
+                    f"asked for model {version}, got {len(payload)} bytes of model {header.version}"
+                )
             self._models[version] = payload
             while len(self._models) > _MODELS_KEPT:
                 self._models.popitem(last=False)

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from puf_client.state.local_models import LastModels
 from puf_client.state.names import check_name
-from puf_common.errors import Corrupted, Mismatch, UsageError
+from puf_common.errors import Mismatch, StorageCorrupted, UsageError
 from puf_common.files.durable import DISK, Writes, make_directories
 from puf_common.files.private import create_once, write_over
 from puf_common.receipts.signing import fingerprint
@@ -176,7 +176,7 @@ class StateDir:
         try:
             return bytes.fromhex(_load(path)["key"])
         except (KeyError, TypeError, ValueError):
-            raise Corrupted(f"{path} is damaged; restore it from a backup", file=path) from None
+            raise StorageCorrupted(f"{path} is damaged; restore it from a backup", file=path) from None
 
     def check_server_key(self, key: bytes) -> None:
         """Refuses a server with another key than the pinned one, or with none any more."""
@@ -207,7 +207,7 @@ class StateDir:
             content = _load(path)
             return int(content["shard"]), int(content["shards"])
         except (KeyError, TypeError, ValueError):
-            raise Corrupted(f"{path} is damaged; restore it from a backup", file=path) from None
+            raise StorageCorrupted(f"{path} is damaged; restore it from a backup", file=path) from None
 
     def remember_shard(self, shard: int, shards: int) -> None:
         if self.shard != (shard, shards):
@@ -266,7 +266,7 @@ class StateDir:
                 content.get("withdrawing", content["withdrawn"]),
             )
         except (KeyError, TypeError):
-            raise Corrupted(f"{path} is damaged; restore it from a backup", file=path) from None
+            raise StorageCorrupted(f"{path} is damaged; restore it from a backup", file=path) from None
 
     def _write(self, exclusion: Exclusion) -> Exclusion:
         content = {**asdict(exclusion), "hashes": sorted(exclusion.hashes)}
@@ -288,7 +288,7 @@ class StateDir:
         if not path.exists():
             known = next((p for folder in ("requests", "used") for p in (self.path / folder).glob("*")), None)
             if known is not None:
-                raise Corrupted(
+                raise StorageCorrupted(
                     f"{path} is missing: without it forgotten samples cannot be told apart and would be trained on "
                     f"again. Bring it back from a backup; if it is lost for good, delete {self.path} and name the "
                     "samples anew with `puf-client data exclude`",
@@ -303,7 +303,7 @@ class StateDir:
                     create_once(path, secrets.token_bytes(_SALT_BYTES), self._files)
         salt = path.read_bytes()
         if len(salt) != _SALT_BYTES:
-            raise Corrupted(f"{path} is damaged; without it forgotten samples cannot be told apart", file=path)
+            raise StorageCorrupted(f"{path} is damaged; without it forgotten samples cannot be told apart", file=path)
         return salt
 
 
@@ -313,7 +313,7 @@ def _load(path: Path) -> dict[str, Any]:
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        raise Corrupted(f"{path} is damaged; restore it from a backup", file=path)
+        raise StorageCorrupted(f"{path} is damaged; restore it from a backup", file=path)
     return content
 
 

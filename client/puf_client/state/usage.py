@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puf_client.state.directory import StateDir
-from puf_common.errors import Corrupted
+from puf_common.errors import StorageCorrupted
 
 __all__ = ["Ledger", "Used"]
 
@@ -90,7 +90,7 @@ def _read(path: Path) -> Used:
         content = json.loads(path.read_bytes())
         return Used(_rounds(content["trained"]), _rounds(content["unlearned"]))
     except (ValueError, KeyError, TypeError):
-        raise Corrupted(f"{path} is damaged; restore it from a backup", file=path) from None
+        raise StorageCorrupted(f"{path} is damaged; restore it from a backup", file=path) from None
 
 
 def _rounds(content: list[int] | None) -> Rounds:
@@ -103,5 +103,5 @@ def _rounds(content: list[int] | None) -> Rounds:
 def _content(path: Path) -> bytes:
     content = path.read_bytes() if path.exists() else b""
     if not content or len(content) % _BYTES:
-        raise Corrupted(f"{path} is missing or damaged; restore it from a backup", file=path)
+        raise StorageCorrupted(f"{path} is missing or damaged; restore it from a backup", file=path)
     return content

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from puf_client.state.names import check_name
 from puf_client.transport.retry import Attempts, Line
-from puf_common.errors import Corrupted, InvalidUpdate
+from puf_common.errors import InvalidUpdate, TransferCorrupted
 from puf_common.logging import get_logger
 from puf_common.network.status import IDENTITY_KEY, TOKEN_KEY, channel_options, error_from
 from puf_common.network.tls import ClientTls
@@ -296,9 +296,9 @@ class GrpcTransport:
         try:
             first = pb.FetchModelReply.FromString(next(iter(stream), b""))
             if first.WhichOneof("frame") != "header":
-                raise Corrupted(f"the server sent model {request.version} without its header")
+                raise TransferCorrupted(f"the server sent model {request.version} without its header")
             if first.header.byte_length != self._expected_bytes():
-                raise Corrupted(
+                raise TransferCorrupted(
                     f"the server states {first.header.byte_length} bytes for model {request.version}, "
                     f"its manifest {self._expected_bytes()}"
                 )
@@ -314,9 +314,11 @@ class GrpcTransport:
                 self.bytes_received += len(chunk.data)
             return first.header, assembler.finish()
         except DecodeError:
-            raise Corrupted(f"the server sent something else than model {request.version}") from None
+            raise TransferCorrupted(f"the server sent something else than model {request.version}") from None
         except InvalidUpdate as error:
-            raise Corrupted(f"model {request.version} arrived damaged: {error.message}", **error.facts) from None
+            raise TransferCorrupted(
+                f"model {request.version} arrived damaged: {error.message}", **error.facts
+            ) from None
         finally:
             stream.cancel()  # type: ignore[no-untyped-call]
 
@@ -350,7 +352,7 @@ class GrpcTransport:
         for left in reversed(range(_DAMAGED_ATTEMPTS)):
             try:
                 return self._patiently(attempt)
-            except Corrupted as error:
+            except TransferCorrupted as error:
                 if not left:
                     raise
                 log.warning("arrived damaged; trying again", reason=error.message)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from puf_common.errors import UsageError
+from puf_common.errors import InvalidArgument
 from puf_common.receipts.evidence import Attack, Verdict, histogram, judge, song, yeom
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
@@ -89,7 +89,7 @@ def measured(seen: Seen, retained: tk.EvaluationSums | None) -> Measured:
             seen.forget.losses, seen.holdout.losses, loss_sum=retained.loss_sum, samples=retained.samples
         )
         found["song"] = song(seen.forget.confidences, seen.holdout.confidences, members=list(retained.confidences))
-    except UsageError:
+    except InvalidArgument:
         # Retained clients that told less: what can be found out without it stands.
         pass
     return Measured(forget, holdout, found.get("yeom"), found.get("song"))

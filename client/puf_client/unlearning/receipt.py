@@ -11,7 +11,7 @@ from puf_client.transport.dial import dial
 from puf_client.transport.grpc import Transport
 from puf_client.worker.display import console
 from puf_common.config.exit_codes import Exit
-from puf_common.errors import Corrupted, Mismatch, UsageError
+from puf_common.errors import Mismatch, StorageCorrupted, TransferCorrupted, UsageError
 from puf_common.receipts import receipt_file
 from puf_common.receipts.evidence import STATEMENT
 from puf_common.receipts.page import write
@@ -28,7 +28,9 @@ def collect(transport: Transport, state: StateDir, ticket_id: str, directory: Pa
     receipt = receipt_file.read(file)
     state.check_server_key(receipt.key)
     if (receipt.ticket, receipt.client) != (ticket_id, transport.name):
-        raise Corrupted(f"asked for the receipt of {ticket_id}, got that of {receipt.ticket} of {receipt.client}")
+        raise TransferCorrupted(
+            f"asked for the receipt of {ticket_id}, got that of {receipt.ticket} of {receipt.client}"
+        )
     state.keep_receipt(ticket_id, file)
     return write(file, directory)
 
@@ -68,7 +70,7 @@ def verify_receipt(options: VerifyOptions, path: Path) -> Exit:
     try:
         receipt = receipt_file.read(file)
         _trusted(receipt, options)
-    except (Corrupted, Mismatch) as error:
+    except (TransferCorrupted, StorageCorrupted, Mismatch) as error:
         console().print(f"NOT VALID: {path.name}: {error.message}", soft_wrap=True, markup=False)
         return Exit.FAILURE
     ticket = receipt.content["ticket"]

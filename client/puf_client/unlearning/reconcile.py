@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from puf_client.state.directory import StateDir
 from puf_client.transport.grpc import Transport
-from puf_common.errors import Corrupted, Mismatch, NotFound, NotNow
+from puf_common.errors import Mismatch, NotFound, NotNow, StorageCorrupted, TransferCorrupted
 from puf_common.logging import get_logger
 from puf_common.receipts import receipt_file
 from puf_common.v1 import federation_pb2 as pb
@@ -29,7 +29,7 @@ def look_back(transport: Transport, state: StateDir) -> list[str]:
             continue
         try:
             reply = transport.present_receipt(pb.PresentReceiptRequest(receipt=file))
-        except (NotNow, NotFound, Corrupted) as error:
+        except (NotNow, NotFound, TransferCorrupted, StorageCorrupted) as error:
             log.warning("the server does not take a receipt", ticket=receipt.ticket, reason=error.message)
             continue
         if reply.reopened:

@@ -29,15 +29,17 @@ from puf_client.worker.lease import leased
 from puf_client.worker.worker import Worker
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import (
-    Corrupted,
     Forgotten,
+    InvalidArgument,
     Mismatch,
     NotFound,
     NotNow,
     NotYours,
     PufError,
+    StorageCorrupted,
     Superseded,
     TooMuch,
+    TransferCorrupted,
     UsageError,
     WorkerAlive,
 )
@@ -99,7 +101,7 @@ def _receipt(transport: Transport, state: StateDir, ticket_id: str, directory: P
     """One that does not verify is an error; one that cannot be had now can be fetched later."""
     try:
         paths = collect(transport, state, ticket_id, directory)
-    except (Corrupted, Mismatch):
+    except (TransferCorrupted, StorageCorrupted, Mismatch):
         raise
     except PufError as error:
         console().print(f"The receipt is not here yet ({error.message}): `puf-client receipt {ticket_id}` fetches it.")
@@ -205,12 +207,12 @@ def file(wanted: Plan, state: StateDir, transport: Transport) -> tk.Ticket:
         state.prepare(key, wanted.ids)
     try:
         reply = transport.file_unlearning(pb.FileUnlearningRequest(request=wanted.request))
-    except (UsageError, NotNow, NotFound, NotYours, TooMuch) as error:
+    except (InvalidArgument, NotNow, NotFound, NotYours, TooMuch) as error:
         # A refusal: nothing was filed. After anything else it may stand, and the next run asks the server.
         if wanted.ids:
             state.discard(key)
         # Nothing is wrong with the command line: the federation's policy says no.
-        raise NotNow(error.message, **error.facts) if isinstance(error, UsageError) else error from None
+        raise NotNow(error.message, **error.facts) if isinstance(error, InvalidArgument) else error from None
     ticket = reply.ticket
     if ticket.request.request_key == key and wanted.ids:
         state.filed(key, ticket.id)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, Un
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import (
     Forgotten,
+    InvalidArgument,
     NotAuthenticated,
     NotNow,
     NotYours,
@@ -199,6 +200,7 @@ def exit_code(error: PufError) -> Exit:
     """What a script sees of an error."""
     codes: tuple[tuple[type[PufError], Exit], ...] = (
         (UsageError, Exit.USAGE),
+        (InvalidArgument, Exit.USAGE),
         (Unavailable, Exit.UNREACHABLE),
         (Forgotten, Exit.FORGOTTEN),
         (Superseded, Exit.SUPERSEDED),

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
-from puf_common.errors import PufError, Unavailable, from_status, status_code
+from puf_common.errors import PufError, Unavailable, from_status
 from puf_common.tensors.chunks import CHUNK_BYTES
 
 if TYPE_CHECKING:
@@ -117,12 +117,12 @@ def is_loopback(target: str) -> bool:
 def status_of(error: PufError) -> grpc.Status:
     """The rich status for an error: for `context.abort_with_status`, or field by field for `aio`."""
     facts = {_cut(key, 40): _cut(value, _FACT_BYTES) for key, value in list(error.facts.items())[:_FACTS]}
-    details = [error_details_pb2.ErrorInfo(reason=error.reason(), domain=DOMAIN, metadata=facts)]
+    details = [error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=facts)]
     packed = []
     for detail in [*details, *_retry_info(error)]:
         packed.append(any_pb2.Any())
         packed[-1].Pack(detail)
-    code = _CODES[status_code(error)]
+    code = _CODES[error.status]
     number: int = code.value[0]
     return rpc_status.to_status(
         status_pb2.Status(code=number, message=_cut(error.message, _MESSAGE_BYTES), details=packed)

@@ -19,7 +19,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from puf_common.errors import UsageError
+from puf_common.errors import InvalidArgument
 
 __all__ = ["BINS", "FEWEST", "MARGIN", "STATEMENT", "Attack", "Verdict", "histogram", "judge", "song", "wilson", "yeom"]
 
@@ -47,7 +47,7 @@ class Verdict(StrEnum):
 def wilson(successes: float, samples: int, z: float = _Z95) -> tuple[float, float]:
     """Wilson's score interval of a share; at 95 % unless told. Sensible for 0, for all and for few samples."""
     if samples < 1 or not 0 <= successes <= samples:
-        raise UsageError(f"no interval for {successes:g} of {samples} samples")
+        raise InvalidArgument(f"no interval for {successes:g} of {samples} samples")
     share, square = successes / samples, z * z
     centre = (share + square / (2 * samples)) / (1 + square / samples)
     reach = z / (1 + square / samples) * math.sqrt(share * (1 - share) / samples + square / (4 * samples * samples))
@@ -69,13 +69,13 @@ class Attack:
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.threshold):
-            raise UsageError("an attack's threshold must be finite")
+            raise InvalidArgument("an attack's threshold must be finite")
         for members, samples in (
             (self.forget_members, self.forget_samples),
             (self.holdout_members, self.holdout_samples),
         ):
             if samples < 1 or not 0 <= members <= samples:
-                raise UsageError(f"an attack cannot take {members} of {samples} samples for members")
+                raise InvalidArgument(f"an attack cannot take {members} of {samples} samples for members")
 
     @property
     def forget_share(self) -> float:
@@ -124,7 +124,7 @@ def histogram(confidences: ArrayLike) -> tuple[int, ...]:
 def yeom(forget_losses: ArrayLike, holdout_losses: ArrayLike, *, loss_sum: float, samples: int) -> Attack:
     """Yeom et al. 2018: members are samples whose loss is at most the mean over the retained training data."""
     if samples < 1 or not math.isfinite(loss_sum):
-        raise UsageError("the Yeom attack needs losses of retained training data")
+        raise InvalidArgument("the Yeom attack needs losses of retained training data")
     threshold = loss_sum / samples
     forget, holdout = _vector(forget_losses, "forget losses"), _vector(holdout_losses, "hold-out losses")
     return Attack(
@@ -143,7 +143,7 @@ def song(forget_confidences: ArrayLike, holdout_confidences: ArrayLike, *, membe
     edges of bins, from the highest down, and the first of the best balanced accuracy wins, as in the lab's exact form.
     """
     if len(members) != BINS or min(members) < 0 or sum(members) < 1:
-        raise UsageError(f"the Song attack needs retained training samples in {BINS} bins")
+        raise InvalidArgument(f"the Song attack needs retained training samples in {BINS} bins")
     forget, holdout = (
         _bins(_vector(values, what))
         for values, what in ((forget_confidences, "forget confidences"), (holdout_confidences, "hold-out confidences"))
@@ -169,7 +169,7 @@ def _bins(confidences: NDArray[np.float64]) -> NDArray[np.intp]:
 def _vector(values: ArrayLike, what: str) -> NDArray[np.float64]:
     vector = np.asarray(values, dtype=np.float64)
     if vector.ndim != 1 or vector.size == 0:
-        raise UsageError(f"{what}: one number per sample is needed, got an array of shape {vector.shape}")
+        raise InvalidArgument(f"{what}: one number per sample is needed, got an array of shape {vector.shape}")
     if np.isnan(vector).any():
-        raise UsageError(f"{what}: {np.count_nonzero(np.isnan(vector))} of {vector.size} samples are not a number")
+        raise InvalidArgument(f"{what}: {np.count_nonzero(np.isnan(vector))} of {vector.size} samples are not a number")
     return vector

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from puf_common.errors import Corrupted
+from puf_common.errors import TransferCorrupted
 from puf_common.receipts.signing import SigningKey, fingerprint, signed_by
 
 __all__ = ["FORMAT", "Receipt", "canonical", "issue", "read"]
@@ -65,7 +65,7 @@ def issue(content: Mapping[str, Any], key: SigningKey) -> bytes:
 
 
 def read(file: bytes) -> Receipt:
-    """The receipt in a file; Corrupted when a single byte of it is not as it was signed."""
+    """The receipt in a file; TransferCorrupted when a single byte of it is not as it was signed."""
     try:
         parsed = json.loads(file)
         content = parsed["receipt"]
@@ -74,11 +74,11 @@ def read(file: bytes) -> Receipt:
         facts = Receipt(content, key)
         told = bool(facts.ticket and facts.client and facts.federation and facts.audit_head)
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise Corrupted("this is not a receipt, or it is damaged") from None
+        raise TransferCorrupted("this is not a receipt, or it is damaged") from None
     if not whole or not signed_by(key, _PURPOSE + canonical(content), signature):
-        raise Corrupted("the receipt was changed after it was signed")
+        raise TransferCorrupted("the receipt was changed after it was signed")
     if not told or (content.get("kind"), content.get("format")) != (_KIND, FORMAT):
-        raise Corrupted(f"a receipt of format {content.get('format')} cannot be read here, only of {FORMAT}")
+        raise TransferCorrupted(f"a receipt of format {content.get('format')} cannot be read here, only of {FORMAT}")
     return facts
 
 

@@ -8,7 +8,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from puf_common.errors import Corrupted
+from puf_common.errors import StorageCorrupted
 
 __all__ = ["KEY_BYTES", "SigningKey", "fingerprint", "signed_by"]
 
@@ -30,9 +30,9 @@ class SigningKey:
         try:
             key = serialization.load_pem_private_key(text, password=None)
         except (ValueError, TypeError) as error:
-            raise Corrupted(f"the signing key cannot be read: {error}") from None
+            raise StorageCorrupted(f"the signing key cannot be read: {error}") from None
         if not isinstance(key, Ed25519PrivateKey):
-            raise Corrupted("the signing key is not an Ed25519 key")
+            raise StorageCorrupted("the signing key is not an Ed25519 key")
         return cls(key)
 
     def to_pem(self) -> bytes:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from puf_common.errors import Corrupted, InvalidUpdate
+from puf_common.errors import InvalidUpdate, TransferCorrupted
 from puf_common.tensors.digests import DIGEST_BYTES, DigestKind, Payload, hasher
 from puf_common.v1 import tensors_pb2 as pb
 
@@ -84,7 +84,7 @@ class Assembler:
                 announced=len(self._payload),
             )
         if self._hash.digest() != self._stated:
-            raise Corrupted(
+            raise TransferCorrupted(
                 "the bytes do not match their digest",
                 stated=self._stated.hex(),
                 computed=self._hash.hexdigest(),

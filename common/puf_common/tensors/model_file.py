@@ -22,7 +22,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from puf_common.errors import Corrupted, Mismatch, UsageError
+from puf_common.errors import Mismatch, StorageCorrupted, UsageError
 from puf_common.files.durable import DISK, Writes
 from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 
@@ -133,7 +133,7 @@ def _fill(file: BinaryIO, offset: int, view: memoryview, path: Path) -> None:
     while view:
         count = file.readinto(view)  # type: ignore[attr-defined]
         if not count:
-            raise Corrupted(f"{Path(path).name}: the file ends in the middle of the payload")
+            raise StorageCorrupted(f"{Path(path).name}: the file ends in the middle of the payload")
         view = view[count:]
 
 
@@ -142,14 +142,14 @@ def _read_header(file: BinaryIO, name: str) -> tuple[Manifest, dict[str, str], i
     file.seek(0)
     prefix = file.read(8)
     if len(prefix) < 8:
-        raise Corrupted(f"{name} is too short to be a model file: {size} bytes")
+        raise StorageCorrupted(f"{name} is too short to be a model file: {size} bytes")
     length = int.from_bytes(prefix, "little")
     if length > MAX_HEADER:
         if prefix.startswith((b"PK\x03\x04", b"\x80\x02")):  # what torch.save writes, now and formerly
             raise UsageError(f"{name} looks like a pickled model; save it with safetensors.torch.save_file instead")
-        raise Corrupted(f"{name} is not a safetensors file: its header would have {length} bytes")
+        raise StorageCorrupted(f"{name} is not a safetensors file: its header would have {length} bytes")
     if 8 + length > size:
-        raise Corrupted(f"{name} is cut off: its header should have {length} bytes, the whole file has {size}")
+        raise StorageCorrupted(f"{name} is cut off: its header should have {length} bytes, the whole file has {size}")
     header = _parse(file.read(length), name)
     metadata = _metadata(header.pop(_METADATA, None), name)
     buffers = _buffers(metadata.pop(BUFFERS_KEY, "[]"), name)
@@ -162,15 +162,15 @@ def _read_header(file: BinaryIO, name: str) -> tuple[Manifest, dict[str, str], i
     for begin, end, dtype, shape, key in entries:
         if begin != reached:
             fault = "overlaps the one before it" if begin < reached else "leaves a hole before it"
-            raise Corrupted(f"{name}: tensor {key} {fault} (starts at {begin}, expected {reached})")
+            raise StorageCorrupted(f"{name}: tensor {key} {fault} (starts at {begin}, expected {reached})")
         reached = end
         floating = dtype.startswith("F")
         specs.append(TensorSpec(key, dtype.lower(), shape, "buffer" if key in buffers or not floating else "parameter"))
     if 8 + length + reached != size:
-        raise Corrupted(f"{name}: the tensors need {reached} bytes, the file holds {size - 8 - length}")
+        raise StorageCorrupted(f"{name}: the tensors need {reached} bytes, the file holds {size - 8 - length}")
     missing = buffers - header.keys()
     if missing:
-        raise Corrupted(f"{name}: {BUFFERS_KEY} names {min(missing)!r}, which the file does not have")
+        raise StorageCorrupted(f"{name}: {BUFFERS_KEY} names {min(missing)!r}, which the file does not have")
     try:
         return Manifest(tuple(specs)), metadata, 8 + length
     except UsageError as error:
@@ -187,33 +187,33 @@ def _parse(text: bytes, name: str) -> dict[str, Any]:
     try:
         header = json.loads(text.decode(), object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
-        raise Corrupted(f"{name}: the header is not valid JSON: {error}") from None
+        raise StorageCorrupted(f"{name}: the header is not valid JSON: {error}") from None
     if not isinstance(header, dict):
-        raise Corrupted(f"{name}: the header is not a JSON object")
+        raise StorageCorrupted(f"{name}: the header is not a JSON object")
     return header
 
 
 def _entry(key: str, value: Any, name: str) -> tuple[int, int, str, tuple[int, ...]]:
     """Begin, end, dtype and shape of one tensor, each checked on its own."""
     if not key.isprintable():
-        raise Corrupted(f"{name}: the tensor name {key!r} has unprintable characters")
+        raise StorageCorrupted(f"{name}: the tensor name {key!r} has unprintable characters")
     if not isinstance(value, dict) or not {"dtype", "shape", "data_offsets"} <= value.keys():
-        raise Corrupted(f"{name}: tensor {key} must have dtype, shape and data_offsets")
+        raise StorageCorrupted(f"{name}: tensor {key} must have dtype, shape and data_offsets")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str):
-        raise Corrupted(f"{name}: tensor {key}: dtype must be text")
+        raise StorageCorrupted(f"{name}: tensor {key}: dtype must be text")
     if dtype not in _DTYPES:
         raise UsageError(f"{name}: tensor {key}: type {dtype!r} cannot travel; use one of {', '.join(_DTYPES)}")
     if not _naturals(shape) or len(shape) > _MAX_DIMENSIONS:
-        raise Corrupted(f"{name}: tensor {key}: shape must be a list of at most {_MAX_DIMENSIONS} sizes")
+        raise StorageCorrupted(f"{name}: tensor {key}: shape must be a list of at most {_MAX_DIMENSIONS} sizes")
     if not _naturals(offsets) or len(offsets) != 2:
-        raise Corrupted(f"{name}: tensor {key}: data_offsets must be two numbers, begin and end")
+        raise StorageCorrupted(f"{name}: tensor {key}: data_offsets must be two numbers, begin and end")
     itemsize = TensorSpec(key, dtype.lower(), ()).numpy_dtype(MODEL).itemsize
     if prod(max(d, 1) for d in shape) * itemsize > 2**62:
-        raise Corrupted(f"{name}: tensor {key}: shape is too large")
+        raise StorageCorrupted(f"{name}: tensor {key}: shape is too large")
     begin, end = offsets
     if end - begin != prod(shape) * itemsize:
-        raise Corrupted(
+        raise StorageCorrupted(
             f"{name}: tensor {key} needs {prod(shape) * itemsize} bytes, its data_offsets span {end - begin}"
         )
     return begin, end, dtype, tuple(shape)
@@ -227,7 +227,7 @@ def _metadata(value: Any, name: str) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise Corrupted(f"{name}: {_METADATA} must map text to text")
+        raise StorageCorrupted(f"{name}: {_METADATA} must map text to text")
     return value
 
 
@@ -237,7 +237,7 @@ def _buffers(text: str, name: str) -> frozenset[str]:
     except (ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise Corrupted(f"{name}: {BUFFERS_KEY} must be a JSON list of tensor names")
+        raise StorageCorrupted(f"{name}: {BUFFERS_KEY} must be a JSON list of tensor names")
     return frozenset(names)
 
 

@@ -17,7 +17,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from puf_common.errors import NotAuthenticated, PufError, TooMuch, UsageError
+from puf_common.errors import InvalidArgument, NotAuthenticated, PufError, TooMuch
 from puf_common.logging import get_logger
 from puf_common.network.status import abort
 from puf_server.admission.identity import Context, Identify
@@ -118,7 +118,7 @@ class Guard(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the 
             try:
                 return handler.request_deserializer(data)
             except (DecodeError, ValueError):
-                raise UsageError("the request cannot be decoded: it is no message of this contract") from None
+                raise InvalidArgument("the request cannot be decoded: it is no message of this contract") from None
 
         async def each(messages: AsyncIterator[bytes]) -> AsyncIterator[Any]:
             async for data in messages:

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 from grpc import aio
 
-from puf_common.errors import Corrupted, UsageError
+from puf_common.errors import StorageCorrupted, UsageError
 from puf_common.files.private import write_over
 from puf_common.network.status import Options, server_options
 from puf_common.network.tls import ClientTls, ServerTls
@@ -90,7 +90,7 @@ class OperatorAccess:
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from None
         except (ValueError, TypeError):
-            raise Corrupted(f"{path} is damaged; restart the server", file=path) from None
+            raise StorageCorrupted(f"{path} is damaged; restart the server", file=path) from None
 
     def tls(self) -> ClientTls | None:
         if not self.certificate:

@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from puf_common.errors import Corrupted, NotAuthenticated, NotFound, PufError, UsageError
+from puf_common.errors import NotAuthenticated, NotFound, PufError, StorageCorrupted, UsageError
 from puf_common.files.private import write_over
 from puf_common.logging import get_logger
 from puf_common.network.certificates import NAME, Holder
@@ -122,7 +122,7 @@ class _Watched(Generic[M]):
         except PermissionError:
             raise UsageError(f"{self.path} belongs to somebody else: run this as the user who serves it") from None
         except (ValueError, ValidationError):
-            raise Corrupted(f"{self.path} is damaged; restore it from a backup", file=self.path) from None
+            raise StorageCorrupted(f"{self.path} is damaged; restore it from a backup", file=self.path) from None
 
 
 class Tokens:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from puf_common.errors import Corrupted
+from puf_common.errors import StorageCorrupted
 from puf_common.tensors.manifest import UPDATE
 from puf_server.aggregation.method_rules import lengths
 from puf_server.core.state import Remembered, Round, Slot, State
@@ -55,7 +55,7 @@ def kept_source(store: Store, kept: Remembered) -> FileSource:
     try:
         return store.files.read(path)
     except FileNotFoundError:
-        raise Corrupted(f"what was kept as {kept.key} is missing: {path}") from None
+        raise StorageCorrupted(f"what was kept as {kept.key} is missing: {path}") from None
 
 
 def _new(store: Store, key: str) -> NewFile:

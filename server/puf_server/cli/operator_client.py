@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from puf_common.errors import Corrupted, NotAuthenticated, PufError, UsageError
+from puf_common.errors import NotAuthenticated, PufError, StorageCorrupted, TransferCorrupted, UsageError
 from puf_common.network.status import channel_options, error_from
 from puf_common.network.tls import ClientTls, refusal
 from puf_common.tensors.chunks import Assembler
@@ -81,7 +81,7 @@ class Control:
         """A server that was killed leaves its file behind; the next one writes another, with another certificate."""
         if self._way is None:
             return
-        with suppress(UsageError, Corrupted):
+        with suppress(UsageError, StorageCorrupted):
             if (way := self._way()) != (self._target, self._tls):
                 self._channel.close()
                 self._connect(*way)
@@ -180,14 +180,14 @@ class Control:
             header = next(frames).header
             manifest = Manifest.from_pb(header.manifest)
             if header.model.byte_length != manifest.nbytes(MODEL):
-                raise Corrupted("the export's header states another length than its manifest")
+                raise TransferCorrupted("the export's header states another length than its manifest")
             assembler = Assembler(header.model.byte_length, header.model.digest)
             for frame in frames:
                 assembler.add(frame.chunk)
         except grpc.RpcError as error:
             raise self._failed(error) from None
         except StopIteration:
-            raise Corrupted("the export ended before it began") from None
+            raise TransferCorrupted("the export ended before it began") from None
         facts = {
             "version": str(header.model.version),
             "round": str(header.model.round),

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from puf_common.errors import Corrupted
+from puf_common.errors import StorageCorrupted
 
 __all__ = ["EMPTY", "Head", "Line", "append", "follow", "link"]
 
@@ -52,28 +52,28 @@ def append(head: Head, at: float, event: str, facts: Mapping[str, Any]) -> Line:
 def follow(lines: Iterable[Line], witness: Head = EMPTY) -> Head:
     """Goes through a log from its first line to its end. `witness` is a head that was seen earlier, e.g. on a receipt.
 
-    Raises Corrupted at the first line that is not as it was written.
+    Raises StorageCorrupted at the first line that is not as it was written.
     """
     head = EMPTY
     for line in lines:
         if line.number != head.number + 1:
-            raise Corrupted(
+            raise StorageCorrupted(
                 f"audit line {head.number + 1} is missing: after line {head.number} comes line {line.number}",
                 line=head.number + 1,
             )
         if line.hash != link(head.hash, line.number, line.at, line.event, line.facts):
-            raise Corrupted(
+            raise StorageCorrupted(
                 f"audit line {line.number} ({line.event}) or the one before it was changed, moved or replaced",
                 line=line.number,
             )
         head = Head(line.number, line.hash)
         if head.number == witness.number and head.hash != witness.hash:
-            raise Corrupted(
+            raise StorageCorrupted(
                 f"audit line {head.number} is not the one that the receipt names: the log was written anew",
                 line=head.number,
             )
     if head.number < witness.number:
-        raise Corrupted(
+        raise StorageCorrupted(
             f"the audit log was cut off: it ends with line {head.number}, the receipt names line {witness.number}",
             line=head.number + 1,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from puf_common.errors import NotFound, NotNow, UsageError
+from puf_common.errors import InvalidArgument, NotFound, NotNow
 from puf_server.core import forget_budget, methods, rounds, validation
 from puf_server.core.config import FederationConfig, Forgetting
 from puf_server.core.methods.base import Asked
@@ -241,30 +241,30 @@ def _checked(
     open_strength = request.kappa is None and request.eta_u is None
     kappa = policy.kappa if open_strength and policy.method == "puf" else request.kappa
     if request.scope not in ("client", "samples"):
-        raise UsageError(f"scope must be client or samples, not {request.scope!r}")
+        raise InvalidArgument(f"scope must be client or samples, not {request.scope!r}")
     if mode not in ("regular", "special"):
-        raise UsageError(f"mode must be regular or special, not {mode!r}")
+        raise InvalidArgument(f"mode must be regular or special, not {mode!r}")
     if flip not in ("client", "server"):
-        raise UsageError(f"flip must be client or server, not {flip!r}")
+        raise InvalidArgument(f"flip must be client or server, not {flip!r}")
     if mode == "special" and not policy.special_allowed:
-        raise UsageError("this federation does not accept PUF-Special: ask for mode regular")
+        raise InvalidArgument("this federation does not accept PUF-Special: ask for mode regular")
     if kappa is not None and not policy.min_kappa <= kappa <= policy.max_kappa:
-        raise UsageError(f"kappa must lie between {policy.min_kappa:g} and {policy.max_kappa:g}, not {kappa:g}")
+        raise InvalidArgument(f"kappa must lie between {policy.min_kappa:g} and {policy.max_kappa:g}, not {kappa:g}")
     if request.eta_u is not None and not 0 < request.eta_u <= policy.max_eta_u:
-        raise UsageError(f"eta_u must be above 0 and at most {policy.max_eta_u:g}, not {request.eta_u:g}")
+        raise InvalidArgument(f"eta_u must be above 0 and at most {policy.max_eta_u:g}, not {request.eta_u:g}")
     if mode == "special" and request.eta_u is not None and request.eta_u > policy.max_total_kappa:
-        raise UsageError(
+        raise InvalidArgument(
             f"in PUF-Special eta_u is the strength itself: at most {policy.max_total_kappa:g}, not {request.eta_u:g}"
         )
     if not 1 <= epochs <= policy.max_epochs:
-        raise UsageError(f"unlearning epochs must lie between 1 and {policy.max_epochs}, not {epochs}")
+        raise InvalidArgument(f"unlearning epochs must lie between 1 and {policy.max_epochs}, not {epochs}")
     if request.scope == "samples":
         if request.forget_samples < 1:
-            raise UsageError("sample scope needs at least one sample to forget")
+            raise InvalidArgument("sample scope needs at least one sample to forget")
         if request.retain_samples < 1:
-            raise UsageError("no sample would remain: ask for the whole client to be forgotten")
+            raise InvalidArgument("no sample would remain: ask for the whole client to be forgotten")
         if request.forget_samples + request.retain_samples != samples:
-            raise UsageError(
+            raise InvalidArgument(
                 f"{request.forget_samples} to forget and {request.retain_samples} to retain do not add up to the "
                 f"{samples} samples this client announced"
             )
@@ -307,7 +307,7 @@ def _replaced(mine: list[Ticket], request: Request) -> Ticket | None:
     if named is None or named.scope != "samples" or named.state not in over:
         raise NotNow(f"ticket {request.replaces} is no request for samples that could be asked for again")
     if named.forget_samples != request.forget_samples:
-        raise UsageError(
+        raise InvalidArgument(
             f"ticket {named.id} was about {named.forget_samples} samples, not {request.forget_samples}: it cannot be "
             "replaced by this request"
         )

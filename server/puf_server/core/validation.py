@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from puf_common.errors import UsageError
+from puf_common.errors import InvalidArgument
 from puf_common.receipts.evidence import BINS, Attack
 from puf_server.core.state import Slot, Sums
 
@@ -39,16 +39,16 @@ _PASSES = 4
 def key(text: str) -> str:
     """A request's key, chosen by the client."""
     if not text:
-        raise UsageError("a request needs a key of its own, so that asking twice is one ticket")
+        raise InvalidArgument("a request needs a key of its own, so that asking twice is one ticket")
     if len(text) > KEY_CHARS or not text.isprintable():
-        raise UsageError(f"a request's key has at most {KEY_CHARS} printable characters")
+        raise InvalidArgument(f"a request's key has at most {KEY_CHARS} printable characters")
     return text
 
 
 def day(at: float, now: float) -> float:
     """When a request reached somebody: in the past, and in this decade."""
     if not math.isfinite(at) or not now - _TEN_YEARS <= at <= now:
-        raise UsageError("the day of receipt lies in the future" if at > now else "the day of receipt is no day")
+        raise InvalidArgument("the day of receipt lies in the future" if at > now else "the day of receipt is no day")
     return at
 
 
@@ -58,20 +58,20 @@ def sums(
     """A measurement. `announced` is how many samples the client said it has, where that is known."""
     most = _MOST_SAMPLES if announced is None else announced
     if samples < 1 or not 0.0 <= score_sum <= samples:
-        raise UsageError("a measurement needs at least one sample and a score between 0 and the number of samples")
+        raise InvalidArgument("a measurement needs at least one sample and a score between 0 and the number of samples")
     if samples > most:
-        raise UsageError(f"the measurement is of {samples} samples, at most {most} were announced")
+        raise InvalidArgument(f"the measurement is of {samples} samples, at most {most} were announced")
     if not abs(loss_sum) <= _LARGEST_LOSS * samples:
-        raise UsageError("a measurement must be finite, and its loss within reason")
+        raise InvalidArgument("a measurement must be finite, and its loss within reason")
     if len(confidences) not in (0, BINS) or sum(confidences) > samples:
-        raise UsageError(f"confidences are counts of the samples in {BINS} bins, or none")
+        raise InvalidArgument(f"confidences are counts of the samples in {BINS} bins, or none")
     return Sums(samples=samples, loss_sum=loss_sum, score_sum=score_sum, confidences=tuple(confidences))
 
 
 def attack(found: Attack) -> Attack:
     """What the owner of a ticket says that an attack found; `Attack` itself refuses what does not add up."""
     if max(found.forget_samples, found.holdout_samples) > _MOST_SAMPLES or abs(found.threshold) > _LARGEST_LOSS:
-        raise UsageError("the figures of a membership attack are out of all reason")
+        raise InvalidArgument("the figures of a membership attack are out of all reason")
     return found
 
 
@@ -79,7 +79,9 @@ def processed(samples_processed: int, slot: Slot) -> int:
     """The client's account of its computing, against what its work can have cost."""
     most = _PASSES * math.ceil(max(1.0, slot.epochs)) * slot.samples
     if samples_processed > most:
-        raise UsageError(f"the update states {samples_processed} samples processed; its work asks for at most {most}")
+        raise InvalidArgument(
+            f"the update states {samples_processed} samples processed; its work asks for at most {most}"
+        )
     return samples_processed
 
 

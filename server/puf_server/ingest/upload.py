@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from puf_common.errors import Corrupted, Forgotten, InvalidUpdate, StaleRound, Unavailable
+from puf_common.errors import Forgotten, InvalidUpdate, StaleRound, TransferCorrupted, Unavailable
 from puf_common.tensors.chunks import Piece
 from puf_common.tensors.digests import digest_kind
 from puf_common.tensors.encodings import Expander
@@ -103,7 +103,7 @@ class PendingUpload:
         if before is None or before.received != self._header.resume_at:
             if before is not None:
                 before.discard()
-            raise Corrupted("that part of the update is not here any more; send it from the beginning")
+            raise TransferCorrupted("that part of the update is not here any more; send it from the beginning")
         return before._arrived
 
     @property
@@ -142,7 +142,7 @@ class PendingUpload:
             arrived.upload.write(chunk)
         else:
             if chunk.offset != arrived.on_wire:
-                raise Corrupted(f"a chunk starts at byte {chunk.offset}, expected was byte {arrived.on_wire}")
+                raise TransferCorrupted(f"a chunk starts at byte {chunk.offset}, expected was byte {arrived.on_wire}")
             data = arrived.expander.feed(chunk.data)
             if data:
                 arrived.upload.write(Piece(arrived.expanded, data))

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from puf_common.errors import Corrupted, CutShort, InvalidUpdate, TooMuch
+from puf_common.errors import CutShort, InvalidUpdate, TooMuch, TransferCorrupted
 from puf_common.tensors.chunks import Piece
 from puf_common.tensors.digests import DIGEST_BYTES, DigestKind, hasher
 from puf_common.tensors.manifest import UPDATE, Manifest
@@ -50,7 +50,7 @@ class Upload:
     def write(self, chunk: ts.Chunk | Piece) -> None:
         data = chunk.data
         if chunk.offset != self._received:
-            raise Corrupted(f"a chunk starts at byte {chunk.offset}, expected was byte {self._received}")
+            raise TransferCorrupted(f"a chunk starts at byte {chunk.offset}, expected was byte {self._received}")
         if not data:
             raise InvalidUpdate("a chunk is empty")
         if self._received + len(data) > self._nbytes:
@@ -73,7 +73,7 @@ class Upload:
         if self._received != self._nbytes:
             raise CutShort(f"the stream ended after {self._received} of {self._nbytes} bytes")
         if self._hash.digest() != self._digest:
-            raise Corrupted("the update does not match its digest; send it again")
+            raise TransferCorrupted("the update does not match its digest; send it again")
         assert self._file is not None
         with _on_disk():
             self._file.publish(self._store.spool_path(name))

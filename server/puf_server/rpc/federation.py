@@ -234,8 +234,8 @@ class FederationService(rpc.FederationServicer):
         try:
             return await self._take(name, request_iterator, context)
         except PufError as error:
-            self._metrics.refused.labels(reason=error.reason()).inc()
-            log.warning("update refused", reason=error.reason(), why=error.message)
+            self._metrics.refused.labels(reason=error.reason).inc()
+            log.warning("update refused", reason=error.reason, why=error.message)
             raise
 
     async def _take(self, name: str, request_iterator: AsyncIterator[bytes], context: Context) -> fed.SubmitUpdateReply:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
-from puf_common.errors import InvalidUpdate, UsageError
+from puf_common.errors import InvalidArgument, InvalidUpdate
 from puf_common.network.status import MAX_MESSAGE_BYTES
 from puf_common.receipts.evidence import Attack
 from puf_common.tensors.manifest import Manifest
@@ -50,7 +50,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 def client_name(text: str) -> str:
     """Names become parts of file names and of logs, so they are plain."""
     if not _NAME.fullmatch(text):
-        raise UsageError(
+        raise InvalidArgument(
             "a client's name has 1 to 64 letters, digits, dots, dashes or underscores, and no dot or dash first"
         )
     return text
@@ -160,7 +160,7 @@ def _choice(enum: type, value: int, prefix: str) -> str | None:
     try:
         return str(enum.Name(value)).removeprefix(prefix).lower()  # type: ignore[attr-defined]
     except ValueError:
-        raise UsageError(f"{value} is no {prefix.strip('_').lower()} that this server knows") from None
+        raise InvalidArgument(f"{value} is no {prefix.strip('_').lower()} that this server knows") from None
 
 
 def sums(message: tk.EvaluationSums, announced: int | None = None) -> Sums:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from grpc import aio
 
-from puf_common.errors import NotNow, UsageError
+from puf_common.errors import InvalidArgument, NotNow
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import operator_pb2_grpc as rpc
 from puf_common.version import VERSION
@@ -104,7 +104,7 @@ class OperatorService(rpc.OperatorServicer):
     @answered
     async def Extend(self, request: op.ExtendRequest, context: Context) -> op.ExtendReply:
         if not 1 <= request.rounds <= 1_000_000:
-            raise UsageError("say how many rounds to add: at least 1")
+            raise InvalidArgument("say how many rounds to add: at least 1")
 
         def change(state: State, now: float) -> tuple[State, int]:
             planned = max(state.planned, state.trained) + request.rounds
@@ -135,7 +135,7 @@ class OperatorService(rpc.OperatorServicer):
     async def Allow(self, request: op.AllowRequest, context: Context) -> op.AllowReply:
         whom = request.WhichOneof("whom")
         if whom is None:
-            raise UsageError("say whom to allow: a client or a ticket")
+            raise InvalidArgument("say whom to allow: a client or a ticket")
         word = roster.allow if whom == "client" else tickets.allow
         await self._run(self._engine.call, lambda state, now: (word(state, getattr(request, whom), now), None))
         return op.AllowReply(position=self._handlers.position())

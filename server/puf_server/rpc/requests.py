@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Generator
 from dataclasses import replace
 
-from puf_common.errors import Forgotten, Mismatch, UsageError
+from puf_common.errors import Forgotten, InvalidArgument, Mismatch
 from puf_common.tensors.chunks import CHUNK_BYTES
 from puf_common.tensors.manifest import MODEL
 from puf_common.v1 import federation_pb2 as fed
@@ -91,7 +91,7 @@ class Handlers:
                 ours=c.plugin_version,
             )
         if not request.instance:
-            raise UsageError("a worker must name its instance: any random text of its own")
+            raise InvalidArgument("a worker must name its instance: any random text of its own")
 
         def change(state: State, now: float) -> tuple[State, None]:
             state = roster.join(

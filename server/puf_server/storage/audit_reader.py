@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from puf_common.errors import Corrupted, UsageError
+from puf_common.errors import StorageCorrupted, TransferCorrupted, UsageError
 from puf_common.receipts.receipt_file import Receipt
 from puf_server.core import audit_chain
 from puf_server.engine.engine import read_own
@@ -27,9 +27,9 @@ def verify(directory: Path, receipts: list[Path]) -> tuple[audit_chain.Head, lis
             for witness in [audit_chain.EMPTY, *sorted((_head(r) for r in shown), key=lambda h: h.number)]:
                 head = audit_chain.follow(audit_lines(db), witness)
         except sqlite3.DatabaseError as error:
-            raise Corrupted(f"{directory / 'state.db'} cannot be read: {error}") from None
+            raise StorageCorrupted(f"{directory / 'state.db'} cannot be read: {error}") from None
     if head == audit_chain.EMPTY:
-        raise Corrupted("the audit log is empty: every federation's begins with its creation")
+        raise StorageCorrupted("the audit log is empty: every federation's begins with its creation")
     return head, shown
 
 
@@ -61,7 +61,7 @@ def _connected(path: Path) -> sqlite3.Connection:
         except sqlite3.DatabaseError as error:
             db.close()
             if "immutable" in mode or path.with_name(f"{path.name}-wal").exists():
-                raise Corrupted(f"{path} cannot be read: {error}") from None
+                raise StorageCorrupted(f"{path} cannot be read: {error}") from None
         else:
             return db
     raise AssertionError("unreachable")
@@ -71,14 +71,14 @@ def _own(directory: Path, db: sqlite3.Connection, path: Path) -> Receipt:
     try:
         federation = json.loads((directory / "federation.json").read_bytes())["config"]["id"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise Corrupted(f"{directory / 'federation.json'} cannot be read") from None
+        raise StorageCorrupted(f"{directory / 'federation.json'} cannot be read") from None
     row = db.execute("SELECT value FROM meta WHERE key = 'signing_key'").fetchone()
     if row is None:
-        raise Corrupted(f"{directory} has never signed a receipt")
+        raise StorageCorrupted(f"{directory} has never signed a receipt")
     try:
         return read_own(path.read_bytes(), federation, bytes.fromhex(row[0]))
-    except Corrupted as error:
-        raise Corrupted(f"{path}: {error.message}") from None
+    except TransferCorrupted as error:
+        raise TransferCorrupted(f"{path}: {error.message}") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
 

@@ -31,7 +31,7 @@ from typing import IO, Any
 
 from pydantic import TypeAdapter
 
-from puf_common.errors import Corrupted, NotNow, PufError, Unavailable, UsageError
+from puf_common.errors import NotNow, PufError, StorageCorrupted, Unavailable, UsageError
 from puf_common.files.durable import make_directories
 from puf_common.logging import get_logger
 from puf_server.core import audit_chain
@@ -284,7 +284,7 @@ def _extract(source: Path, work: Path, files: Files) -> dict[str, Any]:
                 known = entry.name in _REQUIRED or entry.name in (*_OPTIONAL, _LIST)
                 known = known or bool(_MODEL.fullmatch(entry.name) or _HISTORY.fullmatch(entry.name))
                 if body is None or not known or entry.name in found:
-                    raise Corrupted(f"{source} holds {entry.name!r}, which is no part of a backup")
+                    raise StorageCorrupted(f"{source} holds {entry.name!r}, which is no part of a backup")
                 if entry.name == _LIST:
                     made = json.loads(body.read())
                 else:
@@ -295,12 +295,12 @@ def _extract(source: Path, work: Path, files: Files) -> dict[str, Any]:
     except FileNotFoundError:
         raise UsageError(f"{source} does not exist") from None
     except (tarfile.TarError, ValueError, KeyError, TypeError, EOFError) as error:
-        raise Corrupted(f"{source} is not a backup, or it is damaged: {error}") from None
+        raise StorageCorrupted(f"{source} is not a backup, or it is damaged: {error}") from None
     if made.get("format") != FORMAT:
-        raise Corrupted(f"{source} is a backup of format {made.get('format')}; this server reads {FORMAT}")
+        raise StorageCorrupted(f"{source} is a backup of format {made.get('format')}; this server reads {FORMAT}")
     for name in sorted(_REQUIRED | listed.keys() | found.keys()):
         if name not in found or found[name] != listed.get(name):
-            raise Corrupted(f"{name} in {source} is missing or damaged", file=name)
+            raise StorageCorrupted(f"{name} in {source} is missing or damaged", file=name)
     return made
 
 
@@ -325,7 +325,7 @@ def _blocks(file: IO[bytes]) -> Iterator[bytes]:
 def _check(store: Store) -> None:
     problem = store.db.execute("PRAGMA integrity_check").fetchone()
     if problem != ("ok",):
-        raise Corrupted(f"the database in the backup is damaged: {problem[0] if problem else 'unreadable'}")
+        raise StorageCorrupted(f"the database in the backup is damaged: {problem[0] if problem else 'unreadable'}")
     audit_chain.follow(audit_lines(store.db))
 
 

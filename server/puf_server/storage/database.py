@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from puf_common.errors import Corrupted, Unavailable
+from puf_common.errors import StorageCorrupted, Unavailable
 from puf_server.core import audit_chain
 from puf_server.storage.durable import end_process
 
@@ -24,7 +24,7 @@ def connect(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA fullfsync = ON")
     except sqlite3.DatabaseError as error:
         db.close()
-        raise Corrupted(f"{path} cannot be opened: {error}") from None
+        raise StorageCorrupted(f"{path} cannot be opened: {error}") from None
     return db
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from puf_common.errors import Corrupted, Mismatch, UsageError
+from puf_common.errors import Mismatch, StorageCorrupted, UsageError
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core.config import FederationConfig, Recipe
 
@@ -38,7 +38,7 @@ def read(directory: Path) -> tuple[FederationConfig, Manifest]:
         config = FederationConfig.model_validate(raw["config"])
         return config, Manifest(tuple(TensorSpec(n, d, tuple(s), r) for n, d, s, r in raw["manifest"]))
     except (ValueError, KeyError, TypeError, ValidationError) as error:
-        raise Corrupted(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+        raise StorageCorrupted(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
 
 
 def identity(config: FederationConfig, manifest: Manifest) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from puf_common.errors import Corrupted, PufError
+from puf_common.errors import PufError, StorageCorrupted
 
 __all__ = ["adapter", "read", "text"]
 
@@ -34,7 +34,7 @@ def read(adapter: TypeAdapter[Any], written: str, record: str, where: Path) -> A
         return adapter.validate_json(written)
     except ValidationError as error:
         why = error.errors()[0]
-        raise Corrupted(
+        raise StorageCorrupted(
             f"{where}: the record {record} cannot be read: {why['msg']} ({'.'.join(map(str, why['loc']))}); bring it back "
             "from a backup",
             record=record,

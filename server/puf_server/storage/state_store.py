@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from puf_common.errors import Corrupted, Mismatch, PufError, UsageError
+from puf_common.errors import Mismatch, PufError, StorageCorrupted, UsageError
 from puf_common.files.private import write_new
 from puf_common.receipts.signing import SigningKey, fingerprint
 from puf_common.tensors.digests import digest
@@ -210,7 +210,9 @@ class Store:
         try:
             key = SigningKey.from_pem(path.read_bytes())
         except FileNotFoundError:
-            raise Corrupted(f"{path} is missing: receipts cannot be signed; bring it back from a backup") from None
+            raise StorageCorrupted(
+                f"{path} is missing: receipts cannot be signed; bring it back from a backup"
+            ) from None
         if known is None:
             with self.db:
                 self.db.execute("BEGIN IMMEDIATE")
@@ -248,7 +250,7 @@ class Store:
         try:
             row = self.db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         except sqlite3.DatabaseError as error:
-            raise Corrupted(f"{self.directory / 'state.db'} cannot be read: {error}") from None
+            raise StorageCorrupted(f"{self.directory / 'state.db'} cannot be read: {error}") from None
         return None if row is None else str(row[0])
 
     def close(self) -> None:
@@ -324,7 +326,7 @@ class Store:
         try:
             return self.files.read(path, path.stat().st_size - model.nbytes)
         except FileNotFoundError:
-            raise Corrupted(f"the file of model {model.version} is missing: {path.name}") from None
+            raise StorageCorrupted(f"the file of model {model.version} is missing: {path.name}") from None
 
     def model_payload(self, model: ModelVersion) -> bytearray:
         return read_payload(self.model_path(model), self.manifest)
@@ -350,22 +352,24 @@ class Store:
         for kept in state.history.values():
             path = self.directory / "history" / history_name(kept)
             if kept.digest and not path.exists():
-                raise Corrupted(f"{path} is missing; bring it back from a backup")
+                raise StorageCorrupted(f"{path} is missing; bring it back from a backup")
         for model in state.models.values():
             if model.status is ModelStatus.DELETED:
                 continue
             path = self.model_path(model)
             if not path.exists():
-                raise Corrupted(f"the file of model {model.version} is missing: {path}; bring it back from a backup")
+                raise StorageCorrupted(
+                    f"the file of model {model.version} is missing: {path}; bring it back from a backup"
+                )
             try:
                 stored, _, begins_at = read_manifest(path)
                 self.manifest.require(stored.fingerprint, path.name)
                 if model.version in used:
                     with self.files.read(path, begins_at) as source:
                         if source.digest() != model.digest:
-                            raise Corrupted("it does not match its digest")
+                            raise StorageCorrupted("it does not match its digest")
             except PufError as error:
-                raise Corrupted(
+                raise StorageCorrupted(
                     f"the file of model {model.version} is damaged: {error.message}; bring {path} back from a backup"
                 ) from None
 

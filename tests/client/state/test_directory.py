@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from puf_client.state.directory import StateDir, default_root
-from puf_common.errors import Corrupted, Mismatch, UsageError
+from puf_common.errors import Mismatch, StorageCorrupted, UsageError
 from puf_common.receipts.signing import fingerprint
 
 IDS = [f"patient-{i}" for i in range(20)]
@@ -120,14 +120,14 @@ def test_a_damaged_file_is_named_and_never_taken_for_no_exclusions(state: StateD
     path = next((state.path / "requests").iterdir())
     for text in ("", "{}", "[]", '{"request_key": 1}'):
         path.write_text(text)
-        with pytest.raises(Corrupted, match="r1"):
+        with pytest.raises(StorageCorrupted, match="r1"):
             state.excluded(IDS)
 
 
 def test_a_damaged_salt_is_named(state: StateDir) -> None:
     state.prepare("r1", IDS[:3])
     (state.path / "salt").write_bytes(b"short")
-    with pytest.raises(Corrupted, match="salt"):
+    with pytest.raises(StorageCorrupted, match="salt"):
         StateDir(state.path).request_key(IDS)
 
 
@@ -194,7 +194,7 @@ def test_a_damaged_pin_is_not_taken_for_none(state: StateDir) -> None:
     state.pin_server_key(bytes(32))
     for junk in ("{}", '{"key": "zz"}', "junk"):
         (state.path / "server-key.json").write_text(junk)
-        with pytest.raises(Corrupted, match="server-key"):
+        with pytest.raises(StorageCorrupted, match="server-key"):
             state.pin_server_key(bytes(32))
 
 
@@ -202,9 +202,9 @@ def test_a_lost_salt_is_not_made_anew(state: StateDir) -> None:
     state.prepare("r1", IDS[:3])
     state.filed("r1", "t1")
     (state.path / "salt").unlink()
-    with pytest.raises(Corrupted, match="trained on again"):
+    with pytest.raises(StorageCorrupted, match="trained on again"):
         StateDir(state.path).excluded(IDS)
-    with pytest.raises(Corrupted, match="trained on again"):
+    with pytest.raises(StorageCorrupted, match="trained on again"):
         StateDir(state.path).prepare("r2", IDS[:1])
     assert not (state.path / "salt").exists()
 

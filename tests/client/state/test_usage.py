@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from puf_client.state.directory import StateDir
 from puf_client.state.usage import Ledger, Used
-from puf_common.errors import Corrupted
+from puf_common.errors import StorageCorrupted
 
 IDS = [f"patient-{i}" for i in range(8)]
 
@@ -65,7 +65,7 @@ def test_damage_is_named_and_not_taken_for_never(state: StateDir, harm: object) 
     (path,) = (state.path / "used").glob("*.ids")
     assert callable(harm)
     harm(path)
-    with pytest.raises(Corrupted, match=path.name):
+    with pytest.raises(StorageCorrupted, match=path.name):
         Ledger(state).look_up(IDS[0])
 
 

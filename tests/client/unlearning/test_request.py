@@ -10,7 +10,7 @@ import pytest
 from puf_client.state.directory import StateDir
 from puf_client.transport.grpc import Transport
 from puf_client.unlearning.request import Plan, _samples, file
-from puf_common.errors import NotNow, PufError, Unavailable, UsageError
+from puf_common.errors import InvalidArgument, NotNow, PufError, Unavailable, UsageError
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
@@ -76,7 +76,7 @@ class Answering:
         (Unavailable("the connection was closed"), True),
         (PufError("internal"), True),
         (NotNow("wait"), False),
-        (UsageError("kappa"), False),
+        (InvalidArgument("kappa"), False),
     ],
 )
 def test_only_a_refusal_drops_what_was_written_down(state: StateDir, error: PufError, kept: bool) -> None:

@@ -14,13 +14,13 @@ from pydantic import BaseModel, Field, SecretStr, field_validator, model_validat
 
 from puf_common.config.settings import Parser, add_settings, exit_code, guarded, read_toml, resolve
 from puf_common.errors import (
-    Corrupted,
     Forgotten,
     Mismatch,
     NotAuthenticated,
     NotNow,
     NotYours,
     PufError,
+    StorageCorrupted,
     Superseded,
     Unavailable,
     UsageError,
@@ -336,7 +336,7 @@ class TestGuarded:
             (NotAuthenticated("x"), 4),
             (Forgotten("x"), 10),
             (Superseded("x"), 11),
-            (Corrupted("x"), 1),
+            (StorageCorrupted("x"), 1),
             (PufError("x"), 1),
         ],
     )

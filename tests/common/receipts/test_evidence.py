@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puf_common.errors import UsageError
+from puf_common.errors import InvalidArgument
 from puf_common.receipts.evidence import BINS, FEWEST, MARGIN, Attack, Verdict, histogram, judge, song, wilson, yeom
 
 
@@ -36,7 +36,7 @@ class TestWilson:
 
     @pytest.mark.parametrize(("successes", "samples"), [(1, 0), (-1, 3), (4, 3), (math.nan, 3)])
     def test_refuses_what_is_no_share(self, successes: float, samples: int) -> None:
-        with pytest.raises(UsageError):
+        with pytest.raises(InvalidArgument):
             wilson(successes, samples)
 
 
@@ -51,7 +51,7 @@ class TestHistogram:
 
     @pytest.mark.parametrize("values", [[], [[0.5]], [0.5, math.nan]])
     def test_refuses_what_is_not_one_number_per_sample(self, values: list[float]) -> None:
-        with pytest.raises(UsageError):
+        with pytest.raises(InvalidArgument):
             histogram(values)
 
 
@@ -64,7 +64,7 @@ class TestYeom:
 
     @pytest.mark.parametrize(("total", "samples"), [(0.0, 0), (math.inf, 3), (math.nan, 3)])
     def test_needs_losses_of_the_retained(self, total: float, samples: int) -> None:
-        with pytest.raises(UsageError):
+        with pytest.raises(InvalidArgument):
             yeom([1.0], [1.0], loss_sum=total, samples=samples)
 
 
@@ -91,7 +91,7 @@ class TestSong:
 
     @pytest.mark.parametrize("members", [[], [1] * (BINS - 1), [0] * BINS, [-1] + [1] * (BINS - 1)])
     def test_needs_the_members_in_their_bins(self, members: list[int]) -> None:
-        with pytest.raises(UsageError):
+        with pytest.raises(InvalidArgument):
             song([0.5], [0.5], members=members)
 
 
@@ -154,10 +154,10 @@ class TestVerdict:
 
 @pytest.mark.parametrize("numbers", [(5, 4, 1, 2), (-1, 4, 1, 2), (1, 0, 1, 2), (1, 4, 3, 2), (1, 4, 0, 0)])
 def test_counts_that_cannot_be_are_refused(numbers: tuple[int, int, int, int]) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(InvalidArgument):
         attack(*numbers)
 
 
 def test_a_threshold_must_be_finite() -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(InvalidArgument):
         Attack(threshold=math.inf, forget_members=1, forget_samples=1, holdout_members=1, holdout_samples=1)

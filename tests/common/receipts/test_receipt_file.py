@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puf_common.errors import Corrupted
+from puf_common.errors import StorageCorrupted, TransferCorrupted
 from puf_common.receipts import receipt_file
 from puf_common.receipts.evidence import STATEMENT
 from puf_common.receipts.page import page, write
@@ -121,28 +121,28 @@ def test_not_one_byte_can_change() -> None:
         forged = bytearray(FILE)
         # Another digit, or the same letter in the other case.
         forged[place] ^= 0x20 if place % 2 else 0x01
-        with pytest.raises(Corrupted):
+        with pytest.raises(TransferCorrupted):
             receipt_file.read(bytes(forged))
 
 
 @pytest.mark.parametrize("place", [0, 1, len(FILE) // 2, len(FILE)])
 @pytest.mark.parametrize("added", [b" ", b"\n", b"\x00"])
 def test_not_one_byte_can_be_added(place: int, added: bytes) -> None:
-    with pytest.raises(Corrupted):
+    with pytest.raises(TransferCorrupted):
         receipt_file.read(FILE[:place] + added + FILE[place:])
 
 
 @given(st.integers(0, len(FILE) - 1))
 @settings(max_examples=50)
 def test_no_end_can_be_cut_off(length: int) -> None:
-    with pytest.raises(Corrupted):
+    with pytest.raises(TransferCorrupted):
         receipt_file.read(FILE[:length])
 
 
 def test_a_signature_of_something_else_does_not_fit() -> None:
     other = json.loads(receipt_file.issue(content(issued_at="2027-01-01T00:00:00Z"), KEY))
     mixed = json.dumps({**json.loads(FILE), "signature": other["signature"]}, indent=1, sort_keys=True) + "\n"
-    with pytest.raises(Corrupted, match="changed after it was signed"):
+    with pytest.raises(TransferCorrupted, match="changed after it was signed"):
         receipt_file.read(mixed.encode())
 
 
@@ -150,7 +150,7 @@ def test_a_signature_of_something_else_does_not_fit() -> None:
     "junk", [b"", b"{}", b"[]", b"null", b"\xff\xfe", b'{"receipt": 1, "signature": 2}', b"[" * 5000]
 )
 def test_junk_is_not_a_receipt(junk: bytes) -> None:
-    with pytest.raises(Corrupted):
+    with pytest.raises(TransferCorrupted):
         receipt_file.read(junk)
 
 
@@ -158,7 +158,7 @@ def test_another_format_is_refused_even_when_signed(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(receipt_file, "FORMAT", 2)
     newer = receipt_file.issue(content(), KEY)
     monkeypatch.undo()
-    with pytest.raises(Corrupted, match="format 2"):
+    with pytest.raises(TransferCorrupted, match="format 2"):
         receipt_file.read(newer)
 
 
@@ -168,7 +168,7 @@ def test_keys_go_to_pem_and_back() -> None:
     assert signed_by(KEY.public, b"word", again.sign(b"word"))
     assert not signed_by(KEY.public, b"world", again.sign(b"word"))
     assert not signed_by(b"short", b"word", again.sign(b"word"))
-    with pytest.raises(Corrupted):
+    with pytest.raises(StorageCorrupted):
         SigningKey.from_pem(b"no key")
 
 
@@ -245,5 +245,5 @@ class TestPage:
         assert json_path == tmp_path / "new" / "receipt-t-1.json"
         assert json_path.read_bytes() == FILE
         assert html_path.read_text().startswith("<!DOCTYPE html>")
-        with pytest.raises(Corrupted):
+        with pytest.raises(TransferCorrupted):
             write(FILE + b" ", tmp_path)

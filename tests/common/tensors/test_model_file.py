@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from puf_common.errors import Corrupted, Mismatch, UsageError
+from puf_common.errors import Mismatch, StorageCorrupted, UsageError
 from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 from puf_common.tensors.model_file import MAX_HEADER, read_manifest, read_payload, save, write_header
 
@@ -215,7 +215,7 @@ class TestHostileFiles:
         ],
     )
     def test_damaged(self, path: Path, header: object, payload: bytes, message: str) -> None:
-        with pytest.raises(Corrupted, match=message):
+        with pytest.raises(StorageCorrupted, match=message):
             read_payload(raw(path, header, payload))
 
     @pytest.mark.parametrize(
@@ -232,13 +232,13 @@ class TestHostileFiles:
 
     def test_lengths(self, path: Path) -> None:
         path.write_bytes(b"1234")
-        with pytest.raises(Corrupted, match="too short"):
+        with pytest.raises(StorageCorrupted, match="too short"):
             read_manifest(path)
         path.write_bytes((MAX_HEADER + 1).to_bytes(8, "little"))
-        with pytest.raises(Corrupted, match="not a safetensors file"):
+        with pytest.raises(StorageCorrupted, match="not a safetensors file"):
             read_manifest(path)
         path.write_bytes((90_000_000).to_bytes(8, "little") + b"{}")
-        with pytest.raises(Corrupted, match="cut off"):
+        with pytest.raises(StorageCorrupted, match="cut off"):
             read_manifest(path)
 
     def test_pickles_are_named_and_never_opened(self, path: Path) -> None:
@@ -297,7 +297,7 @@ def accepted(path: Path) -> None:
     try:
         manifest, _, _ = read_manifest(path)
         payload = read_payload(path)
-    except (Corrupted, UsageError):
+    except (StorageCorrupted, UsageError):
         return
     views = manifest.views(payload, MODEL)
     try:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from puf_common.errors import NotNow, UsageError
+from puf_common.errors import InvalidArgument, NotNow
 from puf_server.core import tickets
 from puf_server.core.state import Kind, TicketState
 from tests.server.core.builders import Federation, config
@@ -85,7 +85,7 @@ def test_one_that_a_withdrawn_request_for_everything_took_over_can_be_asked_agai
     ("request_", "error", "told"),
     [
         ({"replaces": "t-9"}, NotNow, "no request for samples"),
-        ({"replaces": "t-0", "forget_samples": 2, "retain_samples": 8}, UsageError, "was about 3 samples"),
+        ({"replaces": "t-0", "forget_samples": 2, "retain_samples": 8}, InvalidArgument, "was about 3 samples"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_changes(

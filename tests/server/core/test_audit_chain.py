@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puf_common.errors import Corrupted
+from puf_common.errors import StorageCorrupted
 from puf_server.core.audit_chain import EMPTY, Head, Line, append, follow
 
 
@@ -34,7 +34,7 @@ def test_a_changed_line_is_found(place: int, name: str) -> None:
     old = lines[place]
     new: dict[str, Any] = {"number": old.number + 1, "at": old.at + 1, "event": "x", "facts": "{}", "hash": b"\0" * 32}
     lines[place] = replace(old, **{name: new[name]})
-    with pytest.raises(Corrupted):
+    with pytest.raises(StorageCorrupted):
         follow(lines)
 
 
@@ -42,10 +42,10 @@ def test_a_changed_line_is_found(place: int, name: str) -> None:
 def test_a_missing_line_is_found(place: int) -> None:
     lines = log(8)
     del lines[place]
-    with pytest.raises(Corrupted, match=f"line {place + 1} is missing"):
+    with pytest.raises(StorageCorrupted, match=f"line {place + 1} is missing"):
         follow(lines)
     # Numbering the rest anew does not help.
-    with pytest.raises(Corrupted):
+    with pytest.raises(StorageCorrupted):
         follow([replace(line, number=i + 1) for i, line in enumerate(lines)])
 
 
@@ -53,7 +53,7 @@ def test_a_missing_line_is_found(place: int) -> None:
 def test_another_order_is_found(order: list[int]) -> None:
     lines = log(5)
     moved = [replace(lines[i], number=place + 1) for place, i in enumerate(order)]
-    with pytest.raises(Corrupted):
+    with pytest.raises(StorageCorrupted):
         follow(moved)
 
 
@@ -63,7 +63,7 @@ def test_a_cut_off_end_is_found_by_whoever_saw_it() -> None:
     assert follow(lines, witness).number == 5
     assert follow(lines[:4], witness).number == 4
     assert follow(lines[:3]).number == 3
-    with pytest.raises(Corrupted, match="cut off: it ends with line 3, the receipt names line 4"):
+    with pytest.raises(StorageCorrupted, match="cut off: it ends with line 3, the receipt names line 4"):
         follow(lines[:3], witness)
 
 
@@ -71,5 +71,5 @@ def test_a_log_written_anew_is_found_by_whoever_saw_the_old_one() -> None:
     witness = Head(4, log(5)[3].hash)
     rewritten = log(5, word="b")
     assert follow(rewritten).number == 5
-    with pytest.raises(Corrupted, match="written anew"):
+    with pytest.raises(StorageCorrupted, match="written anew"):
         follow(rewritten, witness)

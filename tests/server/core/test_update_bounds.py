@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from puf_common.errors import NotNow, TooMuch, UsageError
+from puf_common.errors import InvalidArgument, NotNow, TooMuch
 from puf_server.core import roster, scheduler, tickets, update_bounds, validation
 from puf_server.core.state import Kind, MemberStatus, ModelStatus, RoundRecord, State, Sums, TicketState
 from puf_server.core.unlearning import rollback
@@ -318,6 +318,6 @@ def test_sums_of_any_number_of_clients_stay_finite() -> None:
 
 @pytest.mark.parametrize("at", [math.nan, math.inf, -math.inf, -1.0, 2e9])
 def test_a_day_is_in_this_decade(at: float) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(InvalidArgument):
         validation.day(at, 1.8e9)
     assert validation.day(1.79e9, 1.8e9) == 1.79e9

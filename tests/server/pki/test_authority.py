@@ -20,7 +20,7 @@ from tests.running import make_state
 
 from puf_client.cli.main import main as client_main
 from puf_common.config.exit_codes import Exit
-from puf_common.errors import Corrupted, NotAuthenticated, NotFound, UsageError
+from puf_common.errors import NotAuthenticated, NotFound, StorageCorrupted, UsageError
 from puf_common.network.certificates import holder_of, key_pem, new_key, server_names, signing_request, subject
 from puf_common.network.tls import read_certificates, read_key
 from puf_server.admission.tokens import Revocations, Tokens
@@ -330,5 +330,5 @@ def test_a_damaged_list_changes_nothing_while_serving_and_stops_a_start(tmp_path
     (tmp_path / "revoked.json").write_text("{")
     with pytest.raises(NotAuthenticated):
         serving.require("anna")
-    with pytest.raises(Corrupted, match="damaged"):
+    with pytest.raises(StorageCorrupted, match="damaged"):
         Revocations(tmp_path)

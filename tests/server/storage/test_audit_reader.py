@@ -12,7 +12,7 @@ from tests.forgotten import forgotten_state
 from tests.running import make_state
 
 from puf_common.config.exit_codes import Exit
-from puf_common.errors import Corrupted, Mismatch, UsageError
+from puf_common.errors import Mismatch, TransferCorrupted, UsageError
 from puf_server.cli.main import main
 from puf_server.storage import audit_reader
 from puf_server.storage.state_store import Store
@@ -78,7 +78,7 @@ def test_a_cut_off_end_is_found_with_a_receipt(tmp_path: Path, capsys: pytest.Ca
 def test_only_this_federations_own_receipts_are_witnesses(tmp_path: Path) -> None:
     directory, receipt = forgotten_state(tmp_path / "one")
     receipt.write_bytes(receipt.read_bytes().replace(b"case 7", b"case 8"))
-    with pytest.raises(Corrupted, match="changed after it was signed"):
+    with pytest.raises(TransferCorrupted, match="changed after it was signed"):
         audit_reader.verify(directory, [receipt])
     _, foreign = forgotten_state(tmp_path / "two")
     with pytest.raises(Mismatch, match="signed with the key"):

@@ -14,7 +14,7 @@ import pytest
 from tests.forgotten import EVERYONE, OnDisk, trained_state
 
 from puf_common.config.exit_codes import Exit
-from puf_common.errors import Corrupted, Mismatch, Unavailable, UsageError
+from puf_common.errors import Mismatch, StorageCorrupted, TransferCorrupted, Unavailable, UsageError
 from puf_common.receipts.receipt_file import read
 from puf_common.v1 import federation_pb2 as fed
 from puf_server.cli.main import main
@@ -130,7 +130,7 @@ class TestNeverUnForgets:
 
     def test_the_log_of_the_backup_is_known_to_be_older(self, older: tuple[Path, Path], tmp_path: Path) -> None:
         restore(older[0], tmp_path / "new")
-        with pytest.raises(Corrupted, match=r"cut off|written anew"):
+        with pytest.raises(StorageCorrupted, match=r"cut off|written anew"):
             audit_reader.verify(tmp_path / "new", [older[1] / "receipt.json"])
 
     def test_a_state_that_knows_of_it_is_left_alone(self, older: tuple[Path, Path], tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ class TestNeverUnForgets:
         path = older[1] / "receipt.json"
         file = path.read_bytes()
         path.write_bytes(file.replace(b"cleo", b"bert"))
-        with pytest.raises(Corrupted, match=r"receipt\.json"):
+        with pytest.raises(TransferCorrupted, match=r"receipt\.json"):
             restore(older[0], tmp_path / "new", older[1])
         assert not (tmp_path / "new").exists()
         trained_state(tmp_path / "other")
@@ -219,7 +219,7 @@ class TestDamage:
     ) -> None:
         backup(directory, tmp_path / "b.tar")
         damaged = self.rewritten(tmp_path / "b.tar", tmp_path / "d.tar", name, body)
-        with pytest.raises(Corrupted):
+        with pytest.raises(StorageCorrupted):
             restore(damaged, tmp_path / "new")
         assert not list(tmp_path.glob("new*"))
         assert not list(tmp_path.glob(".new*"))
@@ -230,7 +230,7 @@ class TestDamage:
     def test_nothing_is_written_elsewhere(self, directory: Path, tmp_path: Path, name: str, link: bool) -> None:
         backup(directory, tmp_path / "b.tar")
         damaged = self.rewritten(tmp_path / "b.tar", tmp_path / "d.tar", name, b"x", link=link)
-        with pytest.raises(Corrupted, match="no part of a backup"):
+        with pytest.raises(StorageCorrupted, match="no part of a backup"):
             restore(damaged, tmp_path / "new")
         assert not list(tmp_path.rglob("evil"))
 
@@ -239,7 +239,7 @@ class TestDamage:
         backup(directory, tmp_path / "b.tar")
         whole = (tmp_path / "b.tar").read_bytes()
         (tmp_path / "b.tar").write_bytes(whole[: int(share * len(whole))])
-        with pytest.raises(Corrupted):
+        with pytest.raises(StorageCorrupted):
             restore(tmp_path / "b.tar", tmp_path / "new")
 
     def test_an_edited_log_is_found_even_when_the_digests_fit(self, directory: Path, tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ class TestDamage:
         db.commit()
         db.close()
         backup(directory, tmp_path / "b.tar")
-        with pytest.raises(Corrupted, match="line 2 is missing"):
+        with pytest.raises(StorageCorrupted, match="line 2 is missing"):
             restore(tmp_path / "b.tar", tmp_path / "new")
 
 

@@ -22,7 +22,7 @@ from tests.running import make_state, running, tiny_config
 
 import puf_server.storage.database
 from puf_common.config.exit_codes import Exit
-from puf_common.errors import Corrupted, Unavailable, UsageError
+from puf_common.errors import StorageCorrupted, Unavailable, UsageError
 from puf_lab.federations.processes import wait_until
 from puf_server import failpoints
 from puf_server.cli.operator_client import Control
@@ -107,7 +107,7 @@ def test_a_model_that_is_lost_is_named(tmp_path: Path, harm: str) -> None:
     else:
         last = bytes([content[-1] ^ 1]) if "digest" in harm else b""
         path.write_bytes(content[:40] if harm == "cut off" else content[:-1] + last)
-    with pytest.raises(Corrupted, match=harm) as caught:
+    with pytest.raises(StorageCorrupted, match=harm) as caught:
         Small(tmp_path / "state")
     assert path.name in str(caught.value)
     path.write_bytes(content)
@@ -118,7 +118,7 @@ def test_a_database_that_is_none_is_named(tmp_path: Path) -> None:
     directory = make(tmp_path)
     for path in directory.glob("state.db*"):
         path.write_bytes(b"no database" * 100)
-    with pytest.raises(Corrupted, match=r"state\.db cannot be opened"):
+    with pytest.raises(StorageCorrupted, match=r"state\.db cannot be opened"):
         Small(directory)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.running import TINY, make_state, tiny_config, tiny_payload
 
-from puf_common.errors import Corrupted, Mismatch
+from puf_common.errors import Mismatch, StorageCorrupted
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_common.tensors.model_file import save
 from puf_server.engine.engine import Engine
@@ -106,7 +106,7 @@ def test_a_model_file_of_other_tensors_is_refused(tmp_path: Path) -> None:
     (path,) = (directory / "models").iterdir()
     renamed = Manifest(tuple(TensorSpec(f"x.{t.name}", t.dtype, t.shape, t.role) for t in TINY.tensors))
     save(path, renamed, tiny_payload(), {})
-    with pytest.raises(Corrupted, match=r"model 0 is damaged.*another model"):
+    with pytest.raises(StorageCorrupted, match=r"model 0 is damaged.*another model"):
         Engine(Store.open(directory), lambda: 0.0)
 
 

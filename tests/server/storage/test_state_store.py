@@ -13,7 +13,7 @@ import pytest
 from tests.running import make_state, tiny_config, tiny_payload
 from tests.server.core.builders import Federation, config
 
-from puf_common.errors import Corrupted, Mismatch, PufError, UsageError
+from puf_common.errors import Mismatch, PufError, StorageCorrupted, UsageError
 from puf_common.receipts.signing import SigningKey
 from puf_common.tensors.model_file import read_payload
 from puf_server.core.state import State
@@ -125,7 +125,7 @@ def test_a_damaged_description_and_another_schema_are_refused(tmp_path: Path) ->
     described = json.loads((state / "federation.json").read_text())
     del described["manifest"]
     (state / "federation.json").write_text(json.dumps(described))
-    with pytest.raises(Corrupted):
+    with pytest.raises(StorageCorrupted):
         Store.open(state)
 
 
@@ -162,10 +162,10 @@ def test_a_lost_or_exchanged_key_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(Mismatch, match="another key"):
         Store.open(directory)
     (directory / KEY_FILE).write_bytes(b"junk")
-    with pytest.raises(Corrupted):
+    with pytest.raises(StorageCorrupted):
         Store.open(directory)
     (directory / KEY_FILE).unlink()
-    with pytest.raises(Corrupted, match="bring it back"):
+    with pytest.raises(StorageCorrupted, match="bring it back"):
         Store.open(directory)
 
 
@@ -199,6 +199,6 @@ def test_a_record_that_cannot_be_read_is_named(store: Store) -> None:
     store.save(store.load(), state)
     ticket = next(iter(state.tickets))
     store.db.execute("UPDATE tickets SET body = json_set(body, '$.received_at', NULL) WHERE id = ?", (ticket,))
-    with pytest.raises(Corrupted, match=rf"tickets/{ticket} cannot be read.*received_at"):
+    with pytest.raises(StorageCorrupted, match=rf"tickets/{ticket} cannot be read.*received_at"):
         store.load()
     store.close()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from puf_common.errors import UsageError
+from puf_common.errors import InvalidArgument
 from puf_common.tensors.manifest import Manifest
 from puf_server.core.methods.base import Block, Method, Options, Piece, Requirements, Rule, Step, Target, View
 from puf_server.core.methods.layers import HEAD, last_layer
@@ -91,7 +91,7 @@ class FedAU(Method):
 def mix_heads(head: NDArray[Any], auxiliary: Sequence[NDArray[Any]], alpha_aux: float) -> NDArray[np.float64]:
     """Heads weigh alike, whatever their targets' sizes. At 0 the head to the bit."""
     if not auxiliary:
-        raise UsageError("there is no auxiliary head to mix in")
+        raise InvalidArgument("there is no auxiliary head to mix in")
     if alpha_aux == 0:  # a sum would lose the sign of -0.0
         return head.astype(np.float64)
     mean = np.mean(auxiliary, axis=0, dtype=np.float64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from puf_common.errors import UsageError
+from puf_common.errors import InvalidArgument
 from puf_common.tensors.manifest import Manifest, TensorSpec
 
 __all__ = ["HEAD", "first_layer", "last_layer", "outputs"]
@@ -28,7 +28,7 @@ def outputs(manifest: Manifest, wanted: tuple[str, ...]) -> Manifest:
     names = {n for word in wanted for n in (last_layer(manifest) if word == HEAD else (word,))}
     unknown = names - {t.name for t in manifest.tensors}
     if unknown:
-        raise UsageError(f"the model has no tensor {min(unknown)}", tensor=min(unknown))
+        raise InvalidArgument(f"the model has no tensor {min(unknown)}", tensor=min(unknown))
     return Manifest(tuple(t for t in manifest.tensors if t.name in names))
 
 

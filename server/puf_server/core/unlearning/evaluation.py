@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from puf_common.errors import StaleRound, UsageError
+from puf_common.errors import InvalidArgument, StaleRound
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import State, Sums, Survey, TicketState
@@ -32,7 +32,7 @@ def answer(state: State, name: str, survey_id: int, version: int, sums: Sums, tr
     if survey is None or (survey.id, survey.version) != (survey_id, version) or name not in survey.asked:
         raise StaleRound(f"measurement {survey_id} of model {version} is over", current_round=state.number)
     if sums.samples < 1 or not 0.0 <= sums.score_sum <= sums.samples:
-        raise UsageError("a measurement needs at least one sample and a score between 0 and the number of samples")
+        raise InvalidArgument("a measurement needs at least one sample and a score between 0 and the number of samples")
     if name in survey.answers:
         return state
     survey = replace(survey, answers={**survey.answers, name: sums})

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from puf_common.dates import from_utc
-from puf_common.errors import Corrupted
+from puf_common.errors import TransferCorrupted
 from puf_server.core import rounds
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import Member, MemberStatus, ModelStatus, State, Step, Ticket, TicketState
@@ -32,11 +32,11 @@ def reopen(state: State, config: FederationConfig, receipt: Mapping[str, Any], n
         told = receipt["ticket"]
         ticket_id, client, membership = str(told["id"]), str(told["client"]), int(told["membership"])
     except (KeyError, TypeError, ValueError):
-        raise Corrupted("the receipt lacks what it takes to open its ticket again") from None
+        raise TransferCorrupted("the receipt lacks what it takes to open its ticket again") from None
     known = state.tickets.get(ticket_id)
     if known is not None:
         if known.state in (TicketState.FAILED, TicketState.WITHDRAWN):
-            raise Corrupted(f"ticket {ticket_id} is {known.state} here: the receipt tells of another history")
+            raise TransferCorrupted(f"ticket {ticket_id} is {known.state} here: the receipt tells of another history")
         return state, False, f"ticket {ticket_id} is {known.state} here: nothing to do"
     member = state.members.get(client)
     if member is not None and member.membership != membership:
@@ -84,7 +84,7 @@ def _again(told: Mapping[str, Any], receipt: Mapping[str, Any], config: Federati
             reopened=True,
         )
     except (KeyError, TypeError, ValueError):
-        raise Corrupted("the receipt lacks what it takes to open its ticket again") from None
+        raise TransferCorrupted("the receipt lacks what it takes to open its ticket again") from None
 
 
 def _withdraw_all(state: State, since_round: int) -> State:

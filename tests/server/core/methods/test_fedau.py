@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from puf_client.routines import aux_head
 from puf_client.routines.inputs import options_from
-from puf_common.errors import NotNow, UsageError
+from puf_common.errors import InvalidArgument, NotNow
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core import methods
 from puf_server.core.methods.base import Block, Piece
@@ -29,7 +29,7 @@ def test_one_target(alpha: float, expected: tuple[float, float]) -> None:
 
 def test_two_targets_weigh_alike() -> None:
     assert mix_heads(HEAD, [AUXILIARY, np.array([3, -4], "f4")], 0.9) == pytest.approx([1.0, -1.6])
-    with pytest.raises(UsageError, match="no auxiliary head"):
+    with pytest.raises(InvalidArgument, match="no auxiliary head"):
         mix_heads(HEAD, [], 0.9)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.server.core.builders import Federation, config
 
-from puf_common.errors import Forgotten, NotFound, NotNow, StaleRound, UsageError
+from puf_common.errors import Forgotten, InvalidArgument, NotFound, NotNow, StaleRound
 from puf_server.core import assignments, roster, rounds, tickets
 from puf_server.core.state import Kind, MemberStatus, ModelStatus, Part, RoundPhase, Sums, TicketState
 from puf_server.core.unlearning import model_versions
@@ -347,7 +347,7 @@ def test_a_late_request_of_a_client_that_is_there_is_served_all_the_same() -> No
 def test_what_the_policy_does_not_allow_is_refused_when_filed(wrong: dict[str, object]) -> None:
     f = trained()
     before = f.state
-    with pytest.raises(UsageError):
+    with pytest.raises(InvalidArgument):
         f.file("b", **wrong)
     assert f.state is before
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.server.core.builders import Federation, config
 
-from puf_common.errors import Corrupted
+from puf_common.errors import TransferCorrupted
 from puf_server.core import roster, tickets
 from puf_server.core.audit_chain import Head
 from puf_server.core.state import Kind, MemberStatus, ModelStatus, State, TicketState
@@ -165,7 +165,7 @@ def test_another_membership_is_none_of_its_business() -> None:
 def test_a_history_that_contradicts_it_is_not_believed() -> None:
     f, receipt = older()
     f.state = tickets.withdraw(show_pending(f, receipt), "b", receipt["ticket"]["id"], f.now)[0]
-    with pytest.raises(Corrupted, match="another history"):
+    with pytest.raises(TransferCorrupted, match="another history"):
         show(f, receipt)
 
 
@@ -177,7 +177,7 @@ def show_pending(f: Federation, receipt: dict[str, Any]) -> State:
 def test_a_receipt_without_the_facts_opens_nothing(missing: str) -> None:
     f, receipt = older()
     del receipt[missing]
-    with pytest.raises(Corrupted, match="lacks"):
+    with pytest.raises(TransferCorrupted, match="lacks"):
         show(f, receipt)
 
 
