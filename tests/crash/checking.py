@@ -79,9 +79,9 @@ class Checker:
                 assert version in state.tickets[str(ticket_id)].measurements, fact
             elif kind == "evaluated":
                 survey, name = fact
-                if state.survey is not None and state.survey.id == survey:
-                    assert name in state.survey.answers, fact
-                assert state.surveys >= int(str(survey)), fact
+                if state.evaluation is not None and state.evaluation.id == survey:
+                    assert name in state.evaluation.answers, fact
+                assert state.evaluations >= int(str(survey)), fact
             elif kind == "update":
                 number, attempt, key, digest = fact
                 if state.number < int(str(number)):

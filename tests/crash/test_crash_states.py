@@ -200,7 +200,7 @@ def _early(recorder: Recorder) -> Iterator[None]:
 
     def told_first(self: PendingUpload) -> fed.SubmitUpdateReply:
         key = self._header.key
-        recorder.ack("update", key.round, key.attempt, self._slot.key, self._header.digest.hex())
+        recorder.ack("update", key.round, key.attempt, self._assignment.key, self._header.digest.hex())
         return finish(self)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -107,8 +107,8 @@ def test_measurements_beyond_reason_or_beyond_what_was_announced_are_refused(
     wrong = tk.EvaluationSums(**({"samples": 5, "loss_sum": 1.0, "score_sum": 2.0} | sums))
     request = fed.ReportEvaluationRequest(survey=work.survey, version=work.version, holdout=wrong)
     assert refused(lambda: anna.stub.ReportEvaluation(request, **anna.options))[0] == "INVALID_ARGUMENT"
-    assert server.engine.state.survey is not None
-    assert not server.engine.state.survey.answers
+    assert server.engine.state.evaluation is not None
+    assert not server.engine.state.evaluation.answers
 
 
 @pytest.mark.parametrize("samples", [MOST, 2**40])

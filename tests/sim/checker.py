@@ -142,7 +142,7 @@ class Checker:
         _require((after.newest > before.newest) == (after.number > before.number), "a round is a version")
         _require(after.version in (before.version, after.newest), "the model is neither the old one nor the new one")
         _require(before.records.items() <= after.records.items(), "records of committed rounds change")
-        _require(after.surveys >= before.surveys and after.trained >= before.trained, "counters run backwards")
+        _require(after.evaluations >= before.evaluations and after.trained >= before.trained, "counters run backwards")
         if after.number == before.number:
             _require(after.attempt >= before.attempt, "attempts run backwards")
 
@@ -187,7 +187,7 @@ class Checker:
             for state, times in Counter(step.state for step in new).items():
                 _require(noted[ticket_id, f"ticket.{state}"] == times, f"{ticket_id}: {state} is not in the audit log")
         scheduled = {t.id for t in after.tickets.values() if t.state is _S.SCHEDULED}
-        _require(scheduled == set(after.episode.tickets if after.episode else ()), "scheduled is not the episode")
+        _require(scheduled == set(after.job.tickets if after.job else ()), "scheduled is not the job")
 
     def _round(self, before: State, after: State) -> None:
         current, old = after.round, before.round
@@ -201,12 +201,19 @@ class Checker:
         _require(current.number == after.number + 1, "a round is not the next one")
         terms = (current.base, current.kind, current.denominator, current.lr)
         _require(self._attempts.setdefault(ident, terms) == terms, f"attempt {ident} was used with another base")
-        for slot in current.slots:
-            samples = slot.samples if current.denominator is not None else 0
-            fixed = (slot.scale, slot.flip, samples, slot.membership, slot.negated, slot.ticket)
-            known = self._scales.setdefault((*ident, slot.key), fixed)
-            _require(known == fixed, f"attempt {ident} was used with another scale for {slot.key}")
-            _require(slot.negated == (slot.scale < 0), f"{slot.key}: sign and side differ")
+        for assignment in current.assignments:
+            samples = assignment.samples if current.denominator is not None else 0
+            fixed = (
+                assignment.scale,
+                assignment.flip,
+                samples,
+                assignment.membership,
+                assignment.negated,
+                assignment.ticket,
+            )
+            known = self._scales.setdefault((*ident, assignment.key), fixed)
+            _require(known == fixed, f"attempt {ident} was used with another scale for {assignment.key}")
+            _require(assignment.negated == (assignment.scale < 0), f"{assignment.key}: sign and side differ")
         if old is not None and ident == (old.number, old.attempt):
             out = _out(after)
             for key in old.received.keys() - current.received.keys():
@@ -225,20 +232,23 @@ class Checker:
                     self._acked[booked] = ""
         if current.kind is not Kind.UNLEARN:
             out = _out(after)
-            _require(not any(s.client in out for s in current.slots), "a client that asked has ordinary work")
-            _require(not any(s.ticket or s.negated for s in current.slots), "an ordinary round has targets")
+            _require(not any(s.client in out for s in current.assignments), "a client that asked has ordinary work")
+            _require(not any(s.ticket or s.negated for s in current.assignments), "an ordinary round has targets")
         else:
             if current.method == "puf":
-                _require(any(s.negated for s in current.slots), "an unlearning round without a target")
+                _require(any(s.negated for s in current.assignments), "an unlearning round without a target")
                 _require(current.last, "PUF is one round")
-            _require(after.episode is not None, "an unlearning round without its episode")
-            if after.episode is not None:
-                _require(set(current.tickets) == set(after.episode.tickets), "round and episode differ")
+            _require(after.job is not None, "an unlearning round without its job")
+            if after.job is not None:
+                _require(set(current.tickets) == set(after.job.tickets), "round and job differ")
         if current.kind is Kind.UNLEARN and current.phase is RoundPhase.FOLDING:
             possible = [m for m in after.members.values() if m.trains and m.name not in _out(after)]
             self._others = min(self.store.config.forgetting.min_retained, len(possible))
-        for slot in current.slots:
-            _require((slot.client, slot.membership) not in self._forgotten, f"{slot.client} has work, but is forgotten")
+        for assignment in current.assignments:
+            _require(
+                (assignment.client, assignment.membership) not in self._forgotten,
+                f"{assignment.client} has work, but is forgotten",
+            )
 
     def _members(self, before: State, after: State) -> None:
         for name, member in after.members.items():
@@ -282,7 +292,7 @@ class Checker:
         got = {(c.update.client, c.update.membership, c.update.part): c for c in weights.contributions}
         want = {
             (s.client, s.membership, str(s.part)): current.received[s.key].digest
-            for s in current.slots
+            for s in current.assignments
             if s.key in current.received
         }
         replayed = {(r.client, r.membership, "main"): r for k in current.combine.history if (r := before.history[k])}
@@ -338,9 +348,11 @@ class Checker:
                 rebuilt = current.method in ("retrain", "federaser") and t.scope == "client"
                 _require(not rebuilt or (t.client, t.membership) not in weights.totals, f"{t.client} is in it again")
             return
-        for slot in current.slots:
-            if slot.ticket:
-                _require(slot.key in current.received, f"committed without {slot.key} of {slot.ticket}")
+        for assignment in current.assignments:
+            if assignment.ticket:
+                _require(
+                    assignment.key in current.received, f"committed without {assignment.key} of {assignment.ticket}"
+                )
         for ticket_id in applied:
             ticket = after.tickets[ticket_id]
             mine = [c for c in weights.contributions if c.ticket == ticket_id]
@@ -359,14 +371,14 @@ class Checker:
 
     def _base(self, before: State) -> int:
         """The version that the round under way must start from."""
-        current, episode = before.round, before.episode
+        current, job = before.round, before.job
         assert current is not None
         if current.kind is Kind.RESET:
             return 0
         if current.kind is not Kind.UNLEARN or current.method not in ("retrain", "federaser"):
             return before.version
-        assert episode is not None
-        return 0 if episode.working is None else episode.working
+        assert job is not None
+        return 0 if job.working is None else job.working
 
     def _samples(self, before: State, c: Contribution) -> None:
         """Samples that somebody asked to forget reach no later sum but with a minus."""

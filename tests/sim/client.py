@@ -320,11 +320,11 @@ class Agent:
             self._submit(process, task, key)
             return
         if self.world.strikes("decline"):
-            slot = task.slot
+            assignment = task.assignment
             self._call(
                 process,
                 lambda: self.world.server.decline(
-                    self.name, process.session, task.round.number, task.round.attempt, slot.key
+                    self.name, process.session, task.round.number, task.round.attempt, assignment.key
                 ),
                 lambda _: self.world.after(5.0, self._again, process, lambda: self._poll(process)),
             )
@@ -344,7 +344,7 @@ class Agent:
 
             def ready() -> None:
                 ids = self._count()
-                if task.slot.part is Part.FORGET:
+                if task.assignment.part is Part.FORGET:
                     ids = self.exclusions[task.forget_request].ids
                 seconds = self.world.rng.uniform(2.0, 60.0)
                 if self.world.strikes("slow_training"):
@@ -369,22 +369,22 @@ class Agent:
 
     def _submit(self, process: Process, task: assignments.Train, key: str) -> None:
         ids, base = process.cache[key]
-        slot, current = task.slot, task.round
+        assignment, current = task.assignment, task.round
         update = Update(
             client=self.name,
-            membership=slot.membership,
-            part=str(slot.part),
+            membership=assignment.membership,
+            part=str(assignment.part),
             round=current.number,
             base=base,
             ids=ids,
-            epochs=slot.epochs,
-            applied_scale=slot.scale if slot.flip == "client" else 1.0,
+            epochs=assignment.epochs,
+            applied_scale=assignment.scale if assignment.flip == "client" else 1.0,
         )
         header = Header(
-            membership=slot.membership,
+            membership=assignment.membership,
             number=current.number,
             attempt=current.attempt,
-            part=slot.part,
+            part=assignment.part,
             base=current.base,
             samples=len(ids),
             update=update,
@@ -414,7 +414,7 @@ class Agent:
                 self._call(
                     process,
                     lambda: self.world.server.decline(
-                        self.name, process.session, current.number, current.attempt, slot.key
+                        self.name, process.session, current.number, current.attempt, assignment.key
                     ),
                     lambda _: self._done(process, key, 5.0),
                 )
@@ -434,7 +434,7 @@ class Agent:
             self.world.after(pause, self._again, process, lambda: self._poll(process))
 
     def _evaluate(self, process: Process, task: assignments.Evaluate) -> None:
-        key = f"survey {task.survey}"
+        key = f"evaluation {task.evaluation}"
         process.training = key
 
         def reported(answer: Any) -> None:
@@ -451,7 +451,7 @@ class Agent:
                 process,
                 lambda: self._call(
                     process,
-                    lambda: self.world.server.answer(self.name, task.survey, task.version, sums),
+                    lambda: self.world.server.answer(self.name, task.evaluation, task.version, sums),
                     reported,
                 ),
             )

@@ -8,7 +8,7 @@ from typing import Any
 
 from puf_common.errors import StorageCorrupted, Unavailable
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import ModelStatus, ModelVersion, Note, Round, State
+from puf_server.core.state import AuditNote, ModelStatus, ModelVersion, Round, State
 from puf_server.storage import state_store as real
 from puf_server.storage.state_store import history_name, spool_name
 from tests.sim.weights import Update, Weights
@@ -79,7 +79,7 @@ class SimStore:
         if self._strikes("crash_after_save"):
             raise Crash("after a transaction, before its reply")
 
-    def _append(self, notes: tuple[Note, ...]) -> None:
+    def _append(self, notes: tuple[AuditNote, ...]) -> None:
         for note in notes:
             self.audit.append((note.at, note.event, json.loads(json.dumps(dict(note.facts)))))
 
@@ -111,7 +111,7 @@ class SimStore:
         on_its_way: tuple[str, ...] = ()
         if state.round is not None:
             wanted = {spool_name(state.round, key) for key in state.round.received}
-            on_its_way = tuple(spool_name(state.round, slot.key, "") for slot in state.round.missing)
+            on_its_way = tuple(spool_name(state.round, assignment.key, "") for assignment in state.round.missing)
         self.spool = {
             name: u
             for name, u in self.spool.items()

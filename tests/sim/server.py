@@ -11,12 +11,12 @@ from puf_common.errors import Forgotten, NotFound, PufError, StorageCorrupted, U
 from puf_server.core import assignments as work
 from puf_server.core import roster, rounds, tickets
 from puf_server.core.state import (
+    HistoryRecord,
     MemberStatus,
     ModelStatus,
     ModelVersion,
     Part,
-    Received,
-    Remembered,
+    ReceivedUpdate,
     Round,
     State,
     Sums,
@@ -63,14 +63,16 @@ class SimEngine(Engine):
         state, store = self.state, cast(SimStore, self.store)
         base = store.weights(state.models[current.base])
         parts = []
-        for slot in current.slots:
-            if slot.key in current.received:
-                name = spool_name(current, slot.key)
+        for assignment in current.assignments:
+            if assignment.key in current.received:
+                name = spool_name(current, assignment.key)
                 if name not in store.spool:
                     raise FileNotFoundError(name)
                 update = store.spool[name]
-                scale = slot.scale if slot.flip == "server" else update.applied_scale
-                parts.append((update, current.received[slot.key].samples, scale, slot.negated, slot.ticket))
+                scale = assignment.scale if assignment.flip == "server" else update.applied_scale
+                parts.append(
+                    (update, current.received[assignment.key].samples, scale, assignment.negated, assignment.ticket)
+                )
         for key in current.combine.history:
             kept = state.history[key]
             parts.append((store.history[history_name(kept)], kept.samples, 1.0, False, ""))
@@ -80,20 +82,20 @@ class SimEngine(Engine):
         store.models[file_name(state.newest + 1, weights.digest)] = weights
         return Folded(current, weights.digest, 8, remembered=self._remembered(current, store))
 
-    def _remembered(self, current: Round, store: SimStore) -> tuple[Remembered, ...]:
+    def _remembered(self, current: Round, store: SimStore) -> tuple[HistoryRecord, ...]:
         found = []
-        for slot in current.slots:
+        for assignment in current.assignments:
             for kind in sorted(history.wanted(self.state, self.config, current)):
-                if slot.key in current.received:
-                    update = store.spool[spool_name(current, slot.key)]
-                    key = f"{kind}/{slot.client}/{slot.membership}"
-                    kept = Remembered(
-                        key=f"norms/{current.number:08d}/{slot.client}" if kind == "norms" else key,
+                if assignment.key in current.received:
+                    update = store.spool[spool_name(current, assignment.key)]
+                    key = f"{kind}/{assignment.client}/{assignment.membership}"
+                    kept = HistoryRecord(
+                        key=f"norms/{current.number:08d}/{assignment.client}" if kind == "norms" else key,
                         kind=kind,
-                        client=slot.client,
-                        membership=slot.membership,
+                        client=assignment.client,
+                        membership=assignment.membership,
                         round=current.number,
-                        samples=current.received[slot.key].samples,
+                        samples=current.received[assignment.key].samples,
                         norms=(1.0,),
                         digest=update.digest if kind != "norms" else "",
                     )
@@ -181,7 +183,7 @@ class SimServer:
         if not self.up or not hasattr(self, "engine"):
             return
         state = self.engine.state
-        shown = (state.round, state.survey, state.paused, state.halted, state.stopping)
+        shown = (state.round, state.evaluation, state.paused, state.halted, state.stopping)
         if any(a is not b for a, b in zip(shown, self._shown, strict=False)) or not self._shown:
             self._shown = shown
             waiters, self.waiters = self.waiters, {}
@@ -278,7 +280,7 @@ class SimServer:
         state = self.engine.state
         if roster.member_of(state, name).status is not MemberStatus.ACTIVE:
             raise Forgotten(f"{name} was forgotten", client=name)
-        current, slot = rounds.expected_slot(
+        current, assignment = rounds.expected_assignment(
             state,
             name,
             membership=header.membership,
@@ -288,7 +290,7 @@ class SimServer:
         )
         rounds.check_header(
             current,
-            slot,
+            assignment,
             base=header.base,
             samples=header.samples,
             applied_scale=header.update.applied_scale,
@@ -305,7 +307,7 @@ class SimServer:
             self.engine.sweep()
 
         def change(state: State, now: float) -> tuple[State, bool]:
-            update = Received(
+            update = ReceivedUpdate(
                 digest=digest, samples=header.samples, nbytes=8, train_loss=1.0, samples_processed=1, at=now
             )
             state, duplicate = rounds.receive(
@@ -341,8 +343,8 @@ class SimServer:
 
         self.engine.call(change)
 
-    def answer(self, name: str, survey: int, version: int, sums: Sums) -> None:
-        self.engine.call(lambda state, now: (evaluation.answer(state, name, survey, version, sums), None))
+    def answer(self, name: str, evaluation_id: int, version: int, sums: Sums) -> None:
+        self.engine.call(lambda state, now: (evaluation.answer(state, name, evaluation_id, version, sums), None))
 
     # -- requests to be forgotten --------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from puf_common.errors import PufError
 from puf_server.core.config import FederationConfig, Forgetting, Plan
-from puf_server.core.state import Part, RoundPhase, Slot, State, Sums
+from puf_server.core.state import Assignment, Part, RoundPhase, State, Sums
 from puf_server.core.tickets import Request
 from tests.sim.checker import PERSISTENT
 from tests.sim.scenario import NOBODY_ASKS, Scenario
@@ -88,8 +88,8 @@ class Core(RuleBasedStateMachine):
     def submit(self, data: st.DataObject, lie: str) -> None:
         current = self.state.round
         assert current is not None
-        slot = data.draw(st.sampled_from(current.missing))
-        header = self._header(slot)
+        assignment = data.draw(st.sampled_from(current.missing))
+        header = self._header(assignment)
         if lie == "attempt":
             header = replace(header, attempt=header.attempt + 1)
         elif lie == "base":
@@ -98,15 +98,15 @@ class Core(RuleBasedStateMachine):
             header = replace(header, samples=SAMPLES + 1)
         elif lie == "scale":
             header = replace(header, update=replace(header.update, applied_scale=-7.0))
-        self._send(slot.client, header)
+        self._send(assignment.client, header)
 
     @precondition(lambda self: self.state.round is not None)
     @rule()
     def submit_all(self) -> None:
         current = self.state.round
         assert current is not None
-        for slot in current.missing:
-            self._send(slot.client, self._header(slot))
+        for assignment in current.missing:
+            self._send(assignment.client, self._header(assignment))
 
     @precondition(lambda self: self.sent)
     @rule(data=st.data(), other=st.booleans())
@@ -117,28 +117,28 @@ class Core(RuleBasedStateMachine):
             header = replace(header, update=replace(header.update, base="another"))
         self._send(name, header)
 
-    def _header(self, slot: Slot) -> Header:
+    def _header(self, assignment: Assignment) -> Header:
         current = self.state.round
         assert current is not None
-        ids = self.ids(slot.client)
-        if slot.part is Part.FORGET:
-            key = self.state.tickets[slot.ticket].request_key
-            ids = self.world.checker.named[slot.client, key]
+        ids = self.ids(assignment.client)
+        if assignment.part is Part.FORGET:
+            key = self.state.tickets[assignment.ticket].request_key
+            ids = self.world.checker.named[assignment.client, key]
         update = Update(
-            client=slot.client,
-            membership=slot.membership,
-            part=str(slot.part),
+            client=assignment.client,
+            membership=assignment.membership,
+            part=str(assignment.part),
             round=current.number,
             base=self.state.models[current.base].digest,
             ids=ids,
-            epochs=slot.epochs,
-            applied_scale=slot.scale if slot.flip == "client" else 1.0,
+            epochs=assignment.epochs,
+            applied_scale=assignment.scale if assignment.flip == "client" else 1.0,
         )
         return Header(
-            membership=slot.membership,
+            membership=assignment.membership,
             number=current.number,
             attempt=current.attempt,
-            part=slot.part,
+            part=assignment.part,
             base=current.base,
             samples=len(ids),
             update=update,
@@ -148,23 +148,23 @@ class Core(RuleBasedStateMachine):
         self.sent = [*self.sent[-9:], (name, header)]
         self.try_(lambda: self.server.finish(name, header, self.server.begin(name, header)))
 
-    @precondition(lambda self: self.state.survey is not None)
+    @precondition(lambda self: self.state.evaluation is not None)
     @rule(score=st.integers(0, 3))
     def answer(self, score: int) -> None:
-        survey = self.state.survey
-        assert survey is not None
-        for name in survey.missing:
+        evaluation = self.state.evaluation
+        assert evaluation is not None
+        for name in evaluation.missing:
             sums = Sums(samples=3, loss_sum=1.0, score_sum=float(score))
-            self.try_(self.server.answer, name, survey.id, survey.version, sums)
+            self.try_(self.server.answer, name, evaluation.id, evaluation.version, sums)
 
     @precondition(lambda self: self.state.round is not None and self.state.round.missing)
     @rule(data=st.data())
     def decline(self, data: st.DataObject) -> None:
         current = self.state.round
         assert current is not None
-        slot = data.draw(st.sampled_from(current.missing))
-        session = self.state.members[slot.client].session
-        self.try_(self.server.decline, slot.client, session, current.number, current.attempt, slot.key)
+        assignment = data.draw(st.sampled_from(current.missing))
+        session = self.state.members[assignment.client].session
+        self.try_(self.server.decline, assignment.client, session, current.number, current.attempt, assignment.key)
 
     @rule(name=NAMES, mode=st.sampled_from(["regular", "special"]), flip=st.sampled_from(["client", "server"]))
     def file(self, name: str, mode: str, flip: str) -> None:

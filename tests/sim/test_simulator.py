@@ -132,7 +132,7 @@ def _closes_without_its_targets(patch: pytest.MonkeyPatch) -> None:
         current = state.round
         if current is None or current.phase is not RoundPhase.COLLECTING:
             return state
-        return state if rounds.hopeful(current, state, config, now) else rounds.fold(state, now)
+        return state if rounds.hopeful(current, state, config, now) else rounds.close(state, now)
 
     patch.setattr(jobs, "close_if_due", close_if_due)
 
@@ -181,7 +181,7 @@ def _moves_are_not_audited(patch: pytest.MonkeyPatch) -> None:
 
 
 def _acknowledged_before_it_is_kept(patch: pytest.MonkeyPatch) -> None:
-    original = rounds.fold
+    original = rounds.close
 
     def fold(state: State, now: float) -> State:
         current = state.round

@@ -66,7 +66,7 @@ def folded(
     server_lr: float,
     rule: str = "fold",
 ) -> Weights:
-    """`parts` are (update, samples, full scale, negated, ticket), in slot order. Other rules change bits, not books."""
+    """`parts` are (update, samples, full scale, negated, ticket), in assignment order. Other rules change bits, not books."""
     n = denominator if denominator is not None else sum(samples for _, samples, *_ in parts)
     rate = Fraction(server_lr)
     contributions = tuple(

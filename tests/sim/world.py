@@ -269,8 +269,8 @@ class World:
         if (
             any(t.open for t in state.tickets.values())
             or state.round
-            or state.survey
-            or state.episode
+            or state.evaluation
+            or state.job
             or state.recovery
         ):
             return False

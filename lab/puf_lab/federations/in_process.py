@@ -163,7 +163,7 @@ class LocalFederation:
 
     def train(self, tick: Callable[[int], None] = lambda rounds: None) -> None:
         """Runs until the planned rounds are done; `tick` is told of each."""
-        self._until(lambda s: s.trained >= s.planned and s.round is None and s.survey is None, lambda _: tick(1))
+        self._until(lambda s: s.trained >= s.planned and s.round is None and s.evaluation is None, lambda _: tick(1))
 
     def extend(self, rounds: int) -> None:
         """Plans more training rounds."""

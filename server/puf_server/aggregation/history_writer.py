@@ -15,7 +15,7 @@ import numpy as np
 from puf_common.errors import StorageCorrupted
 from puf_common.tensors.manifest import UPDATE
 from puf_server.aggregation.method_rules import lengths
-from puf_server.core.state import Remembered, Round, Slot, State
+from puf_server.core.state import Assignment, HistoryRecord, Round, State
 from puf_server.storage.durable import FileSource, NewFile, remove, sync_directory
 from puf_server.storage.state_store import Store, history_name, spool_name
 
@@ -26,31 +26,36 @@ _BLOCK = 1 << 16
 
 def remember(
     store: Store, state: State, current: Round, kinds: frozenset[str], *, server_lr: float
-) -> tuple[Remembered, ...]:
+) -> tuple[HistoryRecord, ...]:
     """What is to be known of this round later. Changes no state: the records take effect with the round's commit."""
-    found: list[Remembered] = []
+    found: list[HistoryRecord] = []
     total = sum(update.samples for update in current.received.values())
     about: dict[str, Any]
-    for slot in sorted(current.slots, key=lambda s: s.key):
-        if not kinds or slot.key not in current.received:
+    for assignment in sorted(current.assignments, key=lambda s: s.key):
+        if not kinds or assignment.key not in current.received:
             continue
-        samples = current.received[slot.key].samples
-        about = {"client": slot.client, "membership": slot.membership, "round": current.number, "samples": samples}
-        with store.files.read(store.spool_path(spool_name(current, slot.key))) as source:
+        samples = current.received[assignment.key].samples
+        about = {
+            "client": assignment.client,
+            "membership": assignment.membership,
+            "round": current.number,
+            "samples": samples,
+        }
+        with store.files.read(store.spool_path(spool_name(current, assignment.key))) as source:
             if "norms" in kinds:
-                key = f"norms/{current.number:08d}/{slot.client}"
-                found.append(Remembered(key=key, kind="norms", norms=lengths(store.manifest, source), **about))
+                key = f"norms/{current.number:08d}/{assignment.client}"
+                found.append(HistoryRecord(key=key, kind="norms", norms=lengths(store.manifest, source), **about))
             if "first-updates" in kinds:
-                found.append(_file(store, "first-updates", slot, about, _whole(store, source)))
+                found.append(_file(store, "first-updates", assignment, about, _whole(store, source)))
             if "sums" in kinds:
                 share = server_lr * samples / total
-                known = state.history.get(_sum_key(slot))
+                known = state.history.get(_sum_key(assignment))
                 about["since"] = known.since if known is not None else current.number
-                found.append(_file(store, "sums", slot, about, _added(store, state, slot, source, share)))
+                found.append(_file(store, "sums", assignment, about, _added(store, state, assignment, source, share)))
     return tuple(found)
 
 
-def kept_source(store: Store, kept: Remembered) -> FileSource:
+def kept_source(store: Store, kept: HistoryRecord) -> FileSource:
     path = store.directory / "history" / history_name(kept)
     try:
         return store.files.read(path)
@@ -69,8 +74,10 @@ def _new(store: Store, key: str) -> NewFile:
     return NewFile(path, store.files)
 
 
-def _file(store: Store, kind: str, slot: Slot, about: dict[str, Any], blocks: Iterator[memoryview]) -> Remembered:
-    key = f"{kind}/{slot.client}/{slot.membership}"
+def _file(
+    store: Store, kind: str, assignment: Assignment, about: dict[str, Any], blocks: Iterator[memoryview]
+) -> HistoryRecord:
+    key = f"{kind}/{assignment.client}/{assignment.membership}"
     sha, nbytes = hashlib.sha256(), 0
     file = _new(store, key)
     try:
@@ -78,7 +85,7 @@ def _file(store: Store, kind: str, slot: Slot, about: dict[str, Any], blocks: It
             sha.update(block)
             file.write(block)
             nbytes += len(block)
-        record = Remembered(key=key, kind=kind, digest=sha.hexdigest(), nbytes=nbytes, **about)
+        record = HistoryRecord(key=key, kind=kind, digest=sha.hexdigest(), nbytes=nbytes, **about)
         file.publish(store.directory / "history" / history_name(record))
     except BaseException:
         file.discard()
@@ -94,9 +101,11 @@ def _whole(store: Store, source: FileSource) -> Iterator[memoryview]:
         yield block
 
 
-def _added(store: Store, state: State, slot: Slot, source: FileSource, share: float) -> Iterator[memoryview]:
+def _added(
+    store: Store, state: State, assignment: Assignment, source: FileSource, share: float
+) -> Iterator[memoryview]:
     """A_k + share * u, in the layout of an update; of buffers nothing is summed."""
-    known = state.history.get(_sum_key(slot))
+    known = state.history.get(_sum_key(assignment))
     with ExitStack() as stack:
         old = stack.enter_context(kept_source(store, known)) if known is not None else None
         for place in store.manifest.slots(UPDATE):
@@ -111,5 +120,5 @@ def _added(store: Store, state: State, slot: Slot, source: FileSource, share: fl
                 yield block.data.cast("B")
 
 
-def _sum_key(slot: Slot) -> str:
-    return f"sums/{slot.client}/{slot.membership}"
+def _sum_key(assignment: Assignment) -> str:
+    return f"sums/{assignment.client}/{assignment.membership}"

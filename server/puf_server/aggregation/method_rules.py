@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from puf_common.tensors.finite import all_finite
 from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, Slot
 from puf_server.aggregation.fold import NotFinite, Source
-from puf_server.core.methods.base import Block, Piece, Rule
+from puf_server.core.methods.base import Rule, TensorBlock, UpdateBlock
 
 __all__ = ["Incoming", "combine", "lengths"]
 
@@ -40,14 +40,14 @@ def combine(
     others: Mapping[str, Source],
     incoming: Sequence[Incoming],
     write: Callable[[memoryview], object],
-    make_rule: Callable[[Sequence[Piece]], Rule],
+    make_rule: Callable[[Sequence[UpdateBlock]], Rule],
     *,
     measure: bool = False,
 ) -> None:
     """Writes the new model, in manifest order. `measure` has the rule know how long each contribution is."""
     ordered = sorted(incoming, key=lambda c: c.client.encode())
     known = [
-        Piece(client=c.client, samples=c.samples, u=None, norms=lengths(c.layout, c.source) if measure else ())
+        UpdateBlock(client=c.client, samples=c.samples, u=None, norms=lengths(c.layout, c.source) if measure else ())
         for c in ordered
     ]
     rule = make_rule(known)
@@ -58,21 +58,21 @@ def combine(
         for start in range(0, slot.spec.size, _BLOCK):
             count = min(_BLOCK, slot.spec.size - start)
             w = _read(base, slot, start, count)
-            pieces = [
-                Piece(
-                    client=piece.client,
-                    samples=piece.samples,
-                    norms=piece.norms,
+            updates = [
+                UpdateBlock(
+                    client=update.client,
+                    samples=update.samples,
+                    norms=update.norms,
                     u=_read(c.source, place[slot.spec.name], start, count) if slot.spec.name in place else None,
                 )
-                for c, piece, place in zip(ordered, known, places, strict=True)
+                for c, update, place in zip(ordered, known, places, strict=True)
             ]
-            block = Block(
+            block = TensorBlock(
                 tensor=slot.spec,
                 parameter=parameter if slot.spec.role == "parameter" else -1,
                 w=w,
                 others={name: _read(source, slot, start, count) for name, source in others.items()},
-                pieces=pieces,
+                updates=updates,
             )
             with np.errstate(over="ignore", invalid="ignore"):  # looked at below
                 made = rule(block).astype(w.dtype)

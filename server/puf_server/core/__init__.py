@@ -6,7 +6,7 @@ roster     joining, being alive, leaving
 rounds     opening, receiving, closing, committing
 tickets    filing, withdrawing, moving along the life cycle
 methods    ways to unlearn, one file each: what they ask of whom, and their equations
-episodes   one unlearning from the first measurement to its application
+jobs   one unlearning from the first measurement to its application
 recovery   the rounds after it, and completion
 history    what is remembered of updates, where a method needs it
 schedule   what happens next

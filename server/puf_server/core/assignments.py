@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Kind, Round, RoundPhase, Slot, State
+from puf_server.core.state import Assignment, Kind, Round, RoundPhase, State
 
 __all__ = ["Evaluate", "Train", "training_id", "work_for"]
 
@@ -14,24 +14,24 @@ __all__ = ["Evaluate", "Train", "training_id", "work_for"]
 @dataclass(frozen=True, slots=True)
 class Train:
     round: Round
-    slot: Slot
+    assignment: Assignment
     plain: bool
     forget_request: str
     seconds_left: float
 
     @property
     def lr(self) -> float:
-        return self.round.lr if self.slot.lr is None else self.slot.lr
+        return self.round.lr if self.assignment.lr is None else self.assignment.lr
 
     @property
     def exact_samples(self) -> int:
         """The count the update must state, 0 where anything up to the announced count will do."""
-        return self.slot.samples if self.round.denominator is not None else 0
+        return self.assignment.samples if self.round.denominator is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    survey: int
+    evaluation: int
     version: int
     training_side: bool = False
 
@@ -42,28 +42,38 @@ def work_for(state: State, config: FederationConfig, name: str, session: str, no
         return None
     current = state.round
     if current is not None and current.phase is RoundPhase.COLLECTING:
-        for slot in current.slots:
-            if slot.client == name and slot.key not in current.received and slot.key not in current.declined:
-                ticket = state.tickets.get(slot.ticket)
+        for assignment in current.assignments:
+            if (
+                assignment.client == name
+                and assignment.key not in current.received
+                and assignment.key not in current.declined
+            ):
+                ticket = state.tickets.get(assignment.ticket)
                 left = 0.0 if current.deadline_at is None else max(0.001, current.deadline_at - now)
                 plain = config.recipe.plain_unlearning and current.kind is Kind.UNLEARN and current.plain
-                return Train(current, slot, plain, ticket.request_key if ticket else "", left)
-    survey = state.survey
-    if survey is not None and name in survey.missing:
-        return Evaluate(survey.id, survey.version, survey.training_side)
+                return Train(current, assignment, plain, ticket.request_key if ticket else "", left)
+    evaluation = state.evaluation
+    if evaluation is not None and name in evaluation.missing:
+        return Evaluate(evaluation.id, evaluation.version, evaluation.training_side)
     return None
 
 
 def training_id(work: Train) -> str:
     """Names what is trained: everything that shapes the update but attempt, scale and side."""
-    slot = work.slot
+    assignment = work.assignment
     # What remains depends on the request too: another one may leave the same number of other samples.
-    request = work.forget_request if slot.part in ("forget", "retain") else ""
+    request = work.forget_request if assignment.part in ("forget", "retain") else ""
     named: tuple[object, ...] = (
-        work.round.number, work.round.base, slot.membership, slot.part, slot.samples, slot.epochs, work.lr,
-        int(work.plain), request,
+        work.round.number, work.round.base, assignment.membership, assignment.part, assignment.samples,
+        assignment.epochs, work.lr, int(work.plain), request,
     )  # fmt: skip
-    if slot.routine != "train" or slot.options or slot.aux is not None or slot.outputs or work.round.stream:
-        options = ",".join(f"{k}={v!r}" for k, v in sorted(slot.options.items()))
-        named += (slot.routine, options, slot.aux, ",".join(slot.outputs), work.round.stream)
+    if (
+        assignment.routine != "train"
+        or assignment.options
+        or assignment.aux is not None
+        or assignment.outputs
+        or work.round.stream
+    ):
+        options = ",".join(f"{k}={v!r}" for k, v in sorted(assignment.options.items()))
+        named += (assignment.routine, options, assignment.aux, ",".join(assignment.outputs), work.round.stream)
     return "/".join(map(str, named))

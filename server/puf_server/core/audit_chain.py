@@ -14,11 +14,11 @@ from typing import Any
 
 from puf_common.errors import StorageCorrupted
 
-__all__ = ["EMPTY", "Head", "Line", "append", "follow", "link"]
+__all__ = ["EMPTY", "AuditEntry", "Head", "append", "follow", "link"]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AuditEntry:
     number: int
     at: float
     event: str
@@ -42,14 +42,14 @@ def link(previous: bytes, number: int, at: float, event: str, facts: str) -> byt
     return hashlib.sha256(previous + f"{number}|{float(at)!r}|{event}|{facts}".encode()).digest()
 
 
-def append(head: Head, at: float, event: str, facts: Mapping[str, Any]) -> Line:
+def append(head: Head, at: float, event: str, facts: Mapping[str, Any]) -> AuditEntry:
     """The next line."""
     text = json.dumps(dict(facts), sort_keys=True, separators=(",", ":"), allow_nan=False)
     number = head.number + 1
-    return Line(number, float(at), event, text, link(head.hash, number, at, event, text))
+    return AuditEntry(number, float(at), event, text, link(head.hash, number, at, event, text))
 
 
-def follow(lines: Iterable[Line], witness: Head = EMPTY) -> Head:
+def follow(lines: Iterable[AuditEntry], witness: Head = EMPTY) -> Head:
     """Goes through a log from its first line to its end. `witness` is a head that was seen earlier, e.g. on a receipt.
 
     Raises StorageCorrupted at the first line that is not as it was written.

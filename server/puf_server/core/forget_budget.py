@@ -47,7 +47,7 @@ def weighed(state: State, limits: Limits, member: Member, ticket: Ticket, now: f
         return ticket
     return replace(
         ticket,
-        held=f"with it {share:.0%} of all samples would be forgotten within {limits.forget_days:g} days; "
+        on_hold=f"with it {share:.0%} of all samples would be forgotten within {limits.forget_days:g} days; "
         f"without the operator's word {limits.forget_share:.0%} may be",
     )
 

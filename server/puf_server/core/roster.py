@@ -15,7 +15,7 @@ from puf_server.core.validation import SESSION_CHARS
 
 __all__ = [
     "absentees",
-    "allow",
+    "approve",
     "beat",
     "cohort",
     "distillers",
@@ -149,17 +149,17 @@ def past_grace(state: State, config: FederationConfig, now: float) -> list[str]:
     return sorted(name for name, m in state.members.items() if m.status is MemberStatus.FORGOTTEN and name not in busy)
 
 
-def allow(state: State, name: str, now: float) -> State:
+def approve(state: State, name: str, now: float) -> State:
     """The operator's word that a client that was held may train, whatever it announces."""
     member = member_of(state, name)
-    member = replace(member, allowed=True, outweighs=False, held="")
+    member = replace(member, approved=True, outweighs=False, on_hold="")
     return state.with_member(member).note("client.allowed", now, client=name)
 
 
 def hold(state: State, name: str, why: str, now: float) -> State:
     """No training work for this client until the operator allows it."""
     member = member_of(state, name)
-    return state.with_member(replace(member, held=why)).note("client.held", now, client=name, why=why)
+    return state.with_member(replace(member, on_hold=why)).note("client.held", now, client=name, why=why)
 
 
 def weigh(state: State, config: FederationConfig, now: float) -> State:
@@ -168,10 +168,10 @@ def weigh(state: State, config: FederationConfig, now: float) -> State:
     able = [
         m
         for m in state.members.values()
-        if m.status is MemberStatus.ACTIVE and m.samples > 0 and not m.held and m.name not in out
+        if m.status is MemberStatus.ACTIVE and m.samples > 0 and not m.on_hold and m.name not in out
     ]
     most = config.limits.max_share * sum(m.samples for m in able)
-    heavy = {m.name for m in able if m.samples > most and not m.allowed} if len(able) >= _COMPARABLE else set()
+    heavy = {m.name for m in able if m.samples > most and not m.approved} if len(able) >= _COMPARABLE else set()
     for member in [m for m in state.members.values() if m.outweighs != (m.name in heavy)]:
         over = member.name in heavy
         state = state.with_member(replace(member, outweighs=over))
@@ -238,7 +238,7 @@ def nobody_left(state: State) -> bool:
 def required(state: State, config: FederationConfig) -> int:
     """How many clients must be alive before a training round opens: the plan's number, less those who left for good
     and those whom the operator has to allow first."""
-    gone = sum(m.status is not MemberStatus.ACTIVE or bool(m.held) or m.outweighs for m in state.members.values())
+    gone = sum(m.status is not MemberStatus.ACTIVE or bool(m.on_hold) or m.outweighs for m in state.members.values())
     wanted = config.plan.min_clients
     if state.number == 0:
         wanted = max(wanted, config.plan.start_clients)

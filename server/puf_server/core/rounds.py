@@ -11,43 +11,43 @@ from puf_common.errors import Conflict, InvalidUpdate, StaleRound
 from puf_server.core import roster, update_bounds
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import (
+    Assignment,
     Kind,
     Member,
     ModelStatus,
     ModelVersion,
     Part,
-    Received,
+    ReceivedUpdate,
     Round,
     RoundPhase,
     RoundRecord,
-    Slot,
     State,
 )
 
 __all__ = [
     "abandon",
     "check_header",
+    "close",
     "close_if_due",
     "close_without",
     "commit",
     "decline",
     "drop_client",
-    "expected_slot",
-    "fold",
+    "expected_assignment",
     "has_quorum",
     "hopeful",
     "lose",
     "open_round",
-    "ordinary_slots",
+    "ordinary_assignments",
     "receive",
     "samples_changed",
     "stalled",
 ]
 
 
-def ordinary_slots(members: Sequence[Member], config: FederationConfig) -> tuple[Slot, ...]:
+def ordinary_assignments(members: Sequence[Member], config: FederationConfig) -> tuple[Assignment, ...]:
     return tuple(
-        Slot(
+        Assignment(
             client=m.name,
             membership=m.membership,
             part=Part.MAIN,
@@ -62,17 +62,17 @@ def open_round(
     state: State,
     config: FederationConfig,
     kind: Kind,
-    slots: tuple[Slot, ...],
+    assignments: tuple[Assignment, ...],
     now: float,
     *,
     denominator: int | None = None,
     base: int | None = None,
     lr: float | None = None,
-    **episode: Any,
+    **job: Any,
 ) -> State:
     """Opens round `number + 1`. The cohort is part of the state, so it is on disk before anybody is asked.
 
-    `episode` are the fields of a round that is a step of a method.
+    `job` are the fields of a round that is a step of a method.
     """
     number, attempt = state.number + 1, state.attempt + 1
     current = Round(
@@ -81,51 +81,62 @@ def open_round(
         kind=kind,
         base=state.version if base is None else base,
         lr=config.recipe.lr_at(number) if lr is None else lr,
-        slots=slots,
+        assignments=assignments,
         opened_at=now,
         deadline_at=_deadline(config, now),
         denominator=denominator,
-        **episode,
+        **job,
     )
     state = replace(state, round=current, attempt=attempt)
     return state.note(
-        "round.opened", now, round=number, attempt=attempt, kind=kind.value, clients=sorted({s.client for s in slots})
+        "round.opened",
+        now,
+        round=number,
+        attempt=attempt,
+        kind=kind.value,
+        clients=sorted({s.client for s in assignments}),
     )
 
 
-def expected_slot(
+def expected_assignment(
     state: State, name: str, *, membership: int, number: int, attempt: int, part: Part
-) -> tuple[Round, Slot]:
-    """The slot an update is for; refuses what no round expects, naming the round that is current."""
+) -> tuple[Round, Assignment]:
+    """The assignment an update is for; refuses what no round expects, naming the round that is current."""
     current = state.round
-    slot = None
+    assignment = None
     if current is not None and (current.number, current.attempt) == (number, attempt):
-        slot = next((s for s in current.slots if (s.client, s.membership, s.part) == (name, membership, part)), None)
-    if current is None or slot is None:
+        assignment = next(
+            (s for s in current.assignments if (s.client, s.membership, s.part) == (name, membership, part)), None
+        )
+    if current is None or assignment is None:
         raise StaleRound(
             f"no update of {name} is expected for round {number}, attempt {attempt}, part {part}",
             current_round=current.number if current else state.number,
             current_attempt=current.attempt if current else 0,
         )
-    if current.phase is RoundPhase.FOLDING and slot.key not in current.received:
+    if current.phase is RoundPhase.FOLDING and assignment.key not in current.received:
         raise StaleRound(f"round {number} has closed without this update of {name}", current_round=number + 1)
-    return current, slot
+    return current, assignment
 
 
-def check_header(current: Round, slot: Slot, *, base: int, samples: int, applied_scale: float) -> None:
+def check_header(current: Round, assignment: Assignment, *, base: int, samples: int, applied_scale: float) -> None:
     """What can be judged before a single tensor byte is read."""
     if base != current.base:
         raise StaleRound(
             f"the update starts from model {base}, the round from {current.base}", current_round=current.number
         )
-    if samples < 1 or samples > slot.samples or (current.denominator is not None and samples != slot.samples):
+    if (
+        samples < 1
+        or samples > assignment.samples
+        or (current.denominator is not None and samples != assignment.samples)
+    ):
         raise InvalidUpdate(
-            f"the update states {samples} samples, announced were {slot.samples}", announced=slot.samples
+            f"the update states {samples} samples, announced were {assignment.samples}", announced=assignment.samples
         )
-    wanted = slot.scale if slot.flip == "client" else 1.0
+    wanted = assignment.scale if assignment.flip == "client" else 1.0
     if applied_scale != wanted:
         raise InvalidUpdate(
-            f"the update was scaled by {applied_scale!r}, assigned was {wanted!r} on the side of the {slot.flip}",
+            f"the update was scaled by {applied_scale!r}, assigned was {wanted!r} on the side of the {assignment.flip}",
             assigned=wanted,
         )
 
@@ -140,17 +151,19 @@ def receive(
     part: Part,
     base: int,
     applied_scale: float,
-    update: Received,
+    update: ReceivedUpdate,
 ) -> tuple[State, bool]:
     """Books an update that is verified and on disk; True when the very same had been booked before."""
-    current, slot = expected_slot(state, name, membership=membership, number=number, attempt=attempt, part=part)
-    check_header(current, slot, base=base, samples=update.samples, applied_scale=applied_scale)
-    known = current.received.get(slot.key)
+    current, assignment = expected_assignment(
+        state, name, membership=membership, number=number, attempt=attempt, part=part
+    )
+    check_header(current, assignment, base=base, samples=update.samples, applied_scale=applied_scale)
+    known = current.received.get(assignment.key)
     if known is not None:
         if known.digest != update.digest:
             raise Conflict(f"{name} has sent another update for round {number} already", digest=known.digest)
         return state, True
-    received = {**current.received, slot.key: update}
+    received = {**current.received, assignment.key: update}
     return replace(state, round=replace(current, received=received)), False
 
 
@@ -159,10 +172,10 @@ def close_if_due(state: State, config: FederationConfig, now: float) -> State:
     current = state.round
     if current is None or current.phase is not RoundPhase.COLLECTING:
         return state
-    if not current.slots:
+    if not current.assignments:
         return abandon(state, now, "nobody is left in it")
     if not current.missing:
-        return fold(state, now)
+        return close(state, now)
     waiting = hopeful(current, state, config, now)
     if waiting:
         return state
@@ -175,10 +188,10 @@ def close_without(state: State, now: float) -> State:
     """Closes the round with what came, and says who is missing."""
     current = state.round
     assert current is not None
-    return fold(state.note("round.closed_without", now, round=current.number, clients=_names(current.missing)), now)
+    return close(state.note("round.closed_without", now, round=current.number, clients=_names(current.missing)), now)
 
 
-def hopeful(current: Round, state: State, config: FederationConfig, now: float) -> tuple[Slot, ...]:
+def hopeful(current: Round, state: State, config: FederationConfig, now: float) -> tuple[Assignment, ...]:
     """Missing updates that may still come in time: not declined, not late, their clients alive."""
     if current.deadline_at is not None and now >= current.deadline_at:
         return ()
@@ -198,7 +211,7 @@ def stalled(state: State, config: FederationConfig, now: float) -> bool:
 
 
 def has_quorum(current: Round, config: FederationConfig) -> bool:
-    return len(current.received) >= max(1, ceil(config.plan.quorum * len(current.slots)))
+    return len(current.received) >= max(1, ceil(config.plan.quorum * len(current.assignments)))
 
 
 def _repeat(state: State, config: FederationConfig, current: Round, now: float) -> State:
@@ -206,16 +219,18 @@ def _repeat(state: State, config: FederationConfig, current: Round, now: float) 
     away = {s.client for s in current.missing if s.key in current.declined}
     absent = sorted(away | set(roster.absentees((s.client for s in current.missing), state, config, now)))
     # Whoever declined stays out even where its place was given away: two who decline would swap for ever.
-    taken = {s.client for s in current.slots} | {key.partition("/")[0] for key in current.declined}
+    taken = {s.client for s in current.assignments} | {key.partition("/")[0] for key in current.declined}
     spare = [
         m for m in roster.retained(state) if m.name not in taken and roster.worker_alive(state, m.name, config, now)
     ]
-    swapped = dict(zip(absent, ordinary_slots(spare, config), strict=False))
+    swapped = dict(zip(absent, ordinary_assignments(spare, config), strict=False))
     late = current.deadline_at is not None and now >= current.deadline_at
     if not swapped and not late:
         return _ask_again(state, config, current, now)
-    slots = tuple(sorted((swapped.get(s.client, s) for s in current.slots), key=lambda s: s.client))
-    repeated = replace(current, slots=slots, deadline_at=_deadline(config, now), repeats=current.repeats + 1)
+    assignments = tuple(sorted((swapped.get(s.client, s) for s in current.assignments), key=lambda s: s.client))
+    repeated = replace(
+        current, assignments=assignments, deadline_at=_deadline(config, now), repeats=current.repeats + 1
+    )
     if late:
         repeated = replace(repeated, declined={})
     missing = _names(repeated.missing)
@@ -265,7 +280,7 @@ def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: 
         kind=current.kind,
         base=current.base,
         version=version,
-        expected=len(current.slots),
+        expected=len(current.assignments),
         contributions=len(current.received),
         opened_at=current.opened_at,
         committed_at=now,
@@ -279,14 +294,19 @@ def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: 
         buffer_norm=usual.buffers if usual else None,
     )
     members = dict(state.members)
-    for slot in current.slots:
-        member = members.get(slot.client)
-        if slot.key in current.received and not slot.negated and member and member.membership == slot.membership:
-            members[slot.client] = replace(
+    for assignment in current.assignments:
+        member = members.get(assignment.client)
+        if (
+            assignment.key in current.received
+            and not assignment.negated
+            and member
+            and member.membership == assignment.membership
+        ):
+            members[assignment.client] = replace(
                 member,
                 first_round=member.first_round or current.number,
                 last_round=current.number,
-                last_samples=current.received[slot.key].samples,
+                last_samples=current.received[assignment.key].samples,
             )
     state = replace(
         state,
@@ -305,7 +325,7 @@ def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: 
 
 
 def decline(state: State, name: str, key: str, reason: str, now: float) -> State:
-    """The client says that it will not fill its slot, so that nobody waits for it."""
+    """The client says that it will not fill its assignment, so that nobody waits for it."""
     current = state.round
     if current is None or all(s.key != key or s.client != name for s in current.missing):
         return state
@@ -315,25 +335,25 @@ def decline(state: State, name: str, key: str, reason: str, now: float) -> State
 
 
 def drop_client(state: State, name: str, now: float) -> State:
-    """Takes a client out of the ordinary work under way: its slot goes, and what it had sent is not folded.
+    """Takes a client out of the ordinary work under way: its assignment goes, and what it had sent is not folded.
 
     A sum that is being computed is outdated by this and will be computed anew. In an unlearning round the frozen n stays:
     the client contributes zero.
     """
     current = state.round
-    if current is None or not any(s.client == name and not s.ticket for s in current.slots):
+    if current is None or not any(s.client == name and not s.ticket for s in current.assignments):
         return state
-    slots = tuple(s for s in current.slots if s.client != name or s.ticket)
-    keys = {s.key for s in slots}
+    assignments = tuple(s for s in current.assignments if s.client != name or s.ticket)
+    keys = {s.key for s in assignments}
     received = {key: update for key, update in current.received.items() if key in keys}
     current = replace(
-        current, slots=slots, received=received, phase=RoundPhase.COLLECTING, revision=current.revision + 1
+        current, assignments=assignments, received=received, phase=RoundPhase.COLLECTING, revision=current.revision + 1
     )
     return replace(state, round=current).note("round.slot_dropped", now, round=current.number, client=name)
 
 
 def lose(state: State, key: str, now: float, why: str) -> State:
-    """An update that was booked is not on disk any more: the slot is open again and its client is asked once more."""
+    """An update that was booked is not on disk any more: the assignment is open again and its client is asked once more."""
     current = state.round
     if current is None or key not in current.received:
         return state
@@ -345,27 +365,31 @@ def lose(state: State, key: str, now: float, why: str) -> State:
 def samples_changed(state: State, name: str, now: float) -> State:
     """A client that joined again with another sample count outdates the frozen n of an unlearning round under way.
 
-    In an ordinary round n is what was received: the open slot takes the new count, or its update would never fit.
+    In an ordinary round n is what was received: the open assignment takes the new count, or its update would never fit.
     """
     current = state.round
     if current is None:
         return state
     samples = state.members[name].samples
     if current.denominator is None:
-        slots = tuple(
+        assignments = tuple(
             replace(s, samples=samples)
             if s.client == name and s.key not in current.received and samples > s.samples
             else s
-            for s in current.slots
+            for s in current.assignments
         )
-        return replace(state, round=replace(current, slots=slots)) if slots != current.slots else state
-    open_slots = [s for s in current.missing if s.client == name and s.part is not Part.FORGET]
-    if all(s.samples == samples for s in open_slots):
+        return (
+            replace(state, round=replace(current, assignments=assignments))
+            if assignments != current.assignments
+            else state
+        )
+    unfilled = [s for s in current.missing if s.client == name and s.part is not Part.FORGET]
+    if all(s.samples == samples for s in unfilled):
         return state
     return abandon(state, now, f"{name} came back with {samples} samples")
 
 
-def fold(state: State, now: float) -> State:
+def close(state: State, now: float) -> State:
     """Closes the round: what was received is summed from here on, nothing is added."""
     current = state.round
     if current is None:
@@ -378,5 +402,5 @@ def _deadline(config: FederationConfig, now: float) -> float | None:
     return now + config.plan.deadline_seconds if config.plan.deadline_seconds else None
 
 
-def _names(slots: Sequence[Slot]) -> list[str]:
-    return sorted({s.client for s in slots})
+def _names(assignments: Sequence[Assignment]) -> list[str]:
+    return sorted({s.client for s in assignments})

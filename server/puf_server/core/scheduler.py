@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from puf_server.core import roster, rounds, tickets
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Kind, ModelStatus, Remembered, RoundPhase, State, TicketState
+from puf_server.core.state import HistoryRecord, Kind, ModelStatus, RoundPhase, State, TicketState
 from puf_server.core.unlearning import evaluation, history, jobs, model_versions, recovery, rollback
 
 __all__ = ["advance", "committed", "fold_failed", "phase", "restarted", "unfit", "waiting_for"]
@@ -36,9 +36,9 @@ def _once(state: State, config: FederationConfig, now: float) -> State:
         if rounds.stalled(state, config, now) and jobs.ready(state, config, now):
             return rounds.abandon(state, now, "it cannot close, and a request to be forgotten waits")
         return rounds.close_if_due(state, config, now)
-    if state.survey is not None:
+    if state.evaluation is not None:
         return evaluation.close_if_due(state, config, now)
-    if state.episode is not None:
+    if state.job is not None:
         return jobs.drive(state, config, now)
     waiting = jobs.ready(state, config, now)
     if waiting:
@@ -48,13 +48,13 @@ def _once(state: State, config: FederationConfig, now: float) -> State:
     if _measurement_due(state, config):
         who = roster.evaluators(state, config, now)
         if who:
-            return evaluation.open_survey(state, config, who, now)
+            return evaluation.open_evaluation(state, config, who, now)
     if state.trained < state.planned:
         members = roster.retained(state)
         alive = [m for m in members if roster.worker_alive(state, m.name, config, now)]
         if len(alive) >= roster.required(state, config):
-            slots = rounds.ordinary_slots(roster.cohort(members, state, config, now), config)
-            return rounds.open_round(state, config, Kind.TRAIN, slots, now)
+            assignments = rounds.ordinary_assignments(roster.cohort(members, state, config, now), config)
+            return rounds.open_round(state, config, Kind.TRAIN, assignments, now)
     return state
 
 
@@ -66,7 +66,7 @@ def committed(
     nbytes: int,
     now: float,
     blake3: str = "",
-    remembered: tuple[Remembered, ...] = (),
+    remembered: tuple[HistoryRecord, ...] = (),
 ) -> State:
     """The shell has written the folded model: model, round, roster, tickets and what is remembered move together."""
     current = state.round
@@ -98,12 +98,12 @@ def committed(
 def fold_failed(state: State, why: str, now: float) -> State:
     """The sum is not a model (not finite). Nothing is committed; the federation stops for the operator to look."""
     state = rounds.abandon(state, now, why)
-    episode = state.episode
-    if episode is not None:
-        state = model_versions.delete(state, model_versions.made_by(episode))
-        for ticket_id in episode.tickets:
+    job = state.job
+    if job is not None:
+        state = model_versions.delete(state, model_versions.made_by(job))
+        for ticket_id in job.tickets:
             state = tickets.move(state, ticket_id, TicketState.PENDING, now, why)
-    return replace(state, episode=None, halted=why).note("federation.halted", now, why=why)
+    return replace(state, job=None, halted=why).note("federation.halted", now, why=why)
 
 
 def unfit(state: State, config: FederationConfig, culprit: str, why: str, now: float) -> State:
@@ -111,7 +111,7 @@ def unfit(state: State, config: FederationConfig, culprit: str, why: str, now: f
     current = state.round
     if current is None:
         raise AssertionError("no round that could have failed")
-    if any(s.ticket and s.client == culprit for s in current.slots):
+    if any(s.ticket and s.client == culprit for s in current.assignments):
         return jobs.failed_target(state, config, culprit, why, now)
     return rounds.drop_client(roster.hold(state, culprit, why, now), culprit, now)
 
@@ -120,12 +120,12 @@ def restarted(state: State, config: FederationConfig, now: float) -> State:
     """After a restart every worker gets the time to come back before it counts as absent, and no clock has run meanwhile."""
     seen = {m.name: now for m in state.members.values() if m.session}
     grace = now + config.plan.absent_seconds
-    current, survey = state.round, state.survey
+    current, measuring = state.round, state.evaluation
     if current is not None and current.deadline_at is not None:
         current = replace(current, deadline_at=max(current.deadline_at, grace))
-    if survey is not None and survey.deadline_at is not None:
-        survey = replace(survey, deadline_at=max(survey.deadline_at, grace))
-    return replace(state, seen=seen, round=current, survey=survey, stopping=False)
+    if measuring is not None and measuring.deadline_at is not None:
+        measuring = replace(measuring, deadline_at=max(measuring.deadline_at, grace))
+    return replace(state, seen=seen, round=current, evaluation=measuring, stopping=False)
 
 
 def phase(state: State) -> str:
@@ -133,7 +133,7 @@ def phase(state: State) -> str:
         return "stopping"
     if state.paused or state.halted:
         return "paused"
-    if state.episode is not None or (state.round is not None and state.round.kind in (Kind.UNLEARN, Kind.RESET)):
+    if state.job is not None or (state.round is not None and state.round.kind in (Kind.UNLEARN, Kind.RESET)):
         return "unlearning"
     if state.recovery is not None:
         return "recovering"
@@ -141,18 +141,18 @@ def phase(state: State) -> str:
         return "training"
     if state.trained >= state.planned:
         return "idle"
-    return "training" if state.survey is not None else "waiting"
+    return "training" if state.evaluation is not None else "waiting"
 
 
 def waiting_for(state: State, config: FederationConfig, now: float) -> str:
     """One sentence on what the federation is waiting for, and who waits for the operator's word."""
-    held = _held(state)
+    held = _on_hold(state)
     return f"{_waiting_for(state, config, now)}{'; ' if held else ''}{held}"
 
 
-def _held(state: State) -> str:
-    clients = sorted(m.name for m in state.members.values() if m.held or m.outweighs)
-    asked = sorted(t.id for t in state.tickets.values() if t.held and t.waiting)
+def _on_hold(state: State) -> str:
+    clients = sorted(m.name for m in state.members.values() if m.on_hold or m.outweighs)
+    asked = sorted(t.id for t in state.tickets.values() if t.on_hold and t.waiting)
     said = [f"{_few(clients)} held: look, then `puf-server clients allow NAME`"] if clients else []
     said += [f"{_few(asked)} held: look, then `puf-server tickets allow TICKET`"] if asked else []
     return "; ".join(said)
@@ -169,12 +169,12 @@ def _waiting_for(state: State, config: FederationConfig, now: float) -> str:
             return f"summing up round {current.number}"
         names = sorted({s.client for s in current.missing})
         return f"round {current.number} ({current.kind}): waiting for {_few(names)}"
-    if state.survey is not None:
-        return f"measuring model {state.survey.version}: waiting for {_few(sorted(state.survey.missing))}"
-    if state.recovery is not None and state.recovery.held:
-        return f"held: {state.recovery.held}; run `puf-server release`, or `puf-server rollback`"
-    if state.episode is not None:
-        return f"unlearning by {state.episode.method}, step {state.episode.step + 1}: waiting for more clients"
+    if state.evaluation is not None:
+        return f"measuring model {state.evaluation.version}: waiting for {_few(sorted(state.evaluation.missing))}"
+    if state.recovery is not None and state.recovery.on_hold:
+        return f"held: {state.recovery.on_hold}; run `puf-server release`, or `puf-server rollback`"
+    if state.job is not None:
+        return f"unlearning by {state.job.method}, step {state.job.step + 1}: waiting for more clients"
     if state.recovery is not None:
         return "recovery: waiting for clients, or for the leaver's measurements"
     pending = [t for t in state.tickets.values() if t.waiting]

@@ -14,29 +14,29 @@ from typing import Any, Literal
 from puf_common.receipts.evidence import Attack
 
 __all__ = [
+    "Assignment",
+    "AuditNote",
     "Combine",
-    "Episode",
+    "Evaluation",
     "Evidence",
+    "HistoryRecord",
     "Kind",
     "Member",
     "MemberStatus",
     "ModelStatus",
     "ModelVersion",
-    "Note",
     "Part",
-    "Received",
+    "ReceivedUpdate",
     "Recovery",
-    "Remembered",
     "Round",
     "RoundPhase",
     "RoundRecord",
-    "Slot",
     "State",
-    "Step",
     "Sums",
-    "Survey",
     "Ticket",
+    "TicketEvent",
     "TicketState",
+    "UnlearningJob",
 ]
 
 
@@ -113,18 +113,18 @@ class Member:
     # Unlabeled samples that it can distill a model on; for methods that need data beside the clients' own.
     unlabeled: int = 0
     # Why it gets no training work until the operator allows it; empty when it does.
-    held: str = ""
+    on_hold: str = ""
     # Announces more than its share of all samples, and the operator has not allowed it.
     outweighs: bool = False
-    allowed: bool = False
+    approved: bool = False
 
     @property
     def trains(self) -> bool:
-        return self.status is MemberStatus.ACTIVE and self.samples > 0 and not self.held and not self.outweighs
+        return self.status is MemberStatus.ACTIVE and self.samples > 0 and not self.on_hold and not self.outweighs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class Assignment:
     """One expected update of a round."""
 
     client: str
@@ -135,7 +135,7 @@ class Slot:
     scale: float = 1.0
     flip: str = "client"
     epochs: float = 1.0
-    # The ticket this slot serves; empty for retained clients.
+    # The ticket this assignment serves; empty for retained clients.
     ticket: str = ""
     # Whether the update enters negated.
     negated: bool = False
@@ -156,7 +156,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class ReceivedUpdate:
     """An update that is verified and on disk."""
 
     digest: str
@@ -199,26 +199,26 @@ class Round:
     kind: Kind
     base: int
     lr: float
-    slots: tuple[Slot, ...]
+    assignments: tuple[Assignment, ...]
     opened_at: float
     deadline_at: float | None = None
     denominator: int | None = None
     phase: RoundPhase = RoundPhase.COLLECTING
-    received: Mapping[str, Received] = field(default_factory=dict)
+    received: Mapping[str, ReceivedUpdate] = field(default_factory=dict)
     # Slots that will not be filled, with the client's reason.
     declined: Mapping[str, str] = field(default_factory=dict)
-    # The newest of these answers; where nobody else can fill the slots, their clients are asked again after a while.
+    # The newest of these answers; where nobody else can fill the assignments, their clients are asked again after a while.
     declined_at: float = 0.0
     repeats: int = 0
     # Grows when something is taken out, so that a sum computed before is known to be outdated.
     revision: int = 0
-    # Rounds of an episode: the method whose step this is, how its result comes about, and what becomes of it.
+    # Rounds of an job: the method whose step this is, how its result comes about, and what becomes of it.
     method: str = ""
     combine: Combine = field(default_factory=Combine)
     last: bool = True
     into: str = ""
     # Known once this is committed.
-    memo: Mapping[str, float | int | str] = field(default_factory=dict)
+    method_state: Mapping[str, float | int | str] = field(default_factory=dict)
     # The round that random choices derive from where it is not this one; 0: this one.
     stream: int = 0
     # Whether the federation's wish for unlearning without augmentation holds here.
@@ -227,12 +227,12 @@ class Round:
     targets: tuple[str, ...] = ()
 
     @property
-    def missing(self) -> tuple[Slot, ...]:
-        return tuple(s for s in self.slots if s.key not in self.received)
+    def missing(self) -> tuple[Assignment, ...]:
+        return tuple(s for s in self.assignments if s.key not in self.received)
 
     @property
     def tickets(self) -> tuple[str, ...]:
-        return self.targets or tuple(dict.fromkeys(s.ticket for s in self.slots if s.ticket))
+        return self.targets or tuple(dict.fromkeys(s.ticket for s in self.assignments if s.ticket))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,7 +290,7 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class Evaluation:
     """Clients measuring one model version on their hold-outs."""
 
     id: int
@@ -309,7 +309,7 @@ class Survey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TicketEvent:
     """One entry of a ticket's history."""
 
     state: TicketState
@@ -347,7 +347,7 @@ class Ticket:
     received_at: float
     deadline_at: float
     state: TicketState = TicketState.PENDING
-    history: tuple[Step, ...] = ()
+    history: tuple[TicketEvent, ...] = ()
     method: str = ""
     attempts: int = 0
     # After a missed attempt the next one waits until then.
@@ -383,7 +383,7 @@ class Ticket:
     # Announced samples that it takes out of the federation, for the budget of forgetting.
     weight: int = 0
     # Why it is not served until the operator allows it; empty when it is.
-    held: str = ""
+    on_hold: str = ""
 
     @property
     def open(self) -> bool:
@@ -404,10 +404,10 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
+class UnlearningJob:
     """Tickets on their way to being applied: first the measurement before, then the method's steps, one round each.
 
-    The federation's model stays what it is until the last step commits; on the way the episode has a model of its own.
+    The federation's model stays what it is until the last step commits; on the way the job has a model of its own.
     """
 
     tickets: tuple[str, ...]
@@ -419,7 +419,7 @@ class Episode:
     method: str = "puf"
     # Steps committed, and what the method wants to know about them.
     step: int = 0
-    memo: Mapping[str, float | int | str] = field(default_factory=dict)
+    method_state: Mapping[str, float | int | str] = field(default_factory=dict)
     # The version that the last step made; None before the first.
     working: int | None = None
     # Auxiliary versions by name.
@@ -438,7 +438,7 @@ class Recovery:
     started_at: float
     rounds: int = 0
     # The newest version that was measured, and the answers; None before the first measurement.
-    surveyed: int | None = None
+    evaluated: int | None = None
     latest: Mapping[str, Sums] = field(default_factory=dict)
     # The model went back to w_0: there is nothing to recover.
     reset: bool = False
@@ -446,7 +446,7 @@ class Recovery:
     at_least: int = 0
     at_most: int | None = None
     # The model collapsed: why it is neither ready nor exported until the operator releases it or rolls back.
-    held: str = ""
+    on_hold: str = ""
     released: bool = False
 
 
@@ -467,7 +467,7 @@ class ModelVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class HistoryRecord:
     """One thing that is kept about one client because the federation's method needs it. `kind` is a word of Memory."""
 
     key: str
@@ -486,7 +486,7 @@ class Remembered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class AuditNote:
     """A line for the audit log, written in the transaction that persists the change it tells of."""
 
     event: str
@@ -508,17 +508,17 @@ class State:
     paused: bool = False
     # Why the federation stopped by itself; empty when it did not.
     halted: str = ""
-    surveys: int = 0
+    evaluations: int = 0
     members: Mapping[str, Member] = field(default_factory=dict)
     round: Round | None = None
-    survey: Survey | None = None
-    episode: Episode | None = None
+    evaluation: Evaluation | None = None
+    job: UnlearningJob | None = None
     recovery: Recovery | None = None
     tickets: Mapping[str, Ticket] = field(default_factory=dict)
     models: Mapping[int, ModelVersion] = field(default_factory=dict)
     records: Mapping[int, RoundRecord] = field(default_factory=dict)
     # What the federation's method has to remember, by key; empty for most methods.
-    history: Mapping[str, Remembered] = field(default_factory=dict)
+    history: Mapping[str, HistoryRecord] = field(default_factory=dict)
     # Which part of a split data set a name was given; kept when it is forgotten.
     leases: Mapping[str, int] = field(default_factory=dict)
     # Volatile.
@@ -528,15 +528,15 @@ class State:
     # Tensor bytes sent since the last commit: for the round under way and the measurements before it.
     nbytes_down: int = 0
     # Lines not written yet.
-    notes: tuple[Note, ...] = ()
+    notes: tuple[AuditNote, ...] = ()
 
     @property
     def newest(self) -> int:
-        """The highest version number in use; above `version` while an episode is on its way."""
+        """The highest version number in use; above `version` while an job is on its way."""
         return max(self.models, default=0)
 
     def note(self, event: str, now: float, **facts: Any) -> State:
-        return replace(self, notes=(*self.notes, Note(event=event, at=now, facts=facts)))
+        return replace(self, notes=(*self.notes, AuditNote(event=event, at=now, facts=facts)))
 
     def with_member(self, member: Member) -> State:
         return replace(self, members={**self.members, member.name: member})

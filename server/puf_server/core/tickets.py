@@ -10,10 +10,10 @@ from puf_server.core import forget_budget, methods, rounds, validation
 from puf_server.core.config import FederationConfig, Forgetting
 from puf_server.core.methods.base import Asked
 from puf_server.core.roster import worker_alive
-from puf_server.core.state import Evidence, Kind, MemberStatus, State, Step, Sums, Ticket, TicketState
+from puf_server.core.state import Evidence, Kind, MemberStatus, State, Sums, Ticket, TicketEvent, TicketState
 from puf_server.core.unlearning import model_versions
 
-__all__ = ["Request", "allow", "expire", "file", "find", "measure", "move", "withdraw"]
+__all__ = ["Request", "approve", "expire", "file", "find", "measure", "move", "withdraw"]
 
 _ARROWS: dict[TicketState, frozenset[TicketState]] = {
     TicketState.PENDING: frozenset(
@@ -101,7 +101,7 @@ def file(
     state = state.with_ticket(ticket)
     facts: dict[str, Any] = {"ticket": ticket.id, "client": name, "scope": ticket.scope, "mode": ticket.mode}
     facts |= {"kappa": ticket.kappa, "eta_u": ticket.eta_u, "reference": ticket.reference, "by": ticket.filed_by}
-    state = state.note("ticket.filed", now, **facts, **({"held": ticket.held} if ticket.held else {}))
+    state = state.note("ticket.filed", now, **facts, **({"held": ticket.on_hold} if ticket.on_hold else {}))
     if ticket.scope == "samples":
         state = _add_samples(state, name, -ticket.forget_samples)
     serving = methods.serving(policy, ticket)
@@ -126,10 +126,10 @@ def withdraw(state: State, name: str, ticket_id: str, now: float) -> tuple[State
     return state, state.tickets[ticket_id]
 
 
-def allow(state: State, ticket_id: str, now: float) -> State:
+def approve(state: State, ticket_id: str, now: float) -> State:
     """The operator's word that a request beyond the budget is served."""
     ticket = find(state, None, ticket_id)
-    return state.with_ticket(replace(ticket, held="")).note("ticket.allowed", now, ticket=ticket_id)
+    return state.with_ticket(replace(ticket, on_hold="")).note("ticket.allowed", now, ticket=ticket_id)
 
 
 def measure(
@@ -163,7 +163,7 @@ def move(state: State, ticket_id: str, to: TicketState, now: float, note: str, *
     ticket = state.tickets[ticket_id]
     if to not in _ARROWS[ticket.state]:
         raise AssertionError(f"ticket {ticket_id} cannot go from {ticket.state} to {to}")
-    ticket = replace(ticket, state=to, history=(*ticket.history, Step(state=to, at=now, note=note)), **facts)
+    ticket = replace(ticket, state=to, history=(*ticket.history, TicketEvent(state=to, at=now, note=note)), **facts)
     return state.with_ticket(ticket).note(f"ticket.{to}", now, ticket=ticket_id, client=ticket.client, why=note)
 
 
@@ -288,7 +288,7 @@ def _checked(
         received_at=received_at,
         deadline_at=deadline_at,
         history=(
-            Step(
+            TicketEvent(
                 state=TicketState.PENDING,
                 at=now,
                 note="filed" if request.by == "client" else f"filed by the {request.by} on behalf of {name}",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Round, RoundRecord, Slot, State
+from puf_server.core.state import Assignment, Round, RoundRecord, State
 
 __all__ = ["Norms", "allowed", "of_round"]
 
@@ -29,16 +29,16 @@ class Norms:
     buffers: float
 
 
-def allowed(state: State, config: FederationConfig, slot: Slot) -> Norms:
-    """The largest norms that an update for this slot may have."""
+def allowed(state: State, config: FederationConfig, assignment: Assignment) -> Norms:
+    """The largest norms that an update for this assignment may have."""
     limits = config.limits
-    if slot.routine != "train":
+    if assignment.routine != "train":
         # Ascent, distillation, heads: what a method's own routine sends is not comparable with a round of training.
         return Norms(limits.max_norm, _LARGEST_BUFFER)
     newest = sorted(state.records, reverse=True)[: limits.norm_rounds]
     recent = [state.records[number] for number in newest]
     # More local epochs than usual go further.
-    longer = max(1.0, slot.epochs / config.recipe.epochs)
+    longer = max(1.0, assignment.epochs / config.recipe.epochs)
     return Norms(
         min(limits.max_norm, _largest(recent, "norm", limits.norm_factor) * longer),
         min(_LARGEST_BUFFER, _largest(recent, "buffer_norm", limits.norm_factor)),
@@ -53,8 +53,8 @@ def of_round(current: Round) -> Norms | None:
     return Norms(median(u.norm for u in updates), median(u.buffer_norm for u in updates))
 
 
-def _plain(current: Round) -> list[Slot]:
-    return [s for s in current.slots if not s.negated and s.routine == "train"]
+def _plain(current: Round) -> list[Assignment]:
+    return [s for s in current.assignments if not s.negated and s.routine == "train"]
 
 
 def _largest(recent: list[RoundRecord], which: str, factor: float) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from puf_common.errors import InvalidArgument
 from puf_common.receipts.evidence import BINS, Attack
-from puf_server.core.state import Slot, Sums
+from puf_server.core.state import Assignment, Sums
 
 __all__ = [
     "KEY_CHARS",
@@ -75,9 +75,9 @@ def attack(found: Attack) -> Attack:
     return found
 
 
-def processed(samples_processed: int, slot: Slot) -> int:
+def processed(samples_processed: int, assignment: Assignment) -> int:
     """The client's account of its computing, against what its work can have cost."""
-    most = _PASSES * math.ceil(max(1.0, slot.epochs)) * slot.samples
+    most = _PASSES * math.ceil(max(1.0, assignment.epochs)) * assignment.samples
     if samples_processed > most:
         raise InvalidArgument(
             f"the update states {samples_processed} samples processed; its work asks for at most {most}"

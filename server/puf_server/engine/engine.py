@@ -26,7 +26,7 @@ from puf_server.aggregation.history_writer import kept_source, remember
 from puf_server.aggregation.method_rules import Incoming, combine
 from puf_server.core import methods, rounds, scheduler, tickets
 from puf_server.core.methods.layers import outputs
-from puf_server.core.state import Kind, Note, Remembered, Round, RoundPhase, Slot, State, TicketState
+from puf_server.core.state import Assignment, AuditNote, HistoryRecord, Kind, Round, RoundPhase, State, TicketState
 from puf_server.core.unlearning import history, reopen
 from puf_server.core.unlearning import receipt_content as receipt
 from puf_server.failpoints import hit
@@ -55,7 +55,7 @@ class Folded:
     nbytes: int = 0
     blake3: str = ""
     failure: str = ""
-    remembered: tuple[Remembered, ...] = ()
+    remembered: tuple[HistoryRecord, ...] = ()
     # Whose update made it fail, where that can be told.
     culprit: str = ""
 
@@ -239,22 +239,22 @@ class Engine:
     def _server_lr(self, current: Round) -> float:
         return self.config.plan.server_lr if current.denominator is None else 1.0
 
-    def _update(self, current: Round, slot: Slot, stack: ExitStack) -> FileSource:
-        return stack.enter_context(self.store.files.read(self.store.spool_path(spool_name(current, slot.key))))
+    def _update(self, current: Round, assignment: Assignment, stack: ExitStack) -> FileSource:
+        return stack.enter_context(self.store.files.read(self.store.spool_path(spool_name(current, assignment.key))))
 
     def _sum(self, state: State, current: Round, base: Source, write: Writer, stack: ExitStack) -> None:
         """The one rule, over what came and over kept updates that enter as if they had."""
         contributions = [
             Contribution(
-                client=slot.client,
-                part=slot.part,
-                samples=current.received[slot.key].samples,
-                source=self._update(current, slot, stack),
-                scale=slot.scale if slot.flip == "server" else 1.0,
-                negated=slot.negated,
+                client=assignment.client,
+                part=assignment.part,
+                samples=current.received[assignment.key].samples,
+                source=self._update(current, assignment, stack),
+                scale=assignment.scale if assignment.flip == "server" else 1.0,
+                negated=assignment.negated,
             )
-            for slot in current.slots
-            if slot.key in current.received
+            for assignment in current.assignments
+            if assignment.key in current.received
         ]
         for key in current.combine.history:
             kept = state.history[key]
@@ -274,13 +274,13 @@ class Engine:
         method = methods.serving_round(self.config.forgetting, current)
         incoming = [
             Incoming(
-                client=slot.client,
-                samples=current.received[slot.key].samples,
-                source=self._update(current, slot, stack),
-                layout=outputs(self.manifest, slot.outputs),
+                client=assignment.client,
+                samples=current.received[assignment.key].samples,
+                source=self._update(current, assignment, stack),
+                layout=outputs(self.manifest, assignment.outputs),
             )
-            for slot in current.slots
-            if slot.key in current.received
+            for assignment in current.assignments
+            if assignment.key in current.received
         ]
         for key in current.combine.history:
             kept = state.history[key]
@@ -296,12 +296,12 @@ class Engine:
             others,
             incoming,
             write,
-            lambda pieces: method.rule(current.combine, self.manifest, pieces),
+            lambda updates: method.rule(current.combine, self.manifest, updates),
             measure=method.measures,
         )
 
     def folded(self, result: Folded) -> None:
-        """Commits a fold, unless the round has changed since (somebody's slot was taken out)."""
+        """Commits a fold, unless the round has changed since (somebody's assignment was taken out)."""
 
         def change(state: State, now: float) -> tuple[State, None]:
             current = state.round
@@ -353,7 +353,7 @@ def _only_more_arrived(before: Round | None, after: Round | None) -> bool:
     ) == replace(after, received={})
 
 
-def _tell(notes: tuple[Note, ...]) -> None:
+def _tell(notes: tuple[AuditNote, ...]) -> None:
     """What somebody has to look into, loudly: a duty was not fulfilled, or might not be."""
     for note in notes:
         if note.event in _ALARMS:

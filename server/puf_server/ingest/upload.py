@@ -15,7 +15,7 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_server.core import roster, rounds, update_bounds, validation
 from puf_server.core.methods.layers import outputs
-from puf_server.core.state import MemberStatus, Received, State
+from puf_server.core.state import MemberStatus, ReceivedUpdate, State
 from puf_server.failpoints import hit
 from puf_server.ingest.quota import Share
 from puf_server.ingest.upload_file import Upload
@@ -58,19 +58,19 @@ class PendingUpload:
         self._engine.manifest.require(header.manifest_fingerprint, f"the update of {name}")
         key = header.key
         self._part = messages.part_of(key.part)
-        self._round, self._slot = rounds.expected_slot(
+        self._round, self._assignment = rounds.expected_assignment(
             state, name, membership=key.membership, number=key.round, attempt=key.attempt, part=self._part
         )
         if not math.isfinite(header.applied_scale):
             raise InvalidUpdate("the stated scale is not finite")
         rounds.check_header(
             self._round,
-            self._slot,
+            self._assignment,
             base=header.base_version,
             samples=header.samples,
             applied_scale=header.applied_scale,
         )
-        validation.processed(header.samples_processed, self._slot)
+        validation.processed(header.samples_processed, self._assignment)
         wanted = handlers.config.plan.update_encoding
         if header.encoding != messages.encoding(wanted):
             raise InvalidUpdate(f"updates of this federation travel as {wanted}, this one does not", expected=wanted)
@@ -85,9 +85,9 @@ class PendingUpload:
             self._arrived = self._before()
         else:
             handlers.parked.drop(name)
-            layout = outputs(self._engine.manifest, self._slot.outputs)
+            layout = outputs(self._engine.manifest, self._assignment.outputs)
             check = UpdateCheck(
-                layout, scale=header.applied_scale, most=update_bounds.allowed(state, handlers.config, self._slot)
+                layout, scale=header.applied_scale, most=update_bounds.allowed(state, handlers.config, self._assignment)
             )
             # The length is the manifest's from here on; nothing is written yet.
             upload = Upload(self._engine.store, layout, header.byte_length, header.digest, kind, check)
@@ -120,12 +120,12 @@ class PendingUpload:
         """Whether the round still waits for this update."""
         key, state = self._header.key, self._engine.state
         try:
-            current, slot = rounds.expected_slot(
+            current, assignment = rounds.expected_assignment(
                 state, self._name, membership=key.membership, number=key.round, attempt=key.attempt, part=self._part
             )
         except StaleRound:
             return False
-        return slot.key not in current.received
+        return assignment.key not in current.received
 
     def write(self, chunk: ts.Chunk | Piece) -> None:
         with self._busy:
@@ -153,12 +153,12 @@ class PendingUpload:
         """Puts the update on disk, then books it; only then it counts."""
         header, store = self._header, self._engine.store
         digest = header.digest.hex()
-        file = spool_name(self._round, self._slot.key, digest)
+        file = spool_name(self._round, self._assignment.key, digest)
         with self._busy:
             self._arrived.upload.publish(file)
 
         def change(state: State, now: float) -> tuple[State, bool]:
-            update = Received(
+            update = ReceivedUpdate(
                 digest=digest,
                 digest_kind=self._digest_kind,
                 samples=header.samples,

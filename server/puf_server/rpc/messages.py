@@ -101,29 +101,29 @@ def policy(config: FederationConfig) -> fed.ForgettingPolicy:
 
 def train_work(work: core_work.Train, layout: Manifest) -> fed.TrainWork:
     """`layout` is the manifest of what comes back."""
-    current, slot = work.round, work.slot
+    current, assignment = work.round, work.assignment
     return fed.TrainWork(
         key=fed.WorkKey(
-            membership=slot.membership,
+            membership=assignment.membership,
             round=current.number,
             attempt=current.attempt,
-            part=f"PART_{slot.part.upper()}",
+            part=f"PART_{assignment.part.upper()}",
         ),
         base_version=current.base,
         lr=work.lr,
-        epochs=slot.epochs,
-        scale=slot.scale,
-        flip=f"FLIP_{slot.flip.upper()}",
+        epochs=assignment.epochs,
+        scale=assignment.scale,
+        flip=f"FLIP_{assignment.flip.upper()}",
         samples=work.exact_samples,
         seconds_left=work.seconds_left,
-        ticket_id=slot.ticket,
-        forget_request=work.forget_request if slot.part is Part.FORGET else "",
+        ticket_id=assignment.ticket,
+        forget_request=work.forget_request if assignment.part is Part.FORGET else "",
         plain=work.plain,
         training_id=core_work.training_id(work),
-        routine="" if slot.routine == "train" else slot.routine,
-        options=slot.options,
-        aux_version=slot.aux,
-        outputs=[t.name for t in layout.tensors] if slot.outputs else (),
+        routine="" if assignment.routine == "train" else assignment.routine,
+        options=assignment.options,
+        aux_version=assignment.aux,
+        outputs=[t.name for t in layout.tensors] if assignment.outputs else (),
         stream_round=current.stream,
     )
 
@@ -246,7 +246,7 @@ def ticket(t: Ticket, state: State, config: FederationConfig, now: float) -> tk.
         taken_over=t.taken_over,
         deleted_records=t.deleted_records,
         deleted_bytes=t.deleted_bytes,
-        held=t.held if t.waiting else state.recovery.held if t.recovering and state.recovery else "",
+        held=t.on_hold if t.waiting else state.recovery.on_hold if t.recovering and state.recovery else "",
     )
 
 
@@ -273,7 +273,7 @@ def round_info(current: Round, state: State) -> op.RoundInfo:
         kind=current.kind,
         phase=current.phase,
         base_version=current.base,
-        expected=len(current.slots),
+        expected=len(current.assignments),
         received=len(current.received),
         missing=sorted({s.client for s in current.missing}),
         opened_at=current.opened_at,
@@ -321,7 +321,7 @@ def client_info(name: str, state: State, config: FederationConfig, now: float) -
     return op.ClientInfo(
         name=m.name,
         membership=m.membership,
-        status="leaving" if leaving else "held" if m.held or m.outweighs else m.status,
+        status="leaving" if leaving else "held" if m.on_hold or m.outweighs else m.status,
         alive=roster.worker_alive(state, name, config, now),
         samples=m.samples,
         holdout_samples=m.holdout,
@@ -331,5 +331,5 @@ def client_info(name: str, state: State, config: FederationConfig, now: float) -
         activity=state.activity.get(name, ""),
         silent_seconds=now - state.seen[name] if name in state.seen else -1.0,
         shard=state.leases.get(name),
-        held=m.held or ("announces more than its share of all samples" if m.outweighs else ""),
+        held=m.on_hold or ("announces more than its share of all samples" if m.outweighs else ""),
     )

@@ -17,7 +17,7 @@ from puf_server.core.state import State
 __all__ = ["Changes", "concerns_waiters"]
 
 _PRESENCE = frozenset({"seen", "activity", "nbytes_down", "notes"})
-_LOOKED_AT = tuple(f.name for f in fields(State) if f.name not in (*_PRESENCE, "round", "survey"))
+_LOOKED_AT = tuple(f.name for f in fields(State) if f.name not in (*_PRESENCE, "round", "evaluation"))
 # Asking whether there is something for a caller takes about 10 us; this leaves three quarters of the time.
 _SECONDS_PER_WAITER = 0.00004
 
@@ -30,10 +30,10 @@ def concerns_waiters(before: State, after: State) -> bool:
 
 
 def _without_arrivals(state: State) -> tuple[object, object]:
-    current, survey = state.round, state.survey
+    current, evaluation = state.round, state.evaluation
     return (
         None if current is None else replace(current, received={}),
-        None if survey is None else replace(survey, answers={}, training={}),
+        None if evaluation is None else replace(evaluation, answers={}, training={}),
     )
 
 

@@ -136,7 +136,7 @@ class OperatorService(rpc.OperatorServicer):
         whom = request.WhichOneof("whom")
         if whom is None:
             raise InvalidArgument("say whom to allow: a client or a ticket")
-        word = roster.allow if whom == "client" else tickets.allow
+        word = roster.approve if whom == "client" else tickets.approve
         await self._run(self._engine.call, lambda state, now: (word(state, getattr(request, whom), now), None))
         return op.AllowReply(position=self._handlers.position())
 

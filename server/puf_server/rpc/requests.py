@@ -155,10 +155,12 @@ class Handlers:
             order = fed.LeaveOrder(reason=fed.LeaveOrder.REASON_FORGOTTEN, message=error.message)
             return fed.WaitForWorkReply(position=self.position(), leave=order)
         if isinstance(asked, work.Train):
-            train = messages.train_work(asked, outputs(self.engine.manifest, asked.slot.outputs))
+            train = messages.train_work(asked, outputs(self.engine.manifest, asked.assignment.outputs))
             return fed.WaitForWorkReply(position=self.position(), train=train)
         if asked is not None:
-            evaluate = fed.EvaluateWork(survey=asked.survey, version=asked.version, training_side=asked.training_side)
+            evaluate = fed.EvaluateWork(
+                survey=asked.evaluation, version=asked.version, training_side=asked.training_side
+            )
             return fed.WaitForWorkReply(position=self.position(), evaluate=evaluate)
         return None
 

@@ -106,7 +106,7 @@ class _Reading:
         yield _gauge(
             "puf_round_expected_updates",
             "Updates the round under way waits for in all",
-            len(current.slots) if current else 0,
+            len(current.assignments) if current else 0,
         )
         yield _gauge("puf_round_received_updates", "Updates it has", len(current.received) if current else 0)
         yield _gauge(

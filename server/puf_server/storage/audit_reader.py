@@ -33,7 +33,7 @@ def verify(directory: Path, receipts: list[Path]) -> tuple[audit_chain.Head, lis
     return head, shown
 
 
-def show(directory: Path, last: int) -> list[audit_chain.Line]:
+def show(directory: Path, last: int) -> list[audit_chain.AuditEntry]:
     """The newest lines, in the order they were written."""
     with read_only(directory) as db:
         lines = list(audit_lines(db))

@@ -35,7 +35,7 @@ from puf_common.errors import NotNow, PufError, StorageCorrupted, Unavailable, U
 from puf_common.files.durable import make_directories
 from puf_common.logging import get_logger
 from puf_server.core import audit_chain
-from puf_server.core.state import Remembered, State
+from puf_server.core.state import HistoryRecord, State
 from puf_server.core.unlearning import reopen
 from puf_server.engine.engine import read_own
 from puf_server.storage.durable import DISK, Files, remove, sync_directory, sync_file
@@ -196,7 +196,7 @@ def _snapshot(db: sqlite3.Connection, path: Path) -> tuple[audit_chain.Head, dic
         kept = copy.execute("SELECT name FROM sqlite_master WHERE name = 'history'").fetchone() is not None
         bodies = [body for (body,) in copy.execute("SELECT body FROM history")] if kept else []
     names = {m["version"]: f"models/v{m['version']:06d}-{m['digest'][:16]}.safetensors" for m in models}
-    records = [TypeAdapter(Remembered).validate_json(body) for body in bodies]
+    records = [TypeAdapter(HistoryRecord).validate_json(body) for body in bodies]
     history = [f"history/{history_name(r)}" for r in records if r.digest]
     return head, {m["version"]: names[m["version"]] for m in models if m["status"] != "deleted"}, history
 

@@ -57,8 +57,8 @@ def append_audit(db: sqlite3.Connection, at: float, event: str, facts: Mapping[s
     db.execute("INSERT INTO audit VALUES (?, ?, ?, ?, ?)", (line.number, line.at, line.event, line.facts, line.hash))
 
 
-def audit_lines(db: sqlite3.Connection, *events: str) -> Iterator[audit_chain.Line]:
+def audit_lines(db: sqlite3.Connection, *events: str) -> Iterator[audit_chain.AuditEntry]:
     """The log in its order, or only lines of these events."""
     wanted = f"WHERE event IN ({','.join('?' * len(events))})" if events else ""
     for row in db.execute(f"SELECT seq, at, event, facts, hash FROM audit {wanted} ORDER BY seq", events):  # noqa: S608
-        yield audit_chain.Line(*row)
+        yield audit_chain.AuditEntry(*row)

@@ -32,22 +32,22 @@ from puf_common.tensors.model_file import read_manifest, read_payload, write_hea
 from puf_server import plugins
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import (
-    Episode,
+    AuditNote,
+    Evaluation,
+    HistoryRecord,
     Member,
     ModelStatus,
     ModelVersion,
-    Note,
     Recovery,
-    Remembered,
     Round,
     RoundRecord,
     State,
-    Survey,
     Ticket,
+    UnlearningJob,
 )
 from puf_server.core.unlearning.model_versions import made_by
 from puf_server.failpoints import hit
-from puf_server.storage import federation_file
+from puf_server.storage import federation_file, migrations
 from puf_server.storage import rows as records
 from puf_server.storage.database import append_audit, audit_head, audit_lines, connect, scrub, unsaved
 from puf_server.storage.durable import DISK, Files, FileSource, NewFile, new_file, remove, sync_directory, unwritten
@@ -55,8 +55,6 @@ from puf_server.storage.durable import DISK, Files, FileSource, NewFile, new_fil
 __all__ = ["KEY_FILE", "Store", "append_audit", "audit_head", "audit_lines", "create", "key_fingerprint"]
 
 plugins.allow()
-# 2: the database knows which federation it is of.
-SCHEMA = 2
 KEY_FILE = "signing-key.pem"
 
 _TABLES = """
@@ -70,11 +68,11 @@ CREATE TABLE audit (seq INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NU
 """
 
 # Persistent fields of State: scalars and single records go to `meta`, mappings to a table of their own.
-_SCALARS = ("version", "number", "attempt", "trained", "planned", "paused", "halted", "surveys")
+_SCALARS = ("version", "number", "attempt", "trained", "planned", "paused", "halted", "evaluations")
 _SINGLES: dict[str, TypeAdapter[Any]] = {
     "round": records.adapter(Round),
-    "survey": records.adapter(Survey),
-    "episode": records.adapter(Episode),
+    "evaluation": records.adapter(Evaluation),
+    "job": records.adapter(UnlearningJob),
     "recovery": records.adapter(Recovery),
     "leases": TypeAdapter(dict[str, int]),
 }
@@ -83,7 +81,7 @@ _MANY: dict[str, TypeAdapter[Any]] = {
     "tickets": records.adapter(Ticket),
     "models": records.adapter(ModelVersion),
     "records": records.adapter(RoundRecord),
-    "history": records.adapter(Remembered),
+    "history": records.adapter(HistoryRecord),
 }
 VOLATILE = frozenset({"stopping", "seen", "activity", "nbytes_down", "notes"})
 assert {f.name for f in fields(State)} == {*_SCALARS, *_SINGLES, *_MANY, *VOLATILE}
@@ -132,7 +130,7 @@ def create(
     db = connect(directory / "state.db")
     with db:
         db.executescript(_TABLES)
-        db.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
+        db.execute("INSERT INTO meta VALUES ('schema', ?)", (str(migrations.SCHEMA),))
     store = Store(directory, config, manifest, db, files=files)
     store._put("signing_key", key.public.hex())
     store._put("identity", json.dumps(federation_file.identity(config, manifest)))
@@ -224,27 +222,32 @@ class Store:
         return key
 
     def _migrate(self) -> None:
-        """Brings the state of an older version up to this one, each step whole or not at all; refuses what it cannot."""
+        """Rewrites the state of an older version in one transaction. Refuses a state that this version cannot read."""
         found = self._meta("schema") or "none"
-        if found == "1":
-            # Nobody wrote down what the federation was made with: what it says of itself now is taken at its word, once.
+        if found == str(migrations.SCHEMA):
+            return
+        if found.isdecimal() and migrations.OLDEST <= int(found) < migrations.SCHEMA:
+            facts: dict[str, Any] = {"from": int(found), "to": migrations.SCHEMA}
             with self.db:
                 self.db.execute("BEGIN IMMEDIATE")
-                facts = federation_file.identity(self.config, self.manifest)
-                self._put("identity", json.dumps(facts))
-                self._put("schema", str(SCHEMA))
-                told = {"from": 1, "to": SCHEMA, "fingerprint": federation_file.fingerprint(facts)}
-                append_audit(self.db, time.time(), "federation.migrated", told)
-        elif found.isdecimal() and int(found) > SCHEMA:
+                if found == "1":
+                    # Schema 1 stored no identity. Accept the configuration as stated, once.
+                    identity = federation_file.identity(self.config, self.manifest)
+                    self._put("identity", json.dumps(identity))
+                    facts["fingerprint"] = federation_file.fingerprint(identity)
+                migrations.upgrade(self.db)
+                self._put("schema", str(migrations.SCHEMA))
+                append_audit(self.db, time.time(), "federation.migrated", facts)
+            return
+        if found.isdecimal() and int(found) > migrations.SCHEMA:
             raise Mismatch(
-                f"{self.directory} has state of version {found}, this server reads {SCHEMA}: it was written by a newer "
-                "PUF; serve it with that one, or restore a backup from before the upgrade"
+                f"{self.directory} has state of version {found}, this server reads {migrations.SCHEMA}: a newer PUF wrote "
+                "it; serve it with that version, or restore a backup from before the upgrade"
             )
-        elif found != str(SCHEMA):
-            raise Mismatch(
-                f"{self.directory} has state of version {found}, this server reads 1 to {SCHEMA}: "
-                "serve it with the PUF that made it, or restore a backup"
-            )
+        raise Mismatch(
+            f"{self.directory} has state of version {found}, this server reads {migrations.OLDEST} to "
+            f"{migrations.SCHEMA}: serve it with the PUF that made it, or restore a backup"
+        )
 
     def _meta(self, key: str) -> str | None:
         try:
@@ -308,7 +311,7 @@ class Store:
         self.db.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", rows)  # noqa: S608
         self.db.executemany(f"DELETE FROM {table} WHERE id = ?", [(k,) for k in before if k not in after])  # noqa: S608
 
-    def _audit(self, notes: tuple[Note, ...]) -> None:
+    def _audit(self, notes: tuple[AuditNote, ...]) -> None:
         for note in notes:
             append_audit(self.db, note.at, note.event, note.facts)
 
@@ -347,8 +350,8 @@ class Store:
         """
         used = {state.version}
         used |= {state.round.base} if state.round else set()
-        used |= {state.survey.version} if state.survey else set()
-        used |= set(made_by(state.episode)) if state.episode else set()
+        used |= {state.evaluation.version} if state.evaluation else set()
+        used |= set(made_by(state.job)) if state.job else set()
         for kept in state.history.values():
             path = self.directory / "history" / history_name(kept)
             if kept.digest and not path.exists():
@@ -381,7 +384,7 @@ class Store:
         if state.round is not None:
             spool = {spool_name(state.round, key) for key in state.round.received}
             # Written, but not booked yet.
-            coming += tuple(spool_name(state.round, slot.key, "") for slot in state.round.missing)
+            coming += tuple(spool_name(state.round, assignment.key, "") for assignment in state.round.missing)
             coming += (f"{state.round.number:08d}.",)
         history = {history_name(r) for r in state.history.values() if r.digest}
         for folder, wanted in (("models", models), ("spool", spool), ("history", history)):
@@ -424,7 +427,7 @@ def spool_name(current: Round, key: str, digest: str | None = None) -> str:
     return f"{current.number}.{current.attempt}.{key.replace('/', '.')}.{digest[:32]}"
 
 
-def history_name(kept: Remembered) -> str:
+def history_name(kept: HistoryRecord) -> str:
     """File of a kept update or sum; it begins with the round, so that what a round is writing is known as such."""
     return f"{kept.round:08d}.{kept.key.replace('/', '.')}-{kept.digest[:16]}"
 

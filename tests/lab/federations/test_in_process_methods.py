@@ -223,36 +223,36 @@ OWN = '''
 from puf_server.core.methods.base import Method, Requirements, Step
 from puf_server.core.methods.layers import last_layer
 from puf_server.core.methods.puf import Puf
-from puf_server.core.state import Combine, Part, Slot
+from puf_server.core.state import Combine, Part, Assignment
 
 
 class Transplant(Method):
-    """Everything that a step can be: an auxiliary model, a second model for the client, a part that comes back, a memo."""
+    """Everything that a step can be: an auxiliary model, a second model for the client, a part that comes back, a state."""
 
     name, summary = "transplant", "the target trains a head on its own; the model gets the difference"
     requires = Puf.requires
 
     def step(self, view):
         if view.started.step == 0:
-            return Step(base=view.state.version, combine=Combine(rule="halve"), into="half", memo={"halved": 1})
-        assert view.started.memo == {"halved": 1}
+            return Step(base=view.state.version, combine=Combine(rule="halve"), into="half", method_state={"halved": 1})
+        assert view.started.method_state == {"halved": 1}
         [target] = view.targets
-        slot = Slot(
+        assignment = Assignment(
             client=target.member.name, membership=target.member.membership, part=Part.MAIN, ticket=target.ticket.id,
             samples=target.member.samples, outputs=("@head",), aux=view.started.aux["half"], lr=0.05,
         )
         combine = Combine(rule="mix", others={"half": view.started.aux["half"]})
-        return Step(base=view.model, slots=(slot,), combine=combine, denominator=target.member.samples, last=True)
+        return Step(base=view.model, assignments=(assignment,), combine=combine, denominator=target.member.samples, last=True)
 
-    def rule(self, combine, manifest, pieces):
+    def rule(self, combine, manifest, updates):
         if combine.rule == "halve":
             return lambda block: block.w / 2
         head = last_layer(manifest)
 
         def mix(block):
-            [piece] = block.pieces
-            assert (piece.u is not None) == (block.tensor.name in head)
-            return block.others["half"] if piece.u is None else block.w + piece.u
+            [update] = block.updates
+            assert (update.u is not None) == (block.tensor.name in head)
+            return block.others["half"] if update.u is None else block.w + update.u
 
         return mix
 '''

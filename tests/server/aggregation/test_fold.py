@@ -93,18 +93,18 @@ def puf_round(
         epochs=1.0,
     )
     contributions = []
-    for slot in plan.slots:
-        payload = bytearray(np.array(deltas[slot.client][0], "<f4").tobytes())
-        if slot.flip == "client":
-            scale_update(VECTOR, payload, slot.scale)
+    for assignment in plan.assignments:
+        payload = bytearray(np.array(deltas[assignment.client][0], "<f4").tobytes())
+        if assignment.flip == "client":
+            scale_update(VECTOR, payload, assignment.scale)
         contributions.append(
             Contribution(
-                client=slot.client,
-                part=slot.part,
-                samples=slot.samples,
+                client=assignment.client,
+                part=assignment.part,
+                samples=assignment.samples,
                 source=ArraySource(payload),
-                scale=slot.scale if slot.flip == "server" else 1.0,
-                negated=slot.negated,
+                scale=assignment.scale if assignment.flip == "server" else 1.0,
+                negated=assignment.negated,
             )
         )
     return folded(base, contributions, plan.denominator)
@@ -202,12 +202,14 @@ def test_a_retained_client_that_stays_away_contributes_zero(deltas: dict[str, tu
         epochs=1.0,
     )
     contributions = []
-    for slot in plan.slots:
-        if slot.client != others[0]:
-            payload = bytearray(np.array(deltas[slot.client][0], "<f4").tobytes())
-            scale_update(VECTOR, payload, slot.scale)
+    for assignment in plan.assignments:
+        if assignment.client != others[0]:
+            payload = bytearray(np.array(deltas[assignment.client][0], "<f4").tobytes())
+            scale_update(VECTOR, payload, assignment.scale)
             contributions.append(
-                Contribution(client=slot.client, part="main", samples=slot.samples, source=ArraySource(payload))
+                Contribution(
+                    client=assignment.client, part="main", samples=assignment.samples, source=ArraySource(payload)
+                )
             )
     absent = folded((1, -2), contributions, plan.denominator)
     np.testing.assert_array_equal(absent, puf_round((1, -2), zeroed, [target], "regular", kappa=2.0))

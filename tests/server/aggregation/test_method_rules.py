@@ -15,7 +15,7 @@ from tests.running import TINY, make_state, tiny_config, tiny_payload
 from puf_common.tensors.manifest import MODEL, UPDATE, Manifest
 from puf_server.aggregation.fold import ArraySource, NotFinite
 from puf_server.aggregation.method_rules import Incoming, combine, lengths
-from puf_server.core.methods.base import Block, Piece, Rule, mean_of_buffers
+from puf_server.core.methods.base import Rule, TensorBlock, UpdateBlock, mean_of_buffers
 from puf_server.storage.backup import backup, restore
 from puf_server.storage.state_store import history_name
 
@@ -33,8 +33,8 @@ def run(rule: Rule, *incoming: Incoming, others: dict[str, bytearray] | None = N
     out = bytearray()
     sources = {name: ArraySource(payload) for name, payload in (others or {}).items()}
 
-    def make(pieces: Sequence[Piece]) -> Rule:
-        assert [p.client for p in pieces] == sorted(p.client for p in pieces)
+    def make(updates: Sequence[UpdateBlock]) -> Rule:
+        assert [p.client for p in updates] == sorted(p.client for p in updates)
         return rule
 
     combine(TINY, ArraySource(tiny_payload()), sources, incoming, lambda b: out.extend(b), make)
@@ -45,11 +45,11 @@ def test_a_rule_sees_base_others_and_contributions_of_any_layout() -> None:
     head = Manifest(TINY.tensors[1:2])
     came = Incoming(client="b", samples=3, source=ArraySource(np.full(3, 0.5, "<f4").tobytes()), layout=head)
 
-    def rule(block: Block) -> Any:
-        [piece] = block.pieces
-        if piece.u is None:
+    def rule(block: TensorBlock) -> Any:
+        [update] = block.updates
+        if update.u is None:
             return block.others["old"]
-        return block.w + piece.u
+        return block.w + update.u
 
     old = bytearray(TINY.nbytes(MODEL))
     made = run(rule, came, others={"old": old})

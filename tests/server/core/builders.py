@@ -7,7 +7,7 @@ from typing import Any
 
 from puf_server.core import roster, rounds, scheduler, tickets
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
-from puf_server.core.state import Kind, ModelStatus, ModelVersion, Part, Received, Round, State, Sums, Ticket
+from puf_server.core.state import Kind, ModelStatus, ModelVersion, Part, ReceivedUpdate, Round, State, Sums, Ticket
 from puf_server.core.unlearning import evaluation
 
 
@@ -74,27 +74,32 @@ class Federation:
 
     def submit(self, name: str, part: Part = Part.MAIN, digest: str = "aa") -> bool:
         current = self.round
-        slot = next(s for s in current.slots if (s.client, s.part) == (name, part))
-        update = Received(
-            digest=digest, samples=slot.samples, nbytes=8, train_loss=1.0, samples_processed=slot.samples, at=self.now
+        assignment = next(s for s in current.assignments if (s.client, s.part) == (name, part))
+        update = ReceivedUpdate(
+            digest=digest,
+            samples=assignment.samples,
+            nbytes=8,
+            train_loss=1.0,
+            samples_processed=assignment.samples,
+            at=self.now,
         )
         state, duplicate = rounds.receive(
             self.state,
             name,
-            membership=slot.membership,
+            membership=assignment.membership,
             number=current.number,
             attempt=current.attempt,
             part=part,
             base=current.base,
-            applied_scale=slot.scale if slot.flip == "client" else 1.0,
+            applied_scale=assignment.scale if assignment.flip == "client" else 1.0,
             update=update,
         )
         self.apply(state)
         return duplicate
 
     def submit_all(self) -> None:
-        for slot in self.round.missing:
-            self.submit(slot.client, slot.part)
+        for assignment in self.round.missing:
+            self.submit(assignment.client, assignment.part)
 
     def commit(self) -> None:
         digest = f"{self.state.version + 1:02x}"
@@ -111,12 +116,12 @@ class Federation:
         while self.state.trained < self.state.planned:
             self.run_round(Kind.TRAIN)
 
-    def answer_survey(self, score: float) -> None:
-        survey = self.state.survey
-        assert survey is not None
-        for name in survey.missing:
+    def answer_evaluation(self, score: float) -> None:
+        asked = self.state.evaluation
+        assert asked is not None
+        for name in asked.missing:
             sums = Sums(samples=10, loss_sum=1.0, score_sum=10 * score)
-            self.apply(evaluation.answer(self.state, name, survey.id, survey.version, sums))
+            self.apply(evaluation.answer(self.state, name, asked.id, asked.version, sums))
 
     def file(self, name: str, **request: Any) -> Ticket:
         wanted = tickets.Request(**{"key": f"k-{name}"} | request)

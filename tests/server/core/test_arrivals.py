@@ -23,7 +23,7 @@ def unlearning() -> tuple[Federation, str]:
     f.join("a", "b", "c", "d")
     f.train()
     ticket = f.file("b")
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     assert f.round.kind is Kind.UNLEARN
     return f, ticket.id
 
@@ -38,24 +38,24 @@ def test_during_the_unlearning_round_of_somebody_else(sent: bool) -> None:
     # Kept, and not served in a round that is under way: it contributes zero, the frozen n stays.
     assert f.ticket(second).state is TicketState.PENDING
     assert f.round.denominator == frozen == 40
-    assert "c" not in {s.client for s in f.round.slots}
+    assert "c" not in {s.client for s in f.round.assignments}
     assert "c/main" not in f.round.received
     f.run_round(Kind.UNLEARN)
     assert f.ticket(first).state is TicketState.APPLIED
     assert f.state.members["c"].status is MemberStatus.ACTIVE
     # It is the next to be served; nobody waits for somebody else's recovery.
-    if f.state.survey is not None:
-        f.answer_survey(0.1)
+    if f.state.evaluation is not None:
+        f.answer_evaluation(0.1)
     assert f.ticket(second).state is TicketState.SCHEDULED
-    assert {s.client for s in f.round.slots if s.negated} == {"c"}
+    assert {s.client for s in f.round.assignments if s.negated} == {"c"}
     f.run_round(Kind.UNLEARN)
     assert f.ticket(second).state is TicketState.APPLIED
 
 
 def test_while_that_round_is_being_summed_up() -> None:
     f, first = unlearning()
-    for slot in f.round.missing:
-        f.submit(slot.client)
+    for assignment in f.round.missing:
+        f.submit(assignment.client)
     assert f.round.phase is RoundPhase.FOLDING
     revision = f.round.revision
     second = f.file("c").id
@@ -118,6 +118,6 @@ def test_the_deadline_counts_thirty_days_from_receipt(received: float | None, da
     ticket = f.file("b", received_at=received)
     assert ticket.deadline_at == f.now + days * DAY
     # Overdue or not: whoever is there is served.
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.run_round(Kind.UNLEARN)
     assert f.ticket(ticket.id).state is TicketState.APPLIED

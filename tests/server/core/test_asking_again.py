@@ -59,7 +59,7 @@ def test_it_is_then_served() -> None:
     f = failed()
     again = f.file("b", **{**FIRST, "key": "first-1", "replaces": "t-0"})
     f.join("b", samples=7)
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.run_round(Kind.UNLEARN)
     assert f.ticket(again.id).state is TicketState.APPLIED
 

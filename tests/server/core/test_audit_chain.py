@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puf_common.errors import StorageCorrupted
-from puf_server.core.audit_chain import EMPTY, Head, Line, append, follow
+from puf_server.core.audit_chain import EMPTY, AuditEntry, Head, append, follow
 
 
-def log(length: int, word: str = "a") -> list[Line]:
-    lines: list[Line] = []
+def log(length: int, word: str = "a") -> list[AuditEntry]:
+    lines: list[AuditEntry] = []
     head = EMPTY
     for i in range(length):
         lines.append(append(head, 1000.0 + i, f"event.{i}", {word: i}))

@@ -25,10 +25,10 @@ def decline(f: Federation, name: str) -> None:
 def test_two_who_decline_do_not_swap_places_for_ever() -> None:
     f = Federation(config(plan={"min_clients": 2, "participation": 0.5, "quorum": 1.0}))
     f.join("a", "b")
-    [first] = [s.client for s in f.round.slots]
+    [first] = [s.client for s in f.round.assignments]
     [second] = {"a", "b"} - {first}
     decline(f, first)
-    assert [s.client for s in f.round.slots] == [second]
+    assert [s.client for s in f.round.assignments] == [second]
     decline(f, second)
     assert f.round.phase is RoundPhase.COLLECTING
 
@@ -49,8 +49,8 @@ def test_who_declined_is_asked_again_where_nobody_else_can() -> None:
 def test_a_small_share_of_participants_does_not_keep_a_regular_round_from_closing() -> None:
     f = trained(plan={"min_clients": 4, "participation": 0.25}, forgetting={"min_retained": 2})
     ticket = next(f.file(name) for name in EVERYONE if f.state.members[name].first_round)
-    f.answer_survey(0.8)
-    assert sum(not s.ticket for s in f.round.slots) == 2
+    f.answer_evaluation(0.8)
+    assert sum(not s.ticket for s in f.round.assignments) == 2
     f.run_round(Kind.UNLEARN)
     assert f.ticket(ticket.id).state is TicketState.APPLIED
 
@@ -94,12 +94,12 @@ def test_a_request_for_everything_that_takes_over_one_for_samples_keeps_the_anno
 def test_who_is_wholly_forgotten_leaves_no_request_behind_that_can_only_fail() -> None:
     f = trained(plan={"min_clients": 4, "absent_seconds": 60})
     samples = f.file("b", scope="samples", forget_samples=4, retain_samples=6)
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     everything = f.file("b", key="all", mode="special")
     f.apply(rounds.decline(f.state, "b", "b/forget", "out of memory", f.now))
     # The first waits for its next attempt, so the second is served before it.
     assert f.ticket(samples.id).state is TicketState.PENDING
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.run_round(Kind.UNLEARN)
     assert f.ticket(everything.id).state is TicketState.APPLIED
     assert f.ticket(samples.id).state is TicketState.WITHDRAWN
@@ -111,7 +111,7 @@ def test_a_regular_round_does_not_go_on_alone_when_all_others_ask_meanwhile() ->
     f.join("a", "b")
     f.train()
     first = f.file("a")
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.submit("a")
     second = f.file("b")
     assert f.round.kind is Kind.RESET
@@ -125,11 +125,11 @@ def test_another_request_for_as_many_samples_is_other_training() -> None:
     seen = []
     for key in ("first", "second"):
         ticket = f.file("b", key=key, scope="samples", forget_samples=4, retain_samples=6)
-        if f.state.survey is not None:
-            f.answer_survey(0.8)
+        if f.state.evaluation is not None:
+            f.answer_evaluation(0.8)
         task = assignments.work_for(f.state, f.config, "b", f.state.members["b"].session, f.now)
         assert isinstance(task, assignments.Train)
-        assert task.slot.part == "retain"
+        assert task.assignment.part == "retain"
         seen.append(assignments.training_id(task))
         f.apply(rounds.decline(f.state, "b", "b/retain", "out of memory", f.now))
         f.apply(tickets.withdraw(f.state, "b", ticket.id, f.now)[0])

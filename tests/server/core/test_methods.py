@@ -19,8 +19,8 @@ from puf_server.core import methods, rounds, tickets
 from puf_server.core.audit_chain import EMPTY
 from puf_server.core.config import Forgetting
 from puf_server.core.methods import comparison, federaser, layers
-from puf_server.core.methods.base import Block, Piece
-from puf_server.core.state import Combine, Kind, MemberStatus, ModelStatus, Part, Remembered, State, TicketState
+from puf_server.core.methods.base import TensorBlock, UpdateBlock
+from puf_server.core.state import Combine, HistoryRecord, Kind, MemberStatus, ModelStatus, Part, State, TicketState
 from puf_server.core.unlearning import receipt_content
 from tests.server.core.builders import Federation, config
 
@@ -43,48 +43,48 @@ def trained(rounds: int = 3, **forgetting: Any) -> Federation:
     return f
 
 
-def block(w: Sequence[float], pieces: Sequence[Piece] = (), name: str = "stem.weight") -> Block:
+def block(w: Sequence[float], updates: Sequence[UpdateBlock] = (), name: str = "stem.weight") -> TensorBlock:
     spec = next(t for t in NET.tensors if t.name == name)
-    return Block(tensor=spec, parameter=0, w=np.array(w, np.float32), others={}, pieces=pieces)
+    return TensorBlock(tensor=spec, parameter=0, w=np.array(w, np.float32), others={}, updates=updates)
 
 
-def piece(client: str, samples: int, u: Sequence[float]) -> Piece:
-    return Piece(client=client, samples=samples, u=np.array(u, np.float32), norms=(float(np.linalg.norm(u)),))
+def update(client: str, samples: int, u: Sequence[float]) -> UpdateBlock:
+    return UpdateBlock(client=client, samples=samples, u=np.array(u, np.float32), norms=(float(np.linalg.norm(u)),))
 
 
 # -- equations ---------------------------------------------------------------------------------------------------------
 
 
-def calibrated(stored: Mapping[str, Sequence[float]], fresh: Sequence[Piece], w: Sequence[float]) -> NDArray[Any]:
+def calibrated(stored: Mapping[str, Sequence[float]], fresh: Sequence[UpdateBlock], w: Sequence[float]) -> NDArray[Any]:
     lengths = {client: (float(np.linalg.norm(u)),) for client, u in stored.items()}
     method = methods.named("federaser")
     return method.rule(Combine(rule="calibrate", values=lengths), NET, fresh)(block(w, fresh))
 
 
 def test_federaser_keeps_the_stored_length_and_the_fresh_direction() -> None:
-    one = calibrated({"a": (3, 4)}, [piece("a", 1, (0, 0.5))], (0, 0))
+    one = calibrated({"a": (3, 4)}, [update("a", 1, (0, 0.5))], (0, 0))
     assert one.tolist() == [0.0, 5.0]
-    both = calibrated({"a": (3, 4), "b": (0, 1)}, [piece("a", 1, (0, 0.5)), piece("b", 3, (2, 0))], (0, 0))
+    both = calibrated({"a": (3, 4), "b": (0, 1)}, [update("a", 1, (0, 0.5)), update("b", 3, (2, 0))], (0, 0))
     assert both.tolist() == pytest.approx([0.75, 1.25])
 
 
 @given(st.floats(0.01, 100.0), st.floats(-3, 3), st.floats(0.5, 3))
 def test_federaser_does_not_see_how_long_a_fresh_update_is(c: float, x: float, y: float) -> None:
-    once = calibrated({"a": (1, 2)}, [piece("a", 1, (x, y))], (0, 0))
-    scaled = calibrated({"a": (1, 2)}, [piece("a", 1, (c * x, c * y))], (0, 0))
+    once = calibrated({"a": (1, 2)}, [update("a", 1, (x, y))], (0, 0))
+    scaled = calibrated({"a": (1, 2)}, [update("a", 1, (c * x, c * y))], (0, 0))
     assert scaled == pytest.approx(once, rel=1e-5, abs=1e-6)
     assert float(np.linalg.norm(once)) == pytest.approx(np.sqrt(5), rel=1e-5)
 
 
 def test_federaser_with_the_very_same_updates_repeats_the_round() -> None:
     stored = {"a": (1.0, -2.0), "b": (0.5, 0.25)}
-    again = calibrated(stored, [piece("a", 1, stored["a"]), piece("b", 1, stored["b"])], (1, 1))
+    again = calibrated(stored, [update("a", 1, stored["a"]), update("b", 1, stored["b"])], (1, 1))
     assert again == pytest.approx([1.75, 0.125])
 
 
 def test_an_update_of_length_zero_has_no_direction_and_no_weight() -> None:
     assert federaser.factors((5.0,), (0.0,), per_tensor=False) is None
-    one = calibrated({"a": (3, 4), "b": (1, 0)}, [piece("a", 1, (0, 2)), piece("b", 9, (0, 0))], (0, 0))
+    one = calibrated({"a": (3, 4), "b": (1, 0)}, [update("a", 1, (0, 2)), update("b", 9, (0, 0))], (0, 0))
     assert one.tolist() == [0.0, 5.0]
 
 
@@ -127,7 +127,7 @@ def test_retrain_runs_all_rounds_again_and_the_model_stays_until_the_last() -> N
             number,
             f.config.recipe.lr_at(number),
         )
-        assert [s.client for s in current.slots] == ["a", "c", "d"]
+        assert [s.client for s in current.assignments] == ["a", "c", "d"]
         assert (f.state.version, f.ticket(ticket.id).state) == (3, TicketState.SCHEDULED)
         f.run_round(Kind.UNLEARN)
     done = f.ticket(ticket.id)
@@ -149,8 +149,8 @@ def test_a_step_that_too_few_answer_is_planned_anew_with_those_who_are_there() -
     f.submit("a")
     f.wait(61, "a")
     assert f.state.round is None
-    assert f.state.episode is not None
-    assert f.state.episode.step == 1
+    assert f.state.job is not None
+    assert f.state.job.step == 1
     f.wait(1, "a", "c", "d")
     assert (f.round.attempt, f.round.base) == (2, 4)
     f.run_round(Kind.UNLEARN)
@@ -163,12 +163,12 @@ def test_somebody_who_asks_on_the_way_leaves_the_steps_and_is_served_next() -> N
     first = f.file("b")
     f.run_round(Kind.UNLEARN)
     second = f.file("c")
-    assert [s.client for s in f.round.slots] == ["a", "d"]
+    assert [s.client for s in f.round.assignments] == ["a", "d"]
     f.run_round(Kind.UNLEARN)
     f.run_round(Kind.UNLEARN)
     assert f.ticket(first.id).state is TicketState.APPLIED
     for _ in range(3):
-        assert [s.client for s in f.round.slots] == ["a", "d"]
+        assert [s.client for s in f.round.assignments] == ["a", "d"]
         f.run_round(Kind.UNLEARN)
     assert {f.ticket(t.id).state for t in (first, second)} == {TicketState.COMPLETED}
 
@@ -182,7 +182,7 @@ def test_when_nobody_is_left_to_retain_the_episode_gives_way() -> None:
     some = f.file("b", scope="samples", forget_samples=4, retain_samples=6)
     assert f.ticket(whole.id).state is TicketState.PENDING
     f.join("b", samples=6, holdout=0)
-    assert [(s.client, s.part) for s in f.round.slots] == [("b", "retain")]
+    assert [(s.client, s.part) for s in f.round.assignments] == [("b", "retain")]
     f.run_round(Kind.UNLEARN)
     assert f.ticket(some.id).state is TicketState.COMPLETED
     f.wait(3600, "a", "b")
@@ -195,12 +195,12 @@ def test_natural_goes_on_for_its_rounds_and_no_further() -> None:
     f.join(*EVERYONE)
     f.train()
     ticket = f.file("b")
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.commit()
     for _ in range(2):
-        f.answer_survey(0.9)
+        f.answer_evaluation(0.9)
         f.run_round(Kind.RECOVER)
-    f.answer_survey(0.9)
+    f.answer_evaluation(0.9)
     done = f.ticket(ticket.id)
     assert (done.state, done.recovery_rounds, done.recovered) == (TicketState.COMPLETED, 2, True)
 
@@ -259,12 +259,12 @@ def test_samples_are_refused_where_the_method_cannot() -> None:
 def kept(f: Federation) -> State:
     """What a fold would have remembered of the training rounds."""
     entries = [
-        Remembered(key=f"norms/{n:08d}/{c}", kind="norms", client=c, membership=1, round=n, samples=10, norms=(2.0,))
+        HistoryRecord(key=f"norms/{n:08d}/{c}", kind="norms", client=c, membership=1, round=n, samples=10, norms=(2.0,))
         for n in (1, 2, 3)
         for c in EVERYONE
     ]
     entries += [
-        Remembered(
+        HistoryRecord(
             key=f"first-updates/{c}/1", kind="first-updates", client=c, membership=1, round=1, samples=10, nbytes=8
         )
         for c in EVERYONE
@@ -283,12 +283,12 @@ def test_federaser_replays_what_was_kept_and_deletes_what_it_kept_of_the_target(
     f.state = kept(f)
     ticket = f.file("b")
     assert f.round.combine.history == tuple(f"first-updates/{c}/1" for c in ("a", "c", "d"))
-    assert (f.round.slots, f.round.base) == ((), 0)
+    assert (f.round.assignments, f.round.base) == ((), 0)
     f.commit()
     for number in (2, 3):
         assert (f.round.stream, f.round.combine.rule) == (number, "calibrate")
         assert f.round.combine.values == dict.fromkeys(("a", "c", "d"), (2.0,))
-        assert {s.epochs for s in f.round.slots} == {0.5}
+        assert {s.epochs for s in f.round.assignments} == {0.5}
         f.run_round(Kind.UNLEARN)
     done = f.ticket(ticket.id)
     assert (done.deleted_records, done.deleted_bytes) == (4, 8)
@@ -336,7 +336,7 @@ def test_an_update_for_a_step_is_checked_like_any_other() -> None:
     f = trained(method="retrain")
     f.file("b")
     with pytest.raises(Exception, match="no update of b"):
-        rounds.expected_slot(f.state, "b", membership=1, number=4, attempt=1, part=Part.MAIN)
+        rounds.expected_assignment(f.state, "b", membership=1, number=4, attempt=1, part=Part.MAIN)
     with pytest.raises(NotNow):
         tickets.withdraw(f.state, "b", next(iter(f.state.tickets)), f.now)
 
@@ -369,18 +369,18 @@ def test_the_n_of_special_for_samples_is_the_papers_or_that_of_its_authors_code(
 ) -> None:
     f = trained(method_options={"compat": compat})
     f.file("b", scope="samples", mode="special", eta_u=2.0, forget_samples=5, retain_samples=5)
-    [slot] = f.round.slots
-    assert (f.round.denominator, slot.scale) == (n, -2.0)
-    assert -slot.scale * slot.samples / n == kappa
+    [assignment] = f.round.assignments
+    assert (f.round.denominator, assignment.scale) == (n, -2.0)
+    assert -assignment.scale * assignment.samples / n == kappa
 
 
 @pytest.mark.parametrize("compat", ["paper", "author-code"])
 def test_kappa_means_the_same_whatever_n_is(compat: str) -> None:
     f = trained(method_options={"compat": compat})
     f.file("b", scope="samples", mode="special", kappa=2.0, forget_samples=5, retain_samples=5)
-    [slot] = f.round.slots
+    [assignment] = f.round.assignments
     assert f.round.denominator is not None
-    assert slot.scale * slot.samples / f.round.denominator == -2.0
+    assert assignment.scale * assignment.samples / f.round.denominator == -2.0
     # In Regular a target trains on the rest, too, so n is the same in both.
     f = trained(method_options={"compat": compat})
     f.file("b", scope="samples", mode="regular", eta_u=2.0, forget_samples=5, retain_samples=5)

@@ -6,7 +6,7 @@ import pytest
 
 from puf_common.errors import Conflict, InvalidUpdate, StaleRound
 from puf_server.core import rounds
-from puf_server.core.state import Kind, Part, Received, RoundPhase
+from puf_server.core.state import Kind, Part, ReceivedUpdate, RoundPhase
 from tests.server.core.builders import Federation, config
 
 
@@ -15,7 +15,7 @@ def test_no_round_before_enough_clients() -> None:
     f.join("a", "b")
     assert f.state.round is None
     f.join("c")
-    assert {s.client for s in f.round.slots} == {"a", "b", "c"}
+    assert {s.client for s in f.round.assignments} == {"a", "b", "c"}
 
 
 def test_a_round_closes_when_all_have_answered_and_the_federation_idles_at_the_end() -> None:
@@ -54,7 +54,7 @@ def test_a_late_update_is_refused_with_the_current_round() -> None:
     f.join("a", "b")
     f.run_round(Kind.TRAIN)
     with pytest.raises(StaleRound) as caught:
-        rounds.expected_slot(f.state, "a", membership=1, number=1, attempt=1, part=Part.MAIN)
+        rounds.expected_assignment(f.state, "a", membership=1, number=1, attempt=1, part=Part.MAIN)
     assert caught.value.facts["current_round"] == "2"
 
 
@@ -65,7 +65,7 @@ def test_a_late_update_is_refused_with_the_current_round() -> None:
 def test_headers_that_do_not_fit_are_refused(base: int, samples: int, scale: float, error: type[Exception]) -> None:
     f = Federation(config())
     f.join("a", "b")
-    update = Received(digest="aa", samples=samples, nbytes=8, train_loss=None, samples_processed=1, at=f.now)
+    update = ReceivedUpdate(digest="aa", samples=samples, nbytes=8, train_loss=None, samples_processed=1, at=f.now)
     with pytest.raises(error):
         rounds.receive(
             f.state,
@@ -118,11 +118,11 @@ def test_deadline_closes_on_quorum_and_repeats_below_it() -> None:
 def test_a_repeated_round_gives_the_places_of_absent_clients_to_others() -> None:
     f = Federation(config(plan={"min_clients": 4, "participation": 0.5, "quorum": 1.0, "absent_seconds": 60}))
     f.join("a", "b", "c", "d")
-    chosen = [s.client for s in f.round.slots]
+    chosen = [s.client for s in f.round.assignments]
     others = [n for n in "abcd" if n not in chosen]
     f.submit(chosen[0])
     f.wait(61, chosen[0], *others)
-    assert chosen[1] not in {s.client for s in f.round.slots}
+    assert chosen[1] not in {s.client for s in f.round.assignments}
     assert f.round.attempt == 1
     assert f"{chosen[0]}/main" in f.round.received
 
@@ -134,7 +134,7 @@ def test_partial_participation_draws_the_same_cohort_for_the_same_seed() -> None
         f.join(*order)
         drawn = []
         while f.state.round is not None:
-            drawn.append(tuple(s.client for s in f.round.slots))
+            drawn.append(tuple(s.client for s in f.round.assignments))
             f.run_round(Kind.TRAIN)
         cohorts.append(drawn)
     assert cohorts[0] == cohorts[1]
@@ -154,11 +154,11 @@ def test_a_client_that_comes_back_with_more_samples_can_still_fill_its_slot() ->
     f = Federation(config(plan={"rounds": 3, "quorum": 1.0}))
     f.join("a", "b")
     f.join("b", samples=12)
-    assert {s.client: s.samples for s in f.round.slots} == {"a": 10, "b": 12}
+    assert {s.client: s.samples for s in f.round.assignments} == {"a": 10, "b": 12}
     f.submit("a")
     # What was received stays as it was announced then.
     f.join("a", samples=30)
-    assert {s.client: s.samples for s in f.round.slots} == {"a": 10, "b": 12}
+    assert {s.client: s.samples for s in f.round.assignments} == {"a": 10, "b": 12}
     f.submit("b")
     f.commit()
-    assert {s.client: s.samples for s in f.round.slots} == {"a": 30, "b": 12}
+    assert {s.client: s.samples for s in f.round.assignments} == {"a": 30, "b": 12}

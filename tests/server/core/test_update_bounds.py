@@ -35,17 +35,17 @@ def test_a_client_that_announces_nearly_everything_waits_for_the_operators_word(
     assert f.state.members["m"].outweighs
     assert "m held" in scheduler.waiting_for(f.state, f.config, f.now)
     # The others go on meanwhile.
-    assert {s.client for s in f.round.slots} == {"a", "b"}
-    f.apply(roster.allow(f.state, "m", f.now))
+    assert {s.client for s in f.round.assignments} == {"a", "b"}
+    f.apply(roster.approve(f.state, "m", f.now))
     f.run_round(Kind.TRAIN)
-    assert {s.client for s in f.round.slots} == {"a", "b", "m"}
+    assert {s.client for s in f.round.assignments} == {"a", "b", "m"}
 
 
 def test_two_clients_are_too_few_to_compare() -> None:
     f = Federation(config())
     f.join("a", samples=1)
     f.join("b", samples=1000)
-    assert {s.client for s in f.round.slots} == {"a", "b"}
+    assert {s.client for s in f.round.assignments} == {"a", "b"}
 
 
 def test_who_outweighs_the_rest_is_weighed_again_when_others_come_and_go() -> None:
@@ -85,10 +85,10 @@ def after(*records: RoundRecord) -> State:
 def test_an_update_may_have_ten_times_the_norm_of_recent_rounds() -> None:
     f = Federation(config(limits={"norm_rounds": 2, "max_norm": 1000.0}))
     f.join("a", "b")
-    slot = f.round.slots[0]
+    assignment = f.round.assignments[0]
 
     def most(*records: RoundRecord, epochs: float = 1.0) -> update_bounds.Norms:
-        return update_bounds.allowed(after(*records), f.config, replace(slot, epochs=epochs))
+        return update_bounds.allowed(after(*records), f.config, replace(assignment, epochs=epochs))
 
     assert most() == update_bounds.Norms(1000.0, 1e12)
     assert most(record(1, 2.0, 3.0)) == update_bounds.Norms(20.0, 30.0)
@@ -105,7 +105,7 @@ def test_an_update_may_have_ten_times_the_norm_of_recent_rounds() -> None:
 def test_a_round_leaves_the_median_of_its_ordinary_updates_behind() -> None:
     f = trained("abc")
     ticket = f.file("a")
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.submit_all()
     large = {key: replace(u, norm=99.0 if key.startswith("a") else 2.0) for key, u in f.round.received.items()}
     f.state = replace(f.state, round=replace(f.round, received=large))
@@ -119,17 +119,17 @@ def test_a_client_whose_update_makes_no_model_is_left_out_and_held() -> None:
     f.join("a", "b", "m")
     f.submit_all()
     f.apply(scheduler.unfit(f.state, f.config, "m", "round 1: not finite", f.now))
-    assert {s.client for s in f.round.slots} == {"a", "b"}
+    assert {s.client for s in f.round.assignments} == {"a", "b"}
     f.commit()
     assert not f.state.halted
     assert f.state.members["m"].first_round == 0
-    assert {s.client for s in f.round.slots} == {"a", "b"}
+    assert {s.client for s in f.round.assignments} == {"a", "b"}
 
 
 def test_a_target_whose_update_makes_no_model_tries_again_and_the_other_is_served() -> None:
     f = trained("abcm")
     first, second = f.file("a"), f.file("m")
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.run_round(Kind.UNLEARN)
     assert f.ticket(first.id).applied_round == 3
     assert f.round.tickets == (second.id,)
@@ -146,60 +146,60 @@ def test_a_target_whose_update_makes_no_model_tries_again_and_the_other_is_serve
 def test_requests_beyond_the_budget_are_kept_and_wait_for_the_operators_word() -> None:
     f = trained(limits={"forget_share": 0.5})
     first, second, third = (f.file(name) for name in "abc")
-    assert [bool(t.held) for t in (first, second, third)] == [False, False, True]
+    assert [bool(t.on_hold) for t in (first, second, third)] == [False, False, True]
     assert (third.weight, third.state) == (10, TicketState.PENDING)
-    assert "75%" in third.held
+    assert "75%" in third.on_hold
     assert third.id in scheduler.waiting_for(f.state, f.config, f.now)
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     for ticket in (first, second):
         assert f.run_round(Kind.UNLEARN).tickets == (ticket.id,)
     assert f.ticket(third.id).state is TicketState.PENDING
     # Kept out of training all the same.
     assert "c" in f.state.kept_out()
-    f.answer_survey(0.9)
-    f.apply(tickets.allow(f.state, third.id, f.now))
+    f.answer_evaluation(0.9)
+    f.apply(tickets.approve(f.state, third.id, f.now))
     assert f.ticket(third.id).state is TicketState.SCHEDULED
 
 
 def test_the_budget_fills_again_with_time_and_withdrawn_requests_leave_it() -> None:
     f = trained(limits={"forget_share": 0.3, "forget_days": 7.0})
     first = f.file("a")
-    assert f.file("b").held
+    assert f.file("b").on_hold
     state, _ = tickets.withdraw(f.state, "b", f.state.tickets["t-1"].id, f.now)
     state, _ = tickets.withdraw(state, "a", first.id, f.now) if first.state is TicketState.PENDING else (state, first)
     f.state = state
     f.now += 8 * DAY
     f.beat(*"abcd")
-    assert not f.file("c", key="later").held
+    assert not f.file("c", key="later").on_hold
 
 
 def test_samples_count_for_what_they_are() -> None:
     f = trained("ab", limits={"forget_share": 0.2})
     ticket = f.file("a", scope="samples", forget_samples=4, retain_samples=6)
-    assert (ticket.weight, ticket.held) == (4, "")
-    assert f.file("b").held
+    assert (ticket.weight, ticket.on_hold) == (4, "")
+    assert f.file("b").on_hold
 
 
 def test_the_operators_own_request_is_the_operators_word() -> None:
     f = trained("ab", limits={"forget_share": 0.1})
-    assert not f.file("a", by="operator").held
+    assert not f.file("a", by="operator").on_hold
 
 
 def test_everybody_leaving_resets_the_model_only_with_the_operators_word() -> None:
     f = trained("ab", limits={"forget_share": 0.5})
     f.file("a")
     last = f.file("b")
-    assert last.held
-    f.answer_survey(0.8)
+    assert last.on_hold
+    f.answer_evaluation(0.8)
     assert f.state.round is None
-    f.apply(tickets.allow(f.state, last.id, f.now))
+    f.apply(tickets.approve(f.state, last.id, f.now))
     assert f.round.kind is Kind.RESET
 
 
 def test_a_client_that_never_contributed_is_not_counted() -> None:
     f = trained("ab", limits={"forget_share": 0.1})
     f.join("c")
-    assert not f.file("c").held
+    assert not f.file("c").on_hold
 
 
 def test_requests_per_hour_are_bounded_withdrawn_ones_included() -> None:
@@ -223,11 +223,11 @@ def test_requests_per_hour_are_bounded_withdrawn_ones_included() -> None:
 def collapsed(score: float = 0.3) -> tuple[Federation, str]:
     f = trained(forgetting={"max_recovery_rounds": 1, "measure_seconds": 0.0})
     ticket = f.file("a")
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.run_round(Kind.UNLEARN)
-    f.answer_survey(0.1)
+    f.answer_evaluation(0.1)
     f.run_round(Kind.RECOVER)
-    f.answer_survey(score)
+    f.answer_evaluation(score)
     return f, ticket.id
 
 
@@ -256,7 +256,7 @@ def test_a_rollback_installs_the_model_from_before_and_opens_the_ticket_again() 
     f, ticket = collapsed()
     assert f.state.members["a"].status is MemberStatus.FORGOTTEN
     f.apply(rollback.begin(f.state, f.config, f.now))
-    assert (f.round.kind, f.round.base, f.round.slots) == (Kind.ROLLBACK, 2, ())
+    assert (f.round.kind, f.round.base, f.round.assignments) == (Kind.ROLLBACK, 2, ())
     f.commit()
     again = f.ticket(ticket)
     assert (again.state, again.applied_round, again.version_before) == (TicketState.PENDING, 0, None)
@@ -268,9 +268,9 @@ def test_a_rollback_installs_the_model_from_before_and_opens_the_ticket_again() 
     assert statuses[3] is statuses[4] is ModelStatus.WITHDRAWN
     # The client comes back and is forgotten after all.
     f.join("a")
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.run_round(Kind.UNLEARN)
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     assert f.ticket(ticket).state is TicketState.COMPLETED
     assert statuses.keys() < f.state.models.keys()
     assert f.state.models[3].status is ModelStatus.DELETED
@@ -291,15 +291,15 @@ def test_special_can_be_made_to_wait_for_company() -> None:
     f.apply(f.state)
     assert f.ticket(first.id).state is TicketState.PENDING
     second = f.file("b", mode="special")
-    f.answer_survey(0.8)
-    assert {s.ticket for s in f.round.slots} == {first.id, second.id}
+    f.answer_evaluation(0.8)
+    assert {s.ticket for s in f.round.assignments} == {first.id, second.id}
 
 
 def test_special_does_not_go_on_alone_when_company_leaves() -> None:
     f = trained(forgetting={"special_min_targets": 2})
     first, second = f.file("a", mode="special"), f.file("b", mode="special")
     f.wait(f.config.plan.absent_seconds + 1, "a", "c", "d")
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     assert f.state.round is None
     assert {f.ticket(t.id).state for t in (first, second)} == {TicketState.PENDING}
 

@@ -182,13 +182,13 @@ def test_a_sum_that_is_not_finite_leaves_out_whoever_made_it_so(tmp_path: Path) 
     local.engine.settle()
     state = local.engine.state
     assert (state.version, state.halted) == (1, "")
-    assert "tensor w would no longer be finite with the update of b" in state.members["b"].held
+    assert "tensor w would no longer be finite with the update of b" in state.members["b"].on_hold
     assert state.records[1].contributions == 2
     assert state.round is not None
-    assert {s.client for s in state.round.slots} == {"a", "c"}
+    assert {s.client for s in state.round.assignments} == {"a", "c"}
     local.engine.close()
     again = Local(directory, Clock())
-    assert again.engine.state.members["b"].held
+    assert again.engine.state.members["b"].on_hold
     again.engine.close()
 
 

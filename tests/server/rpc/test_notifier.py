@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from puf_server.core.state import Kind, Member, MemberStatus, Part, Received, Round, Slot, State
+from puf_server.core.state import Assignment, Kind, Member, MemberStatus, Part, ReceivedUpdate, Round, State
 from puf_server.rpc.notifier import Changes, concerns_waiters
 
 
 def a_round(*received: str) -> Round:
-    update = Received(digest="d", samples=1, nbytes=4, train_loss=None, samples_processed=1, at=2.0)
+    update = ReceivedUpdate(digest="d", samples=1, nbytes=4, train_loss=None, samples_processed=1, at=2.0)
     return Round(
         number=1,
         attempt=1,
         kind=Kind.TRAIN,
         base=0,
         lr=0.1,
-        slots=tuple(Slot(client=name, membership=1, part=Part.MAIN, samples=1) for name in ("anna", "bert")),
+        assignments=tuple(
+            Assignment(client=name, membership=1, part=Part.MAIN, samples=1) for name in ("anna", "bert")
+        ),
         opened_at=1.0,
         received=dict.fromkeys(received, update),
     )

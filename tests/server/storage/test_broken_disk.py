@@ -77,7 +77,7 @@ def test_an_update_that_is_lost_is_asked_for_again(
     small.close()
     small = Small(tmp_path / "state")
     assert small.state.round is not None
-    assert key in {slot.key for slot in small.state.round.missing}
+    assert key in {assignment.key for assignment in small.state.round.missing}
     (facts,) = small.engine.store.db.execute("SELECT facts FROM audit WHERE event = 'round.update_lost'").fetchone()
     assert json.loads(facts)["key"] == key
     assert finished(small) == digests

@@ -16,7 +16,8 @@ from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_common.tensors.model_file import save
 from puf_server.engine.engine import Engine
 from puf_server.storage import audit_reader, federation_file
-from puf_server.storage.state_store import SCHEMA, Store
+from puf_server.storage.migrations import SCHEMA
+from puf_server.storage.state_store import Store
 
 
 def edited(directory: Path, **changes: Any) -> None:
@@ -127,7 +128,7 @@ def test_state_of_version_1_is_migrated_once_and_audited(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("version", "told"), [("99", "written by a newer PUF"), ("0", "this server reads 1 to"), ("", "version none")]
+    ("version", "told"), [("99", "a newer PUF wrote it"), ("0", "this server reads 1 to"), ("", "version none")]
 )
 def test_versions_that_cannot_be_read_are_refused_with_what_to_do(tmp_path: Path, version: str, told: str) -> None:
     directory = make_state(tmp_path / "state")

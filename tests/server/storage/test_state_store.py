@@ -30,7 +30,7 @@ def a_busy_state() -> State:
     f.join("a", "b", "c", "d")
     f.train()
     f.file("a", reference="case 7")
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.submit("a")
     f.submit_all()
     f.commit()

@@ -39,9 +39,9 @@ __all__ = [
     "known",
     "method_of",
     "named",
-    "remembering",
     "serving",
     "serving_round",
+    "stored_history",
     "use_loader",
 ]
 
@@ -116,7 +116,7 @@ def by_name(policy: Forgetting, name: str) -> Method:
     return named(name, policy.method_options if name == policy.method else None)
 
 
-def remembering(policy: Forgetting) -> Iterator[Memory]:
+def stored_history(policy: Forgetting) -> Iterator[Memory]:
     """What is kept, of the chosen method, of the fallback and of those the operator wants to be able to change to."""
     for name in dict.fromkeys((policy.method, policy.fallback, *policy.also_remember)):
         if name:

@@ -1,10 +1,10 @@
 """What a method of unlearning is: written once, run alike by the service and by the lab.
 
 A method declares what it `requires`, refuses what it cannot serve when it is asked, and plans: given what the federation
-knows and how far the episode has come, it names the next `Step`. A step is a round like any other (its cohort is on disk
+knows and how far the job has come, it names the next `Step`. A step is a round like any other (its cohort is on disk
 before anybody is asked, updates are kept before they are acknowledged, a restart continues it): these clients run this
 routine from this model, what came back is combined by this rule, and the result is the model, a model on the way to it,
-or an auxiliary one. A step without slots is the server's alone. The commit of the last step applies the tickets.
+or an auxiliary one. A step without assignments is the server's alone. The commit of the last step applies the tickets.
 
 The equations of a method stand in its own file, as a rule over blocks of tensors; the shell only streams them.
 """
@@ -23,19 +23,19 @@ from pydantic import BaseModel, ConfigDict
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Combine, Episode, Member, Part, Slot, State, Ticket
+from puf_server.core.state import Assignment, Combine, Member, Part, State, Ticket, UnlearningJob
 
 __all__ = [
     "Asked",
-    "Block",
     "Memory",
     "Method",
     "Options",
-    "Piece",
     "Requirements",
     "Rule",
     "Step",
     "Target",
+    "TensorBlock",
+    "UpdateBlock",
     "View",
     "installed",
     "mean_of_buffers",
@@ -134,22 +134,22 @@ class View:
     config: FederationConfig
     now: float
     # None before there is one, when tickets are looked at: `about` names them.
-    episode: Episode | None = None
+    job: UnlearningJob | None = None
     about: tuple[str, ...] = ()
 
     @property
-    def started(self) -> Episode:
-        assert self.episode is not None
-        return self.episode
+    def started(self) -> UnlearningJob:
+        assert self.job is not None
+        return self.job
 
     @property
     def targets(self) -> list[Target]:
-        tickets = [self.state.tickets[t] for t in (self.episode.tickets if self.episode else self.about)]
+        tickets = [self.state.tickets[t] for t in (self.job.tickets if self.job else self.about)]
         return [Target(t, self.state.members[t.client]) for t in tickets]
 
     @property
     def model(self) -> int:
-        """The version this episode has come to; the federation's own where it has made none yet."""
+        """The version this job has come to; the federation's own where it has made none yet."""
         made = self.started.working
         return self.state.version if made is None else made
 
@@ -174,12 +174,12 @@ class View:
         alive = sum(self.alive(m.name) for m in members)
         return alive >= max(1, ceil(self.config.plan.participation * self.config.plan.quorum * len(members)))
 
-    def ordinary(self, members: Sequence[Member], **changes: Any) -> tuple[Slot, ...]:
+    def ordinary(self, members: Sequence[Member], **changes: Any) -> tuple[Assignment, ...]:
         """Slots of plain descent; a target of sample scope trains on what remains."""
         targets = {t.member.name for t in self.targets}
         epochs = changes.pop("epochs", float(self.config.recipe.epochs))
         return tuple(
-            Slot(
+            Assignment(
                 client=m.name,
                 membership=m.membership,
                 part=Part.RETAIN if m.name in targets else Part.MAIN,
@@ -193,10 +193,10 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One round of an episode. `base` is the model it starts from."""
+    """One round of an job. `base` is the model it starts from."""
 
     base: int
-    slots: tuple[Slot, ...] = ()
+    assignments: tuple[Assignment, ...] = ()
     combine: Combine = field(default_factory=Combine)
     # The frozen n; None: n is what was received, and the server's learning rate applies.
     denominator: int | None = None
@@ -211,11 +211,11 @@ class Step:
     # The name of the auxiliary model that the result becomes; empty: the model itself.
     into: str = ""
     # What is to be known in later steps.
-    memo: Mapping[str, float | int | str] = field(default_factory=dict)
+    method_state: Mapping[str, float | int | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class UpdateBlock:
     """What one contribution has for one block; `u` is None where its manifest leaves the tensor out."""
 
     client: str
@@ -226,7 +226,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class TensorBlock:
     """A run of values of one tensor: in the base model, in others by name, and in what came back, by client."""
 
     tensor: TensorSpec
@@ -234,11 +234,11 @@ class Block:
     parameter: int
     w: NDArray[Any]
     others: Mapping[str, NDArray[Any]]
-    pieces: Sequence[Piece]
+    updates: Sequence[UpdateBlock]
 
 
 # A block of the new model, in any floating type: whoever calls casts once and refuses what is not finite.
-Rule = Callable[[Block], NDArray[Any]]
+Rule = Callable[[TensorBlock], NDArray[Any]]
 
 
 class Method:
@@ -279,7 +279,7 @@ class Method:
         return self.name
 
     def ready(self, ticket: Ticket, view: View) -> bool:
-        """Whether an episode for this ticket could run now."""
+        """Whether an job for this ticket could run now."""
         if self.requires.target_takes_part and not view.alive(ticket.client):
             return False
         return view.enough or not self.requires.retained_take_part
@@ -289,15 +289,15 @@ class Method:
         return None
 
     def choose(self, waiting: Sequence[Ticket], view: View) -> list[Ticket]:
-        """Which of the tickets that are ready share the episode of the oldest."""
+        """Which of the tickets that are ready share the job of the oldest."""
         return list(waiting) if self.requires.simultaneous else list(waiting[:1])
 
     def step(self, view: View) -> Step | None:
-        """The next step of the episode; None while there are too few clients for it."""
+        """The next step of the job; None while there are too few clients for it."""
         raise NotImplementedError
 
     def possible(self, view: View) -> bool:
-        """Whether the episode still makes sense; not where everybody whom it needs has asked to be forgotten meanwhile."""
+        """Whether the job still makes sense; not where everybody whom it needs has asked to be forgotten meanwhile."""
         return bool(view.retained) or not self.requires.retained_take_part
 
     def enough_came(self, view: View, retained: int) -> bool:
@@ -309,31 +309,31 @@ class Method:
         """Recovery rounds at least and at most; None: what the federation's policy says."""
         return 0, None
 
-    def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
-        """How the blocks of a step are combined. `pieces` have no blocks yet, only clients, samples and lengths."""
+    def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
+        """How the blocks of a step are combined. `updates` have no blocks yet, only clients, samples and lengths."""
         raise NotImplementedError(f"{self.name} has no rule {combine.rule}")
 
 
-def installed(block: Block) -> NDArray[Any]:
+def installed(block: TensorBlock) -> NDArray[Any]:
     """What the one contribution stands for becomes the model; buffers come with it."""
     if block.tensor.role != "parameter":
         return mean_of_buffers(block)
-    [piece] = block.pieces
-    assert piece.u is not None
-    return block.w.astype(np.float64) + piece.u.astype(np.float64)
+    [update] = block.updates
+    assert update.u is not None
+    return block.w.astype(np.float64) + update.u.astype(np.float64)
 
 
-def mean_of_buffers(block: Block) -> NDArray[Any]:
+def mean_of_buffers(block: TensorBlock) -> NDArray[Any]:
     """Buffers of what came back: floating ones become the mean, integers the maximum; as they are where nobody sent any."""
-    pieces = [p for p in block.pieces if p.u is not None]
-    if not pieces:
+    updates = [p for p in block.updates if p.u is not None]
+    if not updates:
         return block.w
-    values = [p.u for p in pieces if p.u is not None]
+    values = [p.u for p in updates if p.u is not None]
     if not block.tensor.floating:
         largest: NDArray[Any] = np.maximum.reduce(values)
         return largest
-    n = sum(p.samples for p in pieces)
+    n = sum(p.samples for p in updates)
     mean = np.zeros(block.w.size, np.float64)
-    for piece, value in zip(pieces, values, strict=True):
-        mean += np.multiply(value, piece.samples / n, dtype=np.float64)
+    for update, value in zip(updates, values, strict=True):
+        mean += np.multiply(value, update.samples / n, dtype=np.float64)
     return mean

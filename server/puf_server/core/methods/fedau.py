@@ -17,9 +17,19 @@ from pydantic import Field
 
 from puf_common.errors import InvalidArgument
 from puf_common.tensors.manifest import Manifest
-from puf_server.core.methods.base import Block, Method, Options, Piece, Requirements, Rule, Step, Target, View
+from puf_server.core.methods.base import (
+    Method,
+    Options,
+    Requirements,
+    Rule,
+    Step,
+    Target,
+    TensorBlock,
+    UpdateBlock,
+    View,
+)
 from puf_server.core.methods.layers import HEAD, last_layer
-from puf_server.core.state import Combine, Part, Slot
+from puf_server.core.state import Assignment, Combine, Part
 
 __all__ = ["FedAU", "FedauOptions", "mix_heads"]
 
@@ -57,13 +67,13 @@ class FedAU(Method):
     options: FedauOptions
 
     def step(self, view: View) -> Step:
-        slots = tuple(sorted((self._slot(t) for t in view.targets), key=lambda s: s.client))
-        return Step(base=view.state.version, slots=slots, combine=Combine(rule="mix"), last=True)
+        assignments = tuple(sorted((self._assignment(t) for t in view.targets), key=lambda s: s.client))
+        return Step(base=view.state.version, assignments=assignments, combine=Combine(rule="mix"), last=True)
 
-    def _slot(self, target: Target) -> Slot:
+    def _assignment(self, target: Target) -> Assignment:
         """Single samples are forgotten by a head that gets random labels for them and learns the rest as it is."""
         samples = target.ticket.scope == "samples"
-        return Slot(
+        return Assignment(
             client=target.member.name,
             membership=target.member.membership,
             part=Part.FORGET if samples else Part.MAIN,
@@ -76,13 +86,13 @@ class FedAU(Method):
             outputs=(HEAD,),
         )
 
-    def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
+    def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
         head = last_layer(manifest)
 
-        def mixed(block: Block) -> NDArray[Any]:
+        def mixed(block: TensorBlock) -> NDArray[Any]:
             if block.tensor.name not in head:
                 return block.w
-            heads = [block.w.astype(np.float64) + p.u.astype(np.float64) for p in block.pieces if p.u is not None]
+            heads = [block.w.astype(np.float64) + p.u.astype(np.float64) for p in block.updates if p.u is not None]
             return mix_heads(block.w, heads, self.options.alpha_aux)
 
         return mixed

@@ -27,18 +27,18 @@ from puf_server.core import roster
 from puf_server.core.config import FederationConfig
 from puf_server.core.methods.base import (
     Asked,
-    Block,
     Memory,
     Method,
     Options,
-    Piece,
     Requirements,
     Rule,
     Step,
+    TensorBlock,
+    UpdateBlock,
     View,
     mean_of_buffers,
 )
-from puf_server.core.state import Combine, Remembered, State
+from puf_server.core.state import Combine, HistoryRecord, State
 
 __all__ = ["FedEraser", "FedEraserOptions", "calibrated", "factors", "replayed"]
 
@@ -88,7 +88,7 @@ class FedEraser(Method):
 
     def step(self, view: View) -> Step | None:
         # Told by round, not counted: somebody who asks to be forgotten meanwhile may take a round along.
-        done = int(view.started.memo.get("replayed", 0))
+        done = int(view.started.method_state.get("replayed", 0))
         base = view.model if view.started.step else 0
         coming = [kept for kept in replayed(view.state, self.options.delta_t) if kept[0].round > done]
         first = [(key, r) for key, r in sorted(view.state.history.items()) if _counts(view.state, r, "first-updates")]
@@ -96,7 +96,7 @@ class FedEraser(Method):
             number = first[0][1].round
             last = not any(kept[0].round > number for kept in coming)
             combine = Combine(history=tuple(key for key, _ in first))
-            return Step(base=base, combine=combine, last=last, memo={"replayed": number})
+            return Step(base=base, combine=combine, last=last, method_state={"replayed": number})
         if not coming:
             return Step(base=base, combine=Combine(rule="keep"), last=True)
         number, lengths = coming[0][0].round, {r.client: r.norms for r in coming[0]}
@@ -105,37 +105,37 @@ class FedEraser(Method):
             return None
         return Step(
             base=base,
-            slots=view.ordinary(members, epochs=self.options.epochs),
+            assignments=view.ordinary(members, epochs=self.options.epochs),
             combine=Combine(rule="calibrate", values={m.name: lengths[m.name] for m in members}),
             lr=view.config.recipe.lr_at(number),
             stream=number,
             last=len(coming) == 1,
-            memo={"replayed": number},
+            method_state={"replayed": number},
         )
 
-    def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
+    def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
         if combine.rule == "keep":
             return lambda block: block.w
         by = {
             p.client: f
-            for p in pieces
+            for p in updates
             if (f := factors(combine.values[p.client], p.norms, per_tensor=self.options.per_tensor)) is not None
         }
-        n = sum(p.samples for p in pieces if p.client in by)
+        n = sum(p.samples for p in updates if p.client in by)
         return lambda block: calibrated(block, by, n)
 
 
-def replayed(state: State, delta_t: int) -> list[list[Remembered]]:
+def replayed(state: State, delta_t: int) -> list[list[HistoryRecord]]:
     """What is kept of each round that is replayed, oldest round first, without those who asked to be forgotten."""
     numbers = sorted({r.round for r in state.history.values() if r.kind == "norms"})[::delta_t]
-    by: dict[int, list[Remembered]] = {number: [] for number in numbers}
+    by: dict[int, list[HistoryRecord]] = {number: [] for number in numbers}
     for _, r in sorted(state.history.items()):
         if r.round in by and _counts(state, r, "norms"):
             by[r.round].append(r)
     return [kept for kept in by.values() if kept]
 
 
-def _counts(state: State, kept: Remembered, kind: str) -> bool:
+def _counts(state: State, kept: HistoryRecord, kind: str) -> bool:
     member = state.members.get(kept.client)
     same = member is not None and member.membership == kept.membership
     return same and kept.kind == kind and kept.client not in state.kept_out()
@@ -151,12 +151,14 @@ def factors(stored: Sequence[float], fresh: Sequence[float], *, per_tensor: bool
     return (sqrt(fsum(x * x for x in stored)) / whole,) * len(fresh)
 
 
-def calibrated(block: Block, factor: Mapping[str, tuple[float, ...]], n: int) -> NDArray[Any]:
+def calibrated(block: TensorBlock, factor: Mapping[str, tuple[float, ...]], n: int) -> NDArray[Any]:
     """w~ + sum p_k * factor_k * U^_k over the clients that have a factor."""
     if block.tensor.role != "parameter":
         return mean_of_buffers(block)
     total = np.zeros(block.w.size, np.float64)
-    for piece in block.pieces:
-        if piece.client in factor and piece.u is not None:
-            total += np.multiply(piece.u, factor[piece.client][block.parameter] * piece.samples / n, dtype=np.float64)
+    for update in block.updates:
+        if update.client in factor and update.u is not None:
+            total += np.multiply(
+                update.u, factor[update.client][block.parameter] * update.samples / n, dtype=np.float64
+            )
     return block.w.astype(np.float64) + total

@@ -25,14 +25,14 @@ from puf_server.core.methods.base import (
     Memory,
     Method,
     Options,
-    Piece,
     Requirements,
     Rule,
     Step,
+    UpdateBlock,
     View,
     installed,
 )
-from puf_server.core.state import Combine, Member, Part, Slot, State, Ticket
+from puf_server.core.state import Assignment, Combine, Member, Part, State, Ticket
 
 __all__ = ["Fukd", "FukdOptions", "accumulate", "erase"]
 
@@ -99,7 +99,7 @@ class Fukd(Method):
         distillers = roster.distillers(view.state, view.config, view.now)
         if not distillers:
             return None
-        slot = Slot(
+        assignment = Assignment(
             client=distillers[0].name,
             membership=distillers[0].membership,
             part=Part.MAIN,
@@ -110,13 +110,13 @@ class Fukd(Method):
             aux=view.state.version,
         )
         combine = Combine(rule="install")
-        return Step(base=view.model, slots=(slot,), combine=combine, lr=self.options.lr, last=True)
+        return Step(base=view.model, assignments=(assignment,), combine=combine, lr=self.options.lr, last=True)
 
-    def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
+    def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
         if combine.rule == "install":
             return installed
         return lambda block: (
-            erase(block.w, [p.u for p in block.pieces if p.u is not None])
+            erase(block.w, [p.u for p in block.updates if p.u is not None])
             if block.tensor.role == "parameter"
             else block.w
         )

@@ -7,7 +7,7 @@ from puf_common.tensors.manifest import Manifest, TensorSpec
 
 __all__ = ["HEAD", "first_layer", "last_layer", "outputs"]
 
-# In a slot's outputs: the model's last layer, whatever its tensors are called.
+# In a assignment's outputs: the model's last layer, whatever its tensors are called.
 HEAD = "@head"
 
 

@@ -22,14 +22,24 @@ from pydantic import Field, model_validator
 
 from puf_common.seeds import derive
 from puf_common.tensors.manifest import Manifest
-from puf_server.core.methods.base import Block, Method, Options, Piece, Requirements, Rule, Step, Target, View
-from puf_server.core.state import Combine, Part, Slot
+from puf_server.core.methods.base import (
+    Method,
+    Options,
+    Requirements,
+    Rule,
+    Step,
+    Target,
+    TensorBlock,
+    UpdateBlock,
+    View,
+)
+from puf_server.core.state import Assignment, Combine, Part
 
 __all__ = ["Mode", "ModeOptions", "blend", "dealt_anew", "phases"]
 
 Phase = Literal["fresh", "degrade", "blend", "guide"]
 
-# The degradation model's name in an episode.
+# The degradation model's name in an job.
 _DEGRADED = "degraded"
 # What the authors' code trains targets with; the paper states one rate of guidance for everybody.
 _AUTHORS_TARGET_RATE = 0.1
@@ -78,27 +88,29 @@ class Mode(Method):
     options: ModeOptions
 
     def step(self, view: View) -> Step | None:
-        o, episode = self.options, view.started
+        o, job = self.options, view.started
         planned = phases(o)
-        phase = planned[episode.step]
+        phase = planned[job.step]
         if phase == "fresh":
             seed = float(view.config.recipe.seed % 2**53)
             return Step(base=0, combine=Combine(rule="fresh", options={"seed": seed}), into=_DEGRADED)
-        degraded = episode.aux[_DEGRADED]
+        degraded = job.aux[_DEGRADED]
         if phase == "blend":
             return Step(base=view.model, combine=Combine(rule="blend", others={_DEGRADED: degraded}))
         if not view.enough:
             return None
         if phase == "degrade":
             lr = o.lr_degrade or view.config.recipe.lr
-            return Step(base=degraded, slots=view.ordinary(view.cohort()), lr=lr, plain=False, into=_DEGRADED)
+            return Step(base=degraded, assignments=view.ordinary(view.cohort()), lr=lr, plain=False, into=_DEGRADED)
         of_targets, of_retained = o.rates
         targets = {t.member.name for t in view.targets}
         others = [m for m in view.cohort() if m.name not in targets]
         guided = [_guided(t, view, degraded, of_targets) for t in view.targets]
-        slots = (*view.ordinary(others, lr=of_retained), *guided)
-        last = episode.step == len(planned) - 1
-        return Step(base=view.model, slots=tuple(sorted(slots, key=lambda s: s.client)), lr=of_retained, last=last)
+        assignments = (*view.ordinary(others, lr=of_retained), *guided)
+        last = job.step == len(planned) - 1
+        return Step(
+            base=view.model, assignments=tuple(sorted(assignments, key=lambda s: s.client)), lr=of_retained, last=last
+        )
 
     def enough_came(self, view: View, retained: int) -> bool:
         """Guidance by the target alone would be no guidance."""
@@ -107,7 +119,7 @@ class Mode(Method):
         others = [m for m in view.retained if m.name not in targets]
         return retained >= ceil(plan.participation * plan.quorum * len(others))
 
-    def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
+    def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
         if combine.rule == "fresh":
             return dealt_anew(int(combine.options["seed"]))
         keep = self.options.keep
@@ -127,11 +139,11 @@ def blend(model: NDArray[Any], degraded: NDArray[Any], keep: float) -> NDArray[n
     return keep * model.astype(np.float64) + (1 - keep) * degraded.astype(np.float64)
 
 
-def dealt_anew(seed: int) -> Callable[[Block], NDArray[Any]]:
+def dealt_anew(seed: int) -> Callable[[TensorBlock], NDArray[Any]]:
     """The values of every parameter in another order, block by block; the same for the same seed."""
     blocks: dict[str, int] = {}
 
-    def deal(block: Block) -> NDArray[Any]:
+    def deal(block: TensorBlock) -> NDArray[Any]:
         if block.tensor.role != "parameter":
             return block.w
         name = block.tensor.name
@@ -142,10 +154,10 @@ def dealt_anew(seed: int) -> Callable[[Block], NDArray[Any]]:
     return deal
 
 
-def _guided(target: Target, view: View, degraded: int, lr: float) -> Slot:
+def _guided(target: Target, view: View, degraded: int, lr: float) -> Assignment:
     """A target guides with all it has: what is to be forgotten gets the degradation model's labels, the rest keeps its own."""
     samples = target.ticket.scope == "samples"
-    return Slot(
+    return Assignment(
         client=target.member.name,
         membership=target.member.membership,
         part=Part.FORGET if samples else Part.MAIN,

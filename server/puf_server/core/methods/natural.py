@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from puf_common.tensors.manifest import Manifest
-from puf_server.core.methods.base import Method, Options, Piece, Requirements, Rule, Step, View
+from puf_server.core.methods.base import Method, Options, Requirements, Rule, Step, UpdateBlock, View
 from puf_server.core.state import Combine
 
 __all__ = ["Natural", "NaturalOptions"]
@@ -44,5 +44,5 @@ class Natural(Method):
     def recovery_bounds(self) -> tuple[int, int | None]:
         return self.options.rounds, self.options.rounds
 
-    def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
+    def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
         return lambda block: block.w

@@ -24,14 +24,14 @@ from puf_server.core.methods.base import (
     Memory,
     Method,
     Options,
-    Piece,
     Requirements,
     Rule,
     Step,
+    UpdateBlock,
     View,
     installed,
 )
-from puf_server.core.state import Combine, Kind, Member, Part, Slot, State, Ticket
+from puf_server.core.state import Assignment, Combine, Kind, Member, Part, State, Ticket
 
 __all__ = ["Pga", "PgaOptions", "share"]
 
@@ -106,7 +106,7 @@ class Pga(Method):
     def step(self, view: View) -> Step:
         [target] = view.targets
         last = view.state.models[view.state.version].round
-        slot = Slot(
+        assignment = Assignment(
             client=target.member.name,
             membership=target.member.membership,
             part=Part.MAIN,
@@ -117,9 +117,9 @@ class Pga(Method):
             options=self.options.routine(share(target.member, view.state) or 0.0, last),
             lr=self.options.lr,
         )
-        return Step(base=view.state.version, slots=(slot,), combine=Combine(rule="install"), last=True)
+        return Step(base=view.state.version, assignments=(assignment,), combine=Combine(rule="install"), last=True)
 
-    def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
+    def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
         # Buffers stay the model's: they are no part of the ball, and the target's data must not enter by them.
         return lambda block: installed(block) if block.tensor.role == "parameter" else block.w
 

@@ -20,7 +20,7 @@ from pydantic import Field
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
 from puf_server.core.methods.base import Asked, Method, Options, Requirements, Step, Target, View
-from puf_server.core.state import Member, Part, Slot, State, Ticket
+from puf_server.core.state import Assignment, Member, Part, State, Ticket
 
 __all__ = ["Puf", "PufOptions", "RoundPlan", "Target", "effective_kappa", "plan"]
 
@@ -86,7 +86,9 @@ class Puf(Method):
             epochs=float(view.config.recipe.epochs),
             whole_n=self.options.compat == "author-code",
         )
-        return Step(base=view.state.version, slots=planned.slots, denominator=planned.denominator, last=True)
+        return Step(
+            base=view.state.version, assignments=planned.assignments, denominator=planned.denominator, last=True
+        )
 
     def possible(self, view: View) -> bool:
         return view.started.mode != "regular" or not roster.nobody_left(view.state)
@@ -99,7 +101,7 @@ class Puf(Method):
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    slots: tuple[Slot, ...]
+    assignments: tuple[Assignment, ...]
     denominator: int
 
 
@@ -126,8 +128,8 @@ def plan(
     n = sum(m.samples for m, *_ in (*ordinary, *remaining)) + sum(t.forget_samples for t in targets)
     if whole_n and mode == "special":
         n += sum(t.member.samples for t in targets if t.ticket.scope == "samples")
-    slots = [
-        Slot(
+    assignments = [
+        Assignment(
             client=member.name,
             membership=member.membership,
             part=part,
@@ -139,8 +141,8 @@ def plan(
         )
         for member, part, ticket, flip in (*ordinary, *remaining)
     ]
-    slots += [
-        Slot(
+    assignments += [
+        Assignment(
             client=t.member.name,
             membership=t.member.membership,
             part=Part.FORGET if t.ticket.scope == "samples" else Part.MAIN,
@@ -153,7 +155,7 @@ def plan(
         )
         for t in targets
     ]
-    return RoundPlan(tuple(sorted(slots, key=lambda s: (s.client, _ORDER[s.part]))), n)
+    return RoundPlan(tuple(sorted(assignments, key=lambda s: (s.client, _ORDER[s.part]))), n)
 
 
 def effective_kappa(target: Target, n: int) -> float:

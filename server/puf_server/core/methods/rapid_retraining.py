@@ -13,7 +13,7 @@ from pydantic import Field
 
 from puf_common.errors import NotNow
 from puf_common.tensors.manifest import Manifest
-from puf_server.core.methods.base import Memory, Method, Options, Piece, Requirements, Rule, Step, View
+from puf_server.core.methods.base import Memory, Method, Options, Requirements, Rule, Step, UpdateBlock, View
 from puf_server.core.state import Combine, Kind, ModelStatus, State
 
 __all__ = ["Rapid", "RapidOptions", "checkpoints", "rollback"]
@@ -57,20 +57,22 @@ class Rapid(Method):
     rewrites = True
 
     def step(self, view: View) -> Step | None:
-        memo = view.started.memo or self._plan(view)
-        number = int(memo["checkpoint"]) + view.started.step + 1
-        if not memo["rounds"]:
-            return Step(base=int(memo["base"]), combine=Combine(rule="keep"), last=True)
+        method_state = view.started.method_state or self._plan(view)
+        number = int(method_state["checkpoint"]) + view.started.step + 1
+        if not method_state["rounds"]:
+            return Step(base=int(method_state["base"]), combine=Combine(rule="keep"), last=True)
         if not view.enough:
             return None
         return Step(
-            base=view.model if view.started.step else int(memo["base"]),
-            slots=view.ordinary(view.cohort(drawn_as=number), routine="curvature", options=self.options.routine()),
+            base=view.model if view.started.step else int(method_state["base"]),
+            assignments=view.ordinary(
+                view.cohort(drawn_as=number), routine="curvature", options=self.options.routine()
+            ),
             lr=self.options.lr,
             stream=number,
             plain=False,
-            last=view.started.step + 1 >= int(memo["rounds"]),
-            memo=memo,
+            last=view.started.step + 1 >= int(method_state["rounds"]),
+            method_state=method_state,
         )
 
     def _plan(self, view: View) -> dict[str, int]:
@@ -82,7 +84,7 @@ class Rapid(Method):
         since = sum(r.kind is Kind.TRAIN and r.number > number for r in view.state.records.values())
         return {"base": kept[number], "checkpoint": number, "rounds": self.options.rounds or since}
 
-    def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
+    def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
         return lambda block: block.w
 
 

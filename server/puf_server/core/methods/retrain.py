@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from puf_common.tensors.manifest import Manifest
-from puf_server.core.methods.base import Method, Options, Piece, Requirements, Rule, Step, View
+from puf_server.core.methods.base import Method, Options, Requirements, Rule, Step, UpdateBlock, View
 from puf_server.core.state import Combine
 
 __all__ = ["Retrain", "RetrainOptions"]
@@ -42,7 +42,7 @@ class Retrain(Method):
 
     def step(self, view: View) -> Step | None:
         # How many rounds there were is asked once: training may be extended meanwhile.
-        rounds = int(view.started.memo.get("rounds", self.options.rounds or view.state.trained))
+        rounds = int(view.started.method_state.get("rounds", self.options.rounds or view.state.trained))
         number = view.started.step + 1
         if rounds == 0:
             return Step(base=0, combine=Combine(rule="keep"), last=True)
@@ -50,12 +50,12 @@ class Retrain(Method):
             return None
         return Step(
             base=0 if number == 1 else view.model,
-            slots=view.ordinary(view.cohort(drawn_as=number)),
+            assignments=view.ordinary(view.cohort(drawn_as=number)),
             lr=view.config.recipe.lr_at(number),
             stream=number,
             plain=False,
             last=number >= rounds,
-            memo={"rounds": rounds},
+            method_state={"rounds": rounds},
         )
 
     @property
@@ -63,5 +63,5 @@ class Retrain(Method):
         """It is as good as training without the target can be: there is nothing to recover."""
         return 0, 0
 
-    def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
+    def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
         return lambda block: block.w

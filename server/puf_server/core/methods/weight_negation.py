@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from puf_common.tensors.manifest import Manifest
-from puf_server.core.methods.base import Method, Options, Piece, Requirements, Rule, Step, View
+from puf_server.core.methods.base import Method, Options, Requirements, Rule, Step, UpdateBlock, View
 from puf_server.core.methods.layers import first_layer
 from puf_server.core.state import Combine
 
@@ -46,6 +46,6 @@ class NoT(Method):
     def step(self, view: View) -> Step:
         return Step(base=view.state.version, combine=Combine(rule="negate"), last=True)
 
-    def rule(self, combine: Combine, manifest: Manifest, pieces: Sequence[Piece]) -> Rule:
+    def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
         chosen = first_layer(manifest, include_bias=self.options.include_bias)
         return lambda block: np.negative(block.w) if block.tensor.name in chosen else block.w

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from puf_server.core import methods
 from puf_server.core.config import FederationConfig, Forgetting
-from puf_server.core.state import Kind, Remembered, Round, State, Ticket
+from puf_server.core.state import HistoryRecord, Kind, Round, State, Ticket
 
 __all__ = ["forget", "keep", "kinds", "rewritten", "wanted", "words"]
 
 
 def words(policy: Forgetting) -> tuple[str, ...]:
     """Everything that is kept, as clients are told when they join."""
-    return tuple(dict.fromkeys(word for memory in methods.remembering(policy) for word in memory.words))
+    return tuple(dict.fromkeys(word for memory in methods.stored_history(policy) for word in memory.words))
 
 
 def kinds(policy: Forgetting) -> frozenset[str]:
@@ -23,7 +23,7 @@ def kinds(policy: Forgetting) -> frozenset[str]:
 
 
 def wanted(state: State, config: FederationConfig, current: Round) -> frozenset[str]:
-    """What is to be kept of this round. Rounds of an episode leave nothing: they are themselves made from history."""
+    """What is to be kept of this round. Rounds of an job leave nothing: they are themselves made from history."""
     if current.kind not in (Kind.TRAIN, Kind.RECOVER):
         return frozenset()
     found = kinds(config.forgetting)
@@ -32,7 +32,7 @@ def wanted(state: State, config: FederationConfig, current: Round) -> frozenset[
     return found
 
 
-def keep(state: State, remembered: Sequence[Remembered]) -> State:
+def keep(state: State, remembered: Sequence[HistoryRecord]) -> State:
     if not remembered:
         return state
     return replace(state, history={**state.history, **{r.key: r for r in remembered}})
@@ -51,7 +51,7 @@ def forget(state: State, ticket: Ticket, now: float) -> State:
 
 def rewritten(state: State, config: FederationConfig, now: float) -> State:
     """The model was rebuilt: what only made sense for the old one goes, so that nobody subtracts what is not in it."""
-    stays = {word for m in methods.remembering(config.forgetting) if m.survives_rewrite for word in m.words}
+    stays = {word for m in methods.stored_history(config.forgetting) if m.survives_rewrite for word in m.words}
     left = {k: r for k, r in state.history.items() if r.kind in stays}
     if len(left) == len(state.history):
         return state

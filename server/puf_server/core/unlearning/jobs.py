@@ -1,6 +1,6 @@
 """From tickets that wait to a model that has forgotten.
 
-An episode measures the model before and runs its method's steps for all its tickets, each a round; a round with targets
+An job measures the model before and runs its method's steps for all its tickets, each a round; a round with targets
 commits with every target's contribution or not at all, and nothing is applied before the last step. Recovery follows.
 Tickets that arrive during recovery are served at the next round boundary and join it: nobody waits for somebody else's
 recovery.
@@ -14,7 +14,6 @@ from puf_server.core import methods, roster, rounds, tickets
 from puf_server.core.config import FederationConfig
 from puf_server.core.methods.base import Method, Step, View
 from puf_server.core.state import (
-    Episode,
     Kind,
     Recovery,
     Round,
@@ -22,6 +21,7 @@ from puf_server.core.state import (
     State,
     Ticket,
     TicketState,
+    UnlearningJob,
 )
 from puf_server.core.unlearning import evaluation, history, model_versions
 
@@ -34,7 +34,7 @@ _NOBODY = "everybody else has asked to be forgotten meanwhile"
 def ready(state: State, config: FederationConfig, now: float) -> list[Ticket]:
     """Tickets that could be served now, oldest first."""
     waiting = [t for t in state.tickets.values() if t.state is TicketState.PENDING and now >= t.not_before]
-    if roster.nobody_left(state) and any(t.held and t.waiting for t in state.tickets.values()):
+    if roster.nobody_left(state) and any(t.on_hold and t.waiting for t in state.tickets.values()):
         # Nobody would remain, and the operator has not said so yet.
         return []
 
@@ -42,7 +42,7 @@ def ready(state: State, config: FederationConfig, now: float) -> list[Ticket]:
         view = View(state=state, config=config, now=now, about=(ticket.id,))
         return methods.serving(config.forgetting, ticket).ready(ticket, view)
 
-    free = [t for t in waiting if not t.held]
+    free = [t for t in waiting if not t.on_hold]
     found = [t for t in free if _nothing_to_forget(state, t) or roster.nobody_left(state) or able(t)]
     special = [t for t in found if _discloses(config, t) and not _nothing_to_forget(state, t)]
     if len(special) < config.forgetting.special_min_targets and not roster.nobody_left(state):
@@ -56,12 +56,12 @@ def _discloses(config: FederationConfig, ticket: Ticket) -> bool:
 
 
 def start(state: State, config: FederationConfig, waiting: list[Ticket], now: float) -> State:
-    """Begins an episode for the oldest ready ticket and those that its method serves together with it."""
+    """Begins an job for the oldest ready ticket and those that its method serves together with it."""
     for ticket in waiting:
         if _nothing_to_forget(state, ticket):
             return _complete_empty(state, ticket, now)
     if roster.nobody_left(state):
-        return rounds.fold(rounds.open_round(state, config, Kind.RESET, (), now, base=0), now)
+        return rounds.close(rounds.open_round(state, config, Kind.RESET, (), now, base=0), now)
     first = waiting[0]
     method = methods.serving(config.forgetting, first)
     alike = [t for t in waiting if bool(t.fallback) == bool(first.fallback)]
@@ -71,7 +71,7 @@ def start(state: State, config: FederationConfig, waiting: list[Ticket], now: fl
         state = tickets.move(state, ticket.id, TicketState.SCHEDULED, now, note)
     before = state.recovery.before if state.recovery else {}
     who = state.recovery.evaluators if state.recovery else roster.evaluators(state, config, now)
-    episode = Episode(
+    job = UnlearningJob(
         tickets=tuple(t.id for t in chosen),
         mode=first.mode,
         evaluators=who,
@@ -79,75 +79,75 @@ def start(state: State, config: FederationConfig, waiting: list[Ticket], now: fl
         measured=bool(state.recovery) or not who,
         method=config.forgetting.fallback if first.fallback else config.forgetting.method,
     )
-    return replace(state, episode=episode)
+    return replace(state, job=job)
 
 
 def drive(state: State, config: FederationConfig, now: float) -> State:
-    """The next step of the episode: the measurement before, or the method's next round."""
-    episode = state.episode
-    if episode is None:
+    """The next step of the job: the measurement before, or the method's next round."""
+    job = state.job
+    if job is None:
         return state
-    if not episode.measured:
-        return evaluation.open_survey(state, config, episode.evaluators, now, training_side=True)
-    method = _method(config, episode)
+    if not job.measured:
+        return evaluation.open_evaluation(state, config, job.evaluators, now, training_side=True)
+    method = _method(config, job)
     if method.requires.target_takes_part:
-        lost = [t for t in episode.tickets if not roster.worker_alive(state, state.tickets[t].client, config, now)]
+        lost = [t for t in job.tickets if not roster.worker_alive(state, state.tickets[t].client, config, now)]
         if lost:
             return _release(state, config, lost, now, "the client went away")
-    few = len(episode.tickets) < config.forgetting.special_min_targets
-    if few and _discloses(config, state.tickets[episode.tickets[0]]):
-        return _release(state, config, list(episode.tickets), now, "too few targets are left for PUF-Special")
-    view = View(state=state, config=config, now=now, episode=episode)
+    few = len(job.tickets) < config.forgetting.special_min_targets
+    if few and _discloses(config, state.tickets[job.tickets[0]]):
+        return _release(state, config, list(job.tickets), now, "too few targets are left for PUF-Special")
+    view = View(state=state, config=config, now=now, job=job)
     if not method.possible(view):
-        return _release(state, config, list(episode.tickets), now, _NOBODY)
+        return _release(state, config, list(job.tickets), now, _NOBODY)
     step = method.step(view)
     if step is None:
         return state
-    if episode.step == 0:
-        for ticket_id in episode.tickets:
+    if job.step == 0:
+        for ticket_id in job.tickets:
             ticket = state.tickets[ticket_id]
             state = state.with_ticket(replace(ticket, attempts=ticket.attempts + 1))
-    return _open(state, config, episode, step, now)
+    return _open(state, config, job, step, now)
 
 
-def _open(state: State, config: FederationConfig, episode: Episode, step: Step, now: float) -> State:
+def _open(state: State, config: FederationConfig, job: UnlearningJob, step: Step, now: float) -> State:
     assert not (step.last and step.into), "the last step of a method makes the model"
     state = rounds.open_round(
         state,
         config,
         Kind.UNLEARN,
-        step.slots,
+        step.assignments,
         now,
         denominator=step.denominator,
         base=step.base,
         lr=step.lr,
-        method=episode.method,
+        method=job.method,
         combine=step.combine,
         last=step.last,
         into=step.into,
-        memo=step.memo,
+        method_state=step.method_state,
         stream=step.stream,
         plain=step.plain,
-        targets=episode.tickets,
+        targets=job.tickets,
     )
-    if not step.slots:
-        return rounds.fold(state, now)
-    if any(s.ticket for s in step.slots):
+    if not step.assignments:
+        return rounds.close(state, now)
+    if any(s.ticket for s in step.assignments):
         assert state.round is not None
         return replace(state, round=replace(state.round, deadline_at=now + config.forgetting.attempt_seconds))
     return state
 
 
 def close_if_due(state: State, config: FederationConfig, now: float) -> State:
-    """Closes a round of an episode. With targets in it: with all of them, or those that failed it go back to PENDING."""
-    current, episode = state.round, state.episode
-    if current is None or episode is None or current.phase is not RoundPhase.COLLECTING:
+    """Closes a round of an job. With targets in it: with all of them, or those that failed it go back to PENDING."""
+    current, job = state.round, state.job
+    if current is None or job is None or current.phase is not RoundPhase.COLLECTING:
         return state
-    method = _method(config, episode)
-    view = View(state=state, config=config, now=now, episode=episode)
+    method = _method(config, job)
+    view = View(state=state, config=config, now=now, job=job)
     if not method.possible(view):
-        return _release(rounds.abandon(state, now, _NOBODY), config, list(episode.tickets), now, _NOBODY)
-    if not any(s.ticket for s in current.slots):
+        return _release(rounds.abandon(state, now, _NOBODY), config, list(job.tickets), now, _NOBODY)
+    if not any(s.ticket for s in current.assignments):
         return _close_without_targets(state, config, current, now)
     waiting = rounds.hopeful(current, state, config, now)
     lost = sorted({s.ticket for s in current.missing if s.ticket and s not in waiting})
@@ -161,20 +161,20 @@ def close_if_due(state: State, config: FederationConfig, now: float) -> State:
         waiting = tuple(s for s in waiting if s.ticket)
     if waiting:
         return state
-    have = sum(s.key in current.received for s in current.slots if not s.ticket)
+    have = sum(s.key in current.received for s in current.assignments if not s.ticket)
     if not method.enough_came(view, have):
         state = rounds.abandon(state, now, "too few retained clients answered")
-        return _release(state, config, list(episode.tickets), now, "too few retained clients answered")
-    return rounds.fold(state, now)
+        return _release(state, config, list(job.tickets), now, "too few retained clients answered")
+    return rounds.close(state, now)
 
 
 def _close_without_targets(state: State, config: FederationConfig, current: Round, now: float) -> State:
     """As an ordinary round closes; one that cannot is planned anew with whoever is there, nothing trained twice."""
-    if current.slots and not current.missing:
-        return rounds.fold(state, now)
+    if current.assignments and not current.missing:
+        return rounds.close(state, now)
     if rounds.hopeful(current, state, config, now):
         return state
-    if current.slots and rounds.has_quorum(current, config):
+    if current.assignments and rounds.has_quorum(current, config):
         return rounds.close_without(state, now)
     if current.declined and now < current.declined_at + config.plan.absent_seconds:
         return state
@@ -182,30 +182,30 @@ def _close_without_targets(state: State, config: FederationConfig, current: Roun
 
 
 def stepped(state: State, current: Round) -> State:
-    """A step that is not the last is committed: the episode goes on from what it made; what that replaces is gone."""
-    episode, made = state.episode, state.newest
-    assert episode is not None
-    old = episode.aux.get(current.into) if current.into else episode.working
+    """A step that is not the last is committed: the job goes on from what it made; what that replaces is gone."""
+    job, made = state.job, state.newest
+    assert job is not None
+    old = job.aux.get(current.into) if current.into else job.working
     if old is not None:
         state = model_versions.delete(state, (old,))
-    episode = replace(episode, step=episode.step + 1, memo={**episode.memo, **current.memo})
+    job = replace(job, step=job.step + 1, method_state={**job.method_state, **current.method_state})
     if current.into:
-        return replace(state, episode=replace(episode, aux={**episode.aux, current.into: made}))
-    return replace(state, episode=replace(episode, working=made))
+        return replace(state, job=replace(job, aux={**job.aux, current.into: made}))
+    return replace(state, job=replace(job, working=made))
 
 
 def applied(state: State, config: FederationConfig, current: Round, before: int, now: float) -> State:
     """The last step (or the reset) is committed: targets are off the roster, old models are withdrawn."""
     if current.kind is Kind.RESET:
         ids = [t.id for t in state.tickets.values() if t.state is TicketState.PENDING]
-        episode = Episode(tickets=tuple(ids), mode="reset", evaluators=(), measured=True)
+        job = UnlearningJob(tickets=tuple(ids), mode="reset", evaluators=(), measured=True)
     else:
-        assert state.episode is not None
-        episode = state.episode
-    method = _method(config, episode)
-    scales = {s.ticket: s.scale for s in current.slots if s.negated}
+        assert state.job is not None
+        job = state.job
+    method = _method(config, job)
+    scales = {s.ticket: s.scale for s in current.assignments if s.negated}
     since = state.number
-    for ticket_id in episode.tickets:
+    for ticket_id in job.tickets:
         ticket = state.tickets[ticket_id]
         member = state.members[ticket.client]
         since = min(since, member.first_round or since)
@@ -225,34 +225,34 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
             scale=scales.get(ticket_id, 0.0),
             version_before=before,
             version_unlearned=state.version,
-            score_before=evaluation.total(episode.before),
-            score_clients=len(episode.before),
+            score_before=evaluation.total(job.before),
+            score_clients=len(job.before),
         )
         state = history.forget(state, state.tickets[ticket_id], now)
-    for ticket_id in episode.tickets:
+    for ticket_id in job.tickets:
         state = _cover(state, state.tickets[ticket_id], now)
-    state = model_versions.delete(state, model_versions.made_by(episode))
+    state = model_versions.delete(state, model_versions.made_by(job))
     if current.kind is Kind.RESET or method.rewrites:
         state = history.rewritten(state, config, now)
     state = model_versions.withdraw(state, since)
     reset = current.kind is Kind.RESET
     at_least, at_most = (0, None) if reset else method.recovery_bounds
     recovery = Recovery(
-        evaluators=episode.evaluators,
-        before=episode.before,
+        evaluators=job.evaluators,
+        before=job.before,
         started_at=now,
         reset=reset,
         at_least=at_least,
         at_most=at_most,
     )
-    return replace(state, episode=None, recovery=recovery)
+    return replace(state, job=None, recovery=recovery)
 
 
 def failed_target(state: State, config: FederationConfig, client: str, why: str, now: float) -> State:
     """This target's update fits no model: its tickets wait for another attempt, the others go on without it."""
-    episode = state.episode
-    assert episode is not None
-    lost = [t for t in episode.tickets if state.tickets[t].client == client]
+    job = state.job
+    assert job is not None
+    lost = [t for t in job.tickets if state.tickets[t].client == client]
     return _release(rounds.abandon(state, now, why), config, lost, now, why)
 
 
@@ -281,23 +281,23 @@ def _cover(state: State, done: Ticket, now: float) -> State:
 
 
 def _release(state: State, config: FederationConfig, lost: list[str], now: float, why: str) -> State:
-    """Sends tickets back to PENDING, with a growing pause; the episode goes on with the rest or ends without a commit."""
-    episode = state.episode
-    assert episode is not None
+    """Sends tickets back to PENDING, with a growing pause; the job goes on with the rest or ends without a commit."""
+    job = state.job
+    assert job is not None
     for ticket_id in lost:
         attempts = state.tickets[ticket_id].attempts
         pause = min(_LONGEST_PAUSE, config.plan.absent_seconds * 2.0 ** max(0, attempts - 1))
         state = tickets.move(state, ticket_id, TicketState.PENDING, now, why, not_before=now + pause)
-    rest = tuple(t for t in episode.tickets if t not in lost)
-    if episode.step:
+    rest = tuple(t for t in job.tickets if t not in lost)
+    if job.step:
         # What was made so far was made for those who are lost, too.
-        state = model_versions.delete(state, model_versions.made_by(episode))
-        episode = replace(episode, step=0, memo={}, working=None, aux={})
-    return replace(state, episode=replace(episode, tickets=rest) if rest else None)
+        state = model_versions.delete(state, model_versions.made_by(job))
+        job = replace(job, step=0, method_state={}, working=None, aux={})
+    return replace(state, job=replace(job, tickets=rest) if rest else None)
 
 
-def _method(config: FederationConfig, episode: Episode) -> Method:
-    return methods.by_name(config.forgetting, episode.method)
+def _method(config: FederationConfig, job: UnlearningJob) -> Method:
+    return methods.by_name(config.forgetting, job.method)
 
 
 def _label(method: Method, ticket: Ticket) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from puf_common.errors import Forgotten, NotFound, NotNow
 from puf_server.core import methods
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Episode, Member, MemberStatus, ModelStatus, ModelVersion, State, TicketState
+from puf_server.core.state import Member, MemberStatus, ModelStatus, ModelVersion, State, TicketState, UnlearningJob
 
 __all__ = [
     "collect",
@@ -62,9 +62,9 @@ def may_fetch(state: State, config: FederationConfig, member: Member, version: i
     if member.status is MemberStatus.ACTIVE:
         mine |= {state.version}
         mine |= {state.round.base} if state.round else set()
-        slots = state.round.slots if state.round else ()
-        mine |= {s.aux for s in slots if s.client == member.name and s.aux is not None}
-        mine |= {state.survey.version} if state.survey else set()
+        assignments = state.round.assignments if state.round else ()
+        mine |= {s.aux for s in assignments if s.client == member.name and s.aux is not None}
+        mine |= {state.evaluation.version} if state.evaluation else set()
     if version not in mine:
         if member.status is MemberStatus.ACTIVE:
             raise NotFound(f"model {version} is not served; the newest is {state.version}", version=version)
@@ -137,7 +137,7 @@ def delete_withdrawn(state: State) -> tuple[State, tuple[int, ...]]:
 def collect(state: State, config: FederationConfig, now: float) -> State:
     """Deletes old versions beyond the plan's number, never one that a round, a ticket or its owner may need."""
     keep = config.plan.keep_models
-    if not keep or any(memory.checkpoints for memory in methods.remembering(config.forgetting)):
+    if not keep or any(memory.checkpoints for memory in methods.stored_history(config.forgetting)):
         return state
     present = sorted((v for v, m in state.models.items() if m.status is not ModelStatus.DELETED), reverse=True)
     needed = {0, state.version, *present[:keep], *_needed(state, config, now)}
@@ -147,21 +147,21 @@ def collect(state: State, config: FederationConfig, now: float) -> State:
 def _needed(state: State, config: FederationConfig, now: float) -> set[int]:
     grace = config.forgetting.grace_days * _DAY
     needed = {state.round.base} if state.round else set()
-    if state.survey:
-        needed.add(state.survey.version)
+    if state.evaluation:
+        needed.add(state.evaluation.version)
     if state.round:
         needed |= set(state.round.combine.others.values())
-    if state.episode:
-        needed |= set(made_by(state.episode))
+    if state.job:
+        needed |= set(made_by(state.job))
     for t in state.tickets.values():
         if t.open or now <= t.completed_at + grace:
             needed |= {v for v in (t.version_before, t.version_unlearned, t.version_recovered) if v is not None}
     return needed
 
 
-def made_by(episode: Episode) -> tuple[int, ...]:
-    """Versions that an episode has made on its way and still needs."""
-    return (*episode.aux.values(), *(() if episode.working is None else (episode.working,)))
+def made_by(job: UnlearningJob) -> tuple[int, ...]:
+    """Versions that an job has made on its way and still needs."""
+    return (*job.aux.values(), *(() if job.working is None else (job.working,)))
 
 
 def delete(state: State, versions: Iterable[int]) -> State:

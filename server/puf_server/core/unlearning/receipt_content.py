@@ -13,7 +13,7 @@ from typing import Any
 from puf_common.dates import to_utc
 from puf_common.errors import NotNow
 from puf_common.receipts.evidence import STATEMENT, Attack, judge, wilson
-from puf_server.core.audit_chain import Head, Line
+from puf_server.core.audit_chain import AuditEntry, Head
 from puf_server.core.config import FederationConfig
 from puf_server.core.state import Kind, RoundRecord, State, Sums, Ticket, TicketState
 
@@ -30,7 +30,7 @@ def build(
     ticket: Ticket,
     *,
     head: Head,
-    lines: Sequence[Line] = (),
+    lines: Sequence[AuditEntry] = (),
     now: float,
     software: str,
 ) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def _model(state: State, version: int | None) -> dict[str, Any] | None:
     return {"version": version, "round": model.round, "digest": model.digest, "status": model.status.value}
 
 
-def _facts(lines: Iterable[Line], event: str) -> list[tuple[float, dict[str, Any]]]:
+def _facts(lines: Iterable[AuditEntry], event: str) -> list[tuple[float, dict[str, Any]]]:
     return [(line.at, json.loads(line.facts)) for line in lines if line.event == event]
 
 

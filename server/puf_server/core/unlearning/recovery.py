@@ -18,8 +18,8 @@ def drive(state: State, config: FederationConfig, now: float) -> State:
     recovery = state.recovery
     if recovery is None:
         return state
-    if recovery.before and recovery.surveyed != state.version:
-        return evaluation.open_survey(state, config, recovery.evaluators, now, training_side=True)
+    if recovery.before and recovery.evaluated != state.version:
+        return evaluation.open_evaluation(state, config, recovery.evaluators, now, training_side=True)
     over, recovered = _verdict(state, config, recovery, now)
     if over and not _measured(state, config, now):
         return state
@@ -27,9 +27,9 @@ def drive(state: State, config: FederationConfig, now: float) -> State:
         collapsed = "" if recovered or recovery.released else _collapsed(config, recovery, state.version)
         if not collapsed:
             return _complete(state, config, recovered, now)
-        if recovery.held:
+        if recovery.on_hold:
             return state
-        return replace(state, recovery=replace(recovery, held=collapsed)).note("model.held", now, why=collapsed)
+        return replace(state, recovery=replace(recovery, on_hold=collapsed)).note("model.held", now, why=collapsed)
     members = roster.retained(state)
     alive = roster.cohort(members, state, config, now)
     if not alive or len(alive) < ceil(config.plan.participation * config.plan.quorum * len(members)):
@@ -37,7 +37,7 @@ def drive(state: State, config: FederationConfig, now: float) -> State:
     for ticket in state.tickets.values():
         if ticket.state is TicketState.APPLIED:
             state = tickets.move(state, ticket.id, TicketState.RECOVERING, now, "recovery rounds have begun")
-    return rounds.open_round(state, config, Kind.RECOVER, rounds.ordinary_slots(alive, config), now)
+    return rounds.open_round(state, config, Kind.RECOVER, rounds.ordinary_assignments(alive, config), now)
 
 
 def _verdict(state: State, config: FederationConfig, recovery: Recovery, now: float) -> tuple[bool, bool | None]:
@@ -92,7 +92,7 @@ def still_measured(state: State, ticket: Ticket) -> bool:
     recovery = state.recovery
     if recovery is None or not ticket.recovering or ticket.version_unlearned != state.version:
         return False
-    return bool(recovery.before) and recovery.surveyed != state.version
+    return bool(recovery.before) and recovery.evaluated != state.version
 
 
 def _complete(state: State, config: FederationConfig, recovered: bool | None, now: float) -> State:

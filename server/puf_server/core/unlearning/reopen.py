@@ -15,7 +15,7 @@ from puf_common.dates import from_utc
 from puf_common.errors import TransferCorrupted
 from puf_server.core import rounds
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Member, MemberStatus, ModelStatus, State, Step, Ticket, TicketState
+from puf_server.core.state import Member, MemberStatus, ModelStatus, State, Ticket, TicketEvent, TicketState
 
 __all__ = ["reopen", "restored"]
 
@@ -80,7 +80,7 @@ def _again(told: Mapping[str, Any], receipt: Mapping[str, Any], config: Federati
             filed_at=from_utc(told["filed_at"]),
             received_at=from_utc(told["received_at"]),
             deadline_at=now + config.forgetting.deadline_days * 86400,
-            history=(Step(state=TicketState.PENDING, at=now, note=note),),
+            history=(TicketEvent(state=TicketState.PENDING, at=now, note=note),),
             reopened=True,
         )
     except (KeyError, TypeError, ValueError):

@@ -20,9 +20,9 @@ __all__ = ["begin", "done", "release"]
 def release(state: State, now: float) -> State:
     """The operator's word that a model that collapsed is served all the same."""
     recovery = state.recovery
-    if recovery is None or not recovery.held:
+    if recovery is None or not recovery.on_hold:
         raise NotNow("no model is held: there is nothing to release")
-    state = replace(state, recovery=replace(recovery, held="", released=True))
+    state = replace(state, recovery=replace(recovery, on_hold="", released=True))
     return state.note("model.released", now, version=state.version)
 
 
@@ -34,13 +34,13 @@ def begin(state: State, config: FederationConfig, now: float) -> State:
     if state.recovery is None or state.recovery.reset or not before:
         raise NotNow("nothing can be rolled back: no unlearning waits for its completion")
     why = "the operator rolls back"
-    episode = state.episode
-    if episode is not None:
-        for ticket_id in episode.tickets:
+    job = state.job
+    if job is not None:
+        for ticket_id in job.tickets:
             state = tickets.move(state, ticket_id, TicketState.PENDING, now, why)
-        state = model_versions.delete(state, model_versions.made_by(episode))
-    state = replace(rounds.abandon(state, now, why), episode=None, survey=None)
-    return rounds.fold(rounds.open_round(state, config, Kind.ROLLBACK, (), now, base=min(before)), now)
+        state = model_versions.delete(state, model_versions.made_by(job))
+    state = replace(rounds.abandon(state, now, why), job=None, evaluation=None)
+    return rounds.close(rounds.open_round(state, config, Kind.ROLLBACK, (), now, base=min(before)), now)
 
 
 def done(state: State, config: FederationConfig, current: Round, now: float) -> State:

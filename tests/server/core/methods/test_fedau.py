@@ -12,7 +12,7 @@ from puf_client.routines.inputs import options_from
 from puf_common.errors import InvalidArgument, NotNow
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core import methods
-from puf_server.core.methods.base import Block, Piece
+from puf_server.core.methods.base import TensorBlock, UpdateBlock
 from puf_server.core.methods.fedau import FedauOptions, mix_heads
 from puf_server.core.state import Combine, Kind
 from tests.server.core.builders import Federation, config
@@ -62,11 +62,13 @@ NET = Manifest((TensorSpec("stem.weight", "f32", (2, 1)), TensorSpec("head.weigh
 def test_the_backbone_stays_to_the_bit(alpha: float) -> None:
     rule = methods.named("fedau", {"alpha_aux": repr(alpha)}).rule(Combine(rule="mix"), NET, ())
     stem, head = NET.tensors
-    untouched = Block(tensor=stem, parameter=0, w=HEAD, others={}, pieces=[Piece(client="u", samples=1, u=None)])
+    untouched = TensorBlock(
+        tensor=stem, parameter=0, w=HEAD, others={}, updates=[UpdateBlock(client="u", samples=1, u=None)]
+    )
     assert rule(untouched) is HEAD
     # An update is a difference, so the head that was trained is the model's and the difference.
-    piece = Piece(client="u", samples=1, u=AUXILIARY - HEAD)
-    mixed = rule(Block(tensor=head, parameter=1, w=HEAD, others={}, pieces=[piece]))
+    update = UpdateBlock(client="u", samples=1, u=AUXILIARY - HEAD)
+    mixed = rule(TensorBlock(tensor=head, parameter=1, w=HEAD, others={}, updates=[update]))
     assert mixed == pytest.approx((1 - alpha) * HEAD + alpha * AUXILIARY, abs=1e-6)
 
 
@@ -80,8 +82,14 @@ def federation(task: str = "classification") -> Federation:
 def test_targets_alone_work_and_send_their_heads() -> None:
     f = federation()
     f.file("b")
-    [slot] = f.round.slots
-    assert (slot.client, slot.routine, slot.outputs, slot.epochs, slot.lr) == ("b", "aux_head", ("@head",), 10.0, None)
+    [assignment] = f.round.assignments
+    assert (assignment.client, assignment.routine, assignment.outputs, assignment.epochs, assignment.lr) == (
+        "b",
+        "aux_head",
+        ("@head",),
+        10.0,
+        None,
+    )
     f.run_round(Kind.UNLEARN)
     assert f.state.tickets["t-0"].method == "fedau"
 
@@ -89,8 +97,8 @@ def test_targets_alone_work_and_send_their_heads() -> None:
 def test_of_samples_all_are_needed_and_some_forgotten() -> None:
     f = federation()
     f.file("b", scope="samples", forget_samples=4, retain_samples=6)
-    [slot] = f.round.slots
-    assert (slot.part, slot.samples) == ("forget", 10)
+    [assignment] = f.round.assignments
+    assert (assignment.part, assignment.samples) == ("forget", 10)
 
 
 def test_a_task_without_classes_is_refused() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from puf_common.tensors.manifest import TensorSpec
-from puf_server.core.methods.base import Block, Piece
+from puf_server.core.methods.base import TensorBlock, UpdateBlock
 from puf_server.core.methods.federaser import FedEraserOptions, calibrated, factors
 
 WEIGHT = TensorSpec("w", "f32", (2,))
@@ -27,17 +27,18 @@ def stepped(
     *clients: tuple[NDArray[np.float32], NDArray[np.float32], int], w: NDArray[np.float32] | None = None
 ) -> NDArray[np.float64]:
     """One calibrated round over (stored update, fresh update, samples) of clients a, b, ..."""
-    pieces = [
-        Piece(client=chr(97 + i), samples=n, u=fresh, norms=(norm(fresh),)) for i, (_, fresh, n) in enumerate(clients)
+    updates = [
+        UpdateBlock(client=chr(97 + i), samples=n, u=fresh, norms=(norm(fresh),))
+        for i, (_, fresh, n) in enumerate(clients)
     ]
     by = {
         p.client: f
-        for p, (stored, _, _) in zip(pieces, clients, strict=True)
+        for p, (stored, _, _) in zip(updates, clients, strict=True)
         if (f := factors((norm(stored),), p.norms, per_tensor=False)) is not None
     }
-    n = sum(p.samples for p in pieces if p.client in by)
+    n = sum(p.samples for p in updates if p.client in by)
     base = vector(0, 0) if w is None else w
-    return calibrated(Block(tensor=WEIGHT, parameter=0, w=base, others={}, pieces=pieces), by, n)
+    return calibrated(TensorBlock(tensor=WEIGHT, parameter=0, w=base, others={}, updates=updates), by, n)
 
 
 def test_the_worked_steps_and_their_mean() -> None:

@@ -14,9 +14,9 @@ from puf_client.routines.inputs import options_from
 from puf_common.errors import NotNow
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core import methods, roster
-from puf_server.core.methods.base import Block, Piece
+from puf_server.core.methods.base import TensorBlock, UpdateBlock
 from puf_server.core.methods.fukd import FukdOptions, accumulate, erase
-from puf_server.core.state import Combine, Kind, Remembered, TicketState
+from puf_server.core.state import Combine, HistoryRecord, Kind, TicketState
 from tests.server.core.builders import Federation, config
 
 
@@ -64,7 +64,9 @@ def federation(*, since: int = 1, distiller: bool = True) -> Federation:
     f.join("a", "b", "c", holdout=0)
     f.train()
     kept = [
-        Remembered(key=f"sums/{c}/1", kind="sums", client=c, membership=1, round=2, since=since, samples=10, nbytes=8)
+        HistoryRecord(
+            key=f"sums/{c}/1", kind="sums", client=c, membership=1, round=2, since=since, samples=10, nbytes=8
+        )
         for c in "abc"
     ]
     f.state = replace(f.state, history={r.key: r for r in kept})
@@ -96,11 +98,16 @@ def test_the_server_erases_and_the_distiller_repairs() -> None:
     f = federation()
     before = f.state.version
     ticket = f.file("b")
-    assert (f.round.slots, f.round.base) == ((), before)
+    assert (f.round.assignments, f.round.base) == ((), before)
     assert (f.round.combine.rule, f.round.combine.history) == ("erase", ("sums/b/1",))
     f.commit()
-    [slot] = f.round.slots
-    assert (slot.client, slot.routine, slot.samples, slot.aux) == ("public", "distill", 50, before)
+    [assignment] = f.round.assignments
+    assert (assignment.client, assignment.routine, assignment.samples, assignment.aux) == (
+        "public",
+        "distill",
+        50,
+        before,
+    )
     assert (f.round.base, f.round.lr) == (before + 1, 1e-3)
     f.run_round(Kind.UNLEARN)
     done = f.ticket(ticket.id)
@@ -135,7 +142,7 @@ def test_what_is_erased_are_parameters_and_what_is_distilled_is_the_model() -> N
     manifest = Manifest((TensorSpec("w", "f32", (2,)), TensorSpec("mean", "f32", (2,), "buffer")))
     w, total = np.array([1, 1], "f4"), np.array([0.15, -0.05], "f4")
     blocks = [
-        Block(tensor=t, parameter=0, w=w, others={}, pieces=[Piece(client="u", samples=1, u=total)])
+        TensorBlock(tensor=t, parameter=0, w=w, others={}, updates=[UpdateBlock(client="u", samples=1, u=total)])
         for t in manifest.tensors
     ]
     erased = methods.named("fukd").rule(Combine(rule="erase"), manifest, ())

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from puf_common.errors import NotNow
 from puf_common.tensors.manifest import TensorSpec
-from puf_server.core.methods.base import Block
+from puf_server.core.methods.base import TensorBlock
 from puf_server.core.methods.mode import ModeOptions, blend, dealt_anew, phases
 from puf_server.core.state import Kind, ModelStatus, TicketState
 from tests.server.core.builders import Federation, config
@@ -59,7 +59,7 @@ def test_rates_of_guidance_are_the_papers_or_those_of_its_authors_code() -> None
 def test_the_degradation_model_is_another_draw_of_the_same_values() -> None:
     spec = TensorSpec("w", "f32", (400,))
     w = np.arange(400, dtype="f4")
-    blocks = [Block(tensor=spec, parameter=0, w=w, others={}, pieces=()) for _ in range(2)]
+    blocks = [TensorBlock(tensor=spec, parameter=0, w=w, others={}, updates=()) for _ in range(2)]
     deal = dealt_anew(1)
     first, second = (deal(block) for block in blocks)
     assert sorted(first) == sorted(second) == w.tolist()
@@ -68,7 +68,7 @@ def test_the_degradation_model_is_another_draw_of_the_same_values() -> None:
     again = dealt_anew(1)
     assert np.array_equal(again(blocks[0]), first)
     buffer = TensorSpec("mean", "f32", (400,), "buffer")
-    assert deal(Block(tensor=buffer, parameter=-1, w=w, others={}, pieces=())) is w
+    assert deal(TensorBlock(tensor=buffer, parameter=-1, w=w, others={}, updates=())) is w
 
 
 def federation(**options: str) -> Federation:
@@ -83,10 +83,10 @@ def test_the_steps_of_a_request() -> None:
     f = federation()
     ticket = f.file("b")
     before = f.state.version
-    assert (f.round.slots, f.round.base, f.round.combine.rule) == ((), 0, "fresh")
+    assert (f.round.assignments, f.round.base, f.round.combine.rule) == ((), 0, "fresh")
     f.commit()
     assert f.state.models[3].status is ModelStatus.AUXILIARY
-    assert (f.round.base, [(s.client, s.routine) for s in f.round.slots]) == (3, [("a", "train"), ("c", "train")])
+    assert (f.round.base, [(s.client, s.routine) for s in f.round.assignments]) == (3, [("a", "train"), ("c", "train")])
     assert f.round.lr == f.config.recipe.lr
     f.run_round(Kind.UNLEARN)
     assert f.state.models[3].status is ModelStatus.DELETED
@@ -94,7 +94,7 @@ def test_the_steps_of_a_request() -> None:
     f.commit()
     for last in (False, True):
         assert f.round.last == last
-        told = {s.client: (s.routine, s.aux, s.lr) for s in f.round.slots}
+        told = {s.client: (s.routine, s.aux, s.lr) for s in f.round.assignments}
         assert told == {"a": ("train", None, 5e-4), "b": ("guide", 4, 5e-4), "c": ("train", None, 5e-4)}
         # Until it is done, the federation's model is the old one.
         assert f.state.version == before
@@ -117,7 +117,7 @@ def test_samples_are_guided_beside_the_rest() -> None:
     f = federation(rounds="1", degrade_rounds="0")
     f.file("b", scope="samples", forget_samples=4, retain_samples=6)
     f.commit()
-    assert [(s.client, s.part, s.samples) for s in f.round.slots] == [
+    assert [(s.client, s.part, s.samples) for s in f.round.assignments] == [
         ("a", "main", 10),
         ("b", "forget", 10),
         ("c", "main", 10),

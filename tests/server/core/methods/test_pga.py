@@ -13,7 +13,7 @@ from puf_client.routines.inputs import options_from
 from puf_common.errors import NotNow
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core import methods
-from puf_server.core.methods.base import Block, Piece
+from puf_server.core.methods.base import TensorBlock, UpdateBlock
 from puf_server.core.methods.pga import PgaOptions, share
 from puf_server.core.state import Combine, Kind, TicketState
 from tests.server.core.builders import Federation, config
@@ -30,9 +30,9 @@ def trained(rounds: int = 2, plan: dict[str, Any] | None = None, **forgetting: A
 def test_the_target_is_told_its_share_of_the_round_that_made_the_model() -> None:
     f = trained()
     f.file("b")
-    [slot] = f.round.slots
-    assert (slot.client, slot.routine, slot.lr, slot.epochs) == ("b", "ascent", 0.01, 5.0)
-    assert (slot.options["share"], slot.options["last_round"]) == (0.25, 2)
+    [assignment] = f.round.assignments
+    assert (assignment.client, assignment.routine, assignment.lr, assignment.epochs) == ("b", "ascent", 0.01, 5.0)
+    assert (assignment.options["share"], assignment.options["last_round"]) == (0.25, 2)
     f.run_round(Kind.UNLEARN)
     assert f.state.tickets["t-0"].method == "pga"
 
@@ -118,8 +118,8 @@ def test_what_comes_back_is_installed_and_buffers_stay() -> None:
     manifest = Manifest((TensorSpec("w", "f32", (2,)), TensorSpec("mean", "f32", (2,), "buffer")))
     rule = methods.named("pga").rule(Combine(rule="install"), manifest, ())
     w = np.array([1, 1], "f4")
-    piece = Piece(client="u", samples=7, u=np.array([-1, 1], "f4"))
-    weight, buffer = (Block(tensor=t, parameter=0, w=w, others={}, pieces=[piece]) for t in manifest.tensors)
+    update = UpdateBlock(client="u", samples=7, u=np.array([-1, 1], "f4"))
+    weight, buffer = (TensorBlock(tensor=t, parameter=0, w=w, others={}, updates=[update]) for t in manifest.tensors)
     assert rule(weight).tolist() == [0, 2]
     assert rule(buffer) is w
 

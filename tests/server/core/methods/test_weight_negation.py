@@ -12,7 +12,7 @@ from torch import nn
 from puf_client.routines import aux_head
 from puf_common.models import registry
 from puf_common.tensors.manifest import Manifest, TensorSpec
-from puf_server.core.methods.base import Block
+from puf_server.core.methods.base import TensorBlock
 from puf_server.core.methods.layers import first_layer, last_layer
 from puf_server.core.methods.weight_negation import NoT, NoTOptions
 from puf_server.core.state import Combine
@@ -25,12 +25,13 @@ RULE = NoT(NoTOptions()).rule(Combine(rule="negate"), MODEL, [])
 def test_twice_is_nothing_to_the_bit_and_other_layers_stay(values: list[float]) -> None:
     w = np.array(values, "f4")
     first, second = (
-        RULE(Block(tensor=tensor, parameter=i, w=w, others={}, pieces=[])) for i, tensor in enumerate(MODEL.tensors)
+        RULE(TensorBlock(tensor=tensor, parameter=i, w=w, others={}, updates=[]))
+        for i, tensor in enumerate(MODEL.tensors)
     )
     assert second.tobytes() == w.tobytes()
     assert np.array_equal(np.abs(first), np.abs(w), equal_nan=True)
     assert np.array_equal(np.signbit(first), ~np.signbit(w))
-    again = RULE(Block(tensor=MODEL.tensors[0], parameter=0, w=first, others={}, pieces=[]))
+    again = RULE(TensorBlock(tensor=MODEL.tensors[0], parameter=0, w=first, others={}, updates=[]))
     assert again.tobytes() == w.tobytes()
 
 

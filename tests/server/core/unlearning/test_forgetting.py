@@ -30,19 +30,19 @@ def test_the_whole_story_in_regular_mode() -> None:
     f = trained()
     ticket = f.file("b")
     assert ticket.state is TicketState.SCHEDULED
-    f.answer_survey(0.8)
-    scales = {s.client: s.scale for s in f.round.slots}
+    f.answer_evaluation(0.8)
+    scales = {s.client: s.scale for s in f.round.assignments}
     assert scales == {"a": 1.0, "b": -2.0 * 40 / 10, "c": 1.0, "d": 1.0}
     assert f.round.denominator == 40
     f.run_round(Kind.UNLEARN)
     assert f.ticket(ticket.id).state is TicketState.APPLIED
     assert f.state.members["b"].status is MemberStatus.FORGOTTEN
     assert {f.state.models[v].status for v in (1, 2)} == {ModelStatus.WITHDRAWN}
-    f.answer_survey(0.5)
+    f.answer_evaluation(0.5)
     f.run_round(Kind.RECOVER)
-    f.answer_survey(0.7)
+    f.answer_evaluation(0.7)
     f.run_round(Kind.RECOVER)
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     done = f.ticket(ticket.id)
     assert states(f, ticket.id) == ["pending", "scheduled", "applied", "recovering", "completed"]
     assert (done.recovered, done.recovery_rounds, done.method) == (True, 2, "puf-regular")
@@ -56,8 +56,8 @@ def test_the_whole_story_in_regular_mode() -> None:
 def test_special_asks_only_the_targets() -> None:
     f = trained()
     f.file("b", mode="special")
-    f.answer_survey(0.8)
-    assert [(s.client, s.scale) for s in f.round.slots] == [("b", -2.0)]
+    f.answer_evaluation(0.8)
+    assert [(s.client, s.scale) for s in f.round.assignments] == [("b", -2.0)]
     assert f.round.denominator == 10
 
 
@@ -68,7 +68,7 @@ def test_requests_filed_while_the_first_round_is_folded_leave_nothing_behind() -
     first, second, third = f.file("a"), f.file("b"), f.file("c", mode="special")
     assert f.round.phase is RoundPhase.FOLDING
     f.commit()
-    # Their slots were taken out of the round that was being folded, so nothing of them was ever in a model.
+    # Their assignments were taken out of the round that was being folded, so nothing of them was ever in a model.
     assert {f.ticket(t.id).method for t in (first, second, third)} == {"none"}
 
 
@@ -77,15 +77,15 @@ def test_requests_that_wait_together_and_share_a_mode_are_served_in_one_round() 
     f.apply(replace(f.state, paused=True))
     first, second, third = f.file("a"), f.file("b", kappa=3.0), f.file("c", mode="special")
     f.apply(replace(f.state, paused=False))
-    f.answer_survey(0.9)
-    assert {s.client: s.scale for s in f.round.slots if s.ticket} == {"a": -2.0 * 30 / 10, "b": -3.0 * 30 / 10}
+    f.answer_evaluation(0.9)
+    assert {s.client: s.scale for s in f.round.assignments if s.ticket} == {"a": -2.0 * 30 / 10, "b": -3.0 * 30 / 10}
     f.run_round(Kind.UNLEARN)
     assert f.ticket(first.id).state is f.ticket(second.id).state is TicketState.APPLIED
     # The third wanted another mode; it is next, before recovery goes on.
     assert f.ticket(third.id).state is TicketState.SCHEDULED
     f.run_round(Kind.UNLEARN)
     assert f.ticket(third.id).state is TicketState.APPLIED
-    f.answer_survey(0.9)
+    f.answer_evaluation(0.9)
     assert {f.ticket(t.id).state for t in (first, second, third)} == {TicketState.COMPLETED}
 
 
@@ -103,13 +103,13 @@ def test_from_filing_on_the_client_gets_no_training_and_what_it_sent_is_dropped(
     f.run_round(Kind.TRAIN)
     f.submit("b")
     f.file("b")
-    assert "b" not in {s.client for s in f.round.slots}
+    assert "b" not in {s.client for s in f.round.assignments}
     assert "b/main" not in f.round.received
     assert assignments.work_for(f.state, f.config, "b", f.state.members["b"].session, f.now) is None
     with pytest.raises(StaleRound):
-        rounds.expected_slot(f.state, "b", membership=1, number=2, attempt=1, part=Part.MAIN)
+        rounds.expected_assignment(f.state, "b", membership=1, number=2, attempt=1, part=Part.MAIN)
     f.run_round(Kind.TRAIN)
-    f.answer_survey(0.5)
+    f.answer_evaluation(0.5)
     assert f.round.kind is Kind.UNLEARN
 
 
@@ -130,7 +130,7 @@ def test_an_unlearning_round_commits_with_all_its_targets_or_not_at_all() -> Non
     f.apply(replace(f.state, paused=True))
     silent, present = f.file("a"), f.file("b")
     f.apply(replace(f.state, paused=False))
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     version = f.state.version
     for name in ("b", "c", "d"):
         f.submit(name)
@@ -138,7 +138,7 @@ def test_an_unlearning_round_commits_with_all_its_targets_or_not_at_all() -> Non
     # The silent target is back in the queue; the other is served without it, with another n and attempt.
     assert f.ticket(silent.id).state is TicketState.PENDING
     assert f.state.version == version
-    assert {s.client for s in f.round.slots} == {"b", "c", "d"}
+    assert {s.client for s in f.round.assignments} == {"b", "c", "d"}
     assert (f.round.attempt, f.round.denominator) == (2, 30)
     f.run_round(Kind.UNLEARN)
     assert f.ticket(present.id).state is TicketState.APPLIED
@@ -148,7 +148,7 @@ def test_an_unlearning_round_commits_with_all_its_targets_or_not_at_all() -> Non
 def test_a_lone_silent_target_never_turns_the_round_into_plain_averaging() -> None:
     f = trained(plan={"min_clients": 4, "absent_seconds": 60})
     ticket = f.file("a")
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     for name in ("b", "c", "d"):
         f.submit(name)
     f.wait(61, "b", "c", "d")
@@ -162,7 +162,7 @@ def test_a_lone_silent_target_never_turns_the_round_into_plain_averaging() -> No
 def test_a_target_that_declines_is_tried_again_later_with_its_reason_on_the_ticket() -> None:
     f = trained()
     ticket = f.file("a")
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.apply(rounds.decline(f.state, "a", "a/main", "out of memory", f.now))
     assert f.ticket(ticket.id).state is TicketState.PENDING
     assert "out of memory" in f.ticket(ticket.id).history[-1].note
@@ -171,7 +171,7 @@ def test_a_target_that_declines_is_tried_again_later_with_its_reason_on_the_tick
 def test_regular_needs_a_retained_update_so_that_it_does_not_disclose_the_targets() -> None:
     f = trained(plan={"min_clients": 4, "absent_seconds": 60})
     ticket = f.file("a")
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.submit("a")
     f.wait(61, "a")
     assert f.state.round is None
@@ -185,22 +185,22 @@ def test_a_pending_request_does_not_wait_behind_a_round_that_cannot_close() -> N
     f.submit("a")
     f.file("b", mode="special")
     f.wait(61, "a", "b")
-    assert f.state.episode is not None or f.round.kind is Kind.UNLEARN
+    assert f.state.job is not None or f.round.kind is Kind.UNLEARN
 
 
 def test_requests_during_recovery_are_served_at_the_next_boundary_and_share_the_baseline() -> None:
     f = trained(plan={"min_clients": 4})
     first = f.file("a")
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.run_round(Kind.UNLEARN)
-    f.answer_survey(0.2)
+    f.answer_evaluation(0.2)
     second = f.file("b")
     assert f.round.kind is Kind.RECOVER
-    assert "b" not in {s.client for s in f.round.slots}
+    assert "b" not in {s.client for s in f.round.assignments}
     f.run_round(Kind.RECOVER)
     assert f.round.kind is Kind.UNLEARN
     f.run_round(Kind.UNLEARN)
-    f.answer_survey(0.79)
+    f.answer_evaluation(0.79)
     assert f.ticket(first.id).state is f.ticket(second.id).state is TicketState.COMPLETED
     assert f.ticket(second.id).score_before == f.ticket(first.id).score_before
 
@@ -208,12 +208,12 @@ def test_requests_during_recovery_are_served_at_the_next_boundary_and_share_the_
 def test_recovery_that_never_gets_there_completes_unrecovered() -> None:
     f = trained(forgetting={"max_recovery_rounds": 2, "measure_seconds": 0.0})
     ticket = f.file("a")
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.run_round(Kind.UNLEARN)
     for _ in range(2):
-        f.answer_survey(0.5)
+        f.answer_evaluation(0.5)
         f.run_round(Kind.RECOVER)
-    f.answer_survey(0.5)
+    f.answer_evaluation(0.5)
     assert (f.ticket(ticket.id).state, f.ticket(ticket.id).recovered) == (TicketState.COMPLETED, False)
 
 
@@ -233,11 +233,11 @@ def test_dedicated_evaluators_measure_alone_and_never_train() -> None:
     f = Federation(config(plan={"min_clients": 4}))
     f.join(*EVERYONE)
     f.join("judge", samples=0, holdout=100)
-    assert "judge" not in {s.client for s in f.round.slots}
+    assert "judge" not in {s.client for s in f.round.assignments}
     f.train()
     f.file("a")
-    assert f.state.survey is not None
-    assert f.state.survey.asked == ("judge",)
+    assert f.state.evaluation is not None
+    assert f.state.evaluation.asked == ("judge",)
 
 
 def test_when_nobody_is_left_the_model_goes_back_to_its_initial_weights() -> None:
@@ -265,22 +265,22 @@ def test_sample_scope_uploads_two_parts_and_the_client_stays() -> None:
     f = trained()
     ticket = f.file("b", scope="samples", forget_samples=4, retain_samples=6)
     assert f.state.members["b"].samples == 6
-    f.answer_survey(0.8)
-    mine = {s.part: (s.samples, s.scale, s.negated) for s in f.round.slots if s.client == "b"}
+    f.answer_evaluation(0.8)
+    mine = {s.part: (s.samples, s.scale, s.negated) for s in f.round.assignments if s.client == "b"}
     assert f.round.denominator == 40
     assert mine == {Part.RETAIN: (6, 1.0, False), Part.FORGET: (4, -2.0 * 40 / 4, True)}
     f.run_round(Kind.UNLEARN)
     assert f.state.members["b"].status is MemberStatus.ACTIVE
-    f.answer_survey(0.1)
-    assert {(s.client, s.samples) for s in f.round.slots} == {("a", 10), ("b", 6), ("c", 10), ("d", 10)}
+    f.answer_evaluation(0.1)
+    assert {(s.client, s.samples) for s in f.round.assignments} == {("a", 10), ("b", 6), ("c", 10), ("d", 10)}
     assert f.ticket(ticket.id).state is TicketState.RECOVERING
 
 
 def test_sample_scope_in_special_uploads_the_forget_part_alone() -> None:
     f = trained()
     f.file("b", scope="samples", forget_samples=4, retain_samples=6, mode="special")
-    f.answer_survey(0.8)
-    assert [(s.client, s.part, s.scale) for s in f.round.slots] == [("b", Part.FORGET, -2.0)]
+    f.answer_evaluation(0.8)
+    assert [(s.client, s.part, s.scale) for s in f.round.assignments] == [("b", Part.FORGET, -2.0)]
 
 
 def test_asking_twice_is_one_ticket() -> None:
@@ -356,9 +356,9 @@ def test_a_forgotten_identity_cannot_drift_back() -> None:
     f = trained()
     ticket = f.file("b")
     session = f.state.members["b"].session
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.run_round(Kind.UNLEARN)
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     with pytest.raises(Forgotten):
         f.join("b")
     with pytest.raises(Forgotten):
@@ -389,9 +389,9 @@ def test_a_forgotten_identity_cannot_drift_back() -> None:
 def test_completion_waits_for_the_leavers_own_measurements_but_not_forever() -> None:
     f = trained(forgetting={"measure_seconds": 60.0})
     ticket = f.file("b")
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.run_round(Kind.UNLEARN)
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     assert f.ticket(ticket.id).state is TicketState.APPLIED
     sums = Sums(samples=10, loss_sum=1.0, score_sum=5.0)
     for version in (2, 3):
@@ -399,8 +399,8 @@ def test_completion_waits_for_the_leavers_own_measurements_but_not_forever() -> 
     assert f.ticket(ticket.id).state is TicketState.COMPLETED
     g = trained(forgetting={"measure_seconds": 60.0})
     other = g.file("b")
-    g.answer_survey(0.8)
+    g.answer_evaluation(0.8)
     g.run_round(Kind.UNLEARN)
-    g.answer_survey(0.8)
+    g.answer_evaluation(0.8)
     g.wait(61, "a", "c", "d")
     assert g.ticket(other.id).state is TicketState.COMPLETED

@@ -17,9 +17,9 @@ def test_the_untrained_model_is_never_taken_for_the_newest_ready_one() -> None:
     f.train()
     assert model_versions.newest_ready(f.state).version == 2
     f.file("b")
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.run_round(Kind.UNLEARN)
     with pytest.raises(NotNow, match="model 3 is unlearned; wait until recovery is over"):
         model_versions.newest_ready(f.state)
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     assert model_versions.newest_ready(f.state).version == 3

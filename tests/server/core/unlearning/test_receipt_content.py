@@ -11,7 +11,7 @@ from puf_common.errors import NotNow
 from puf_common.receipts.evidence import BINS, Attack
 from puf_common.receipts.receipt_file import canonical
 from puf_server.core import tickets
-from puf_server.core.audit_chain import Head, Line
+from puf_server.core.audit_chain import AuditEntry, Head
 from puf_server.core.state import Evidence, Kind, Sums
 from puf_server.core.unlearning import evaluation
 from puf_server.core.unlearning.receipt_content import build, known_versions
@@ -21,14 +21,14 @@ BINNED = tuple([0] * (BINS - 1) + [10])
 
 
 def answer(f: Federation, score: float) -> None:
-    """The survey under way, with the training side that it asks for."""
-    survey = f.state.survey
-    assert survey is not None
-    assert survey.training_side
-    for name in survey.missing:
+    """The asked under way, with the training side that it asks for."""
+    asked = f.state.evaluation
+    assert asked is not None
+    assert asked.training_side
+    for name in asked.missing:
         holdout = Sums(samples=10, loss_sum=1.0, score_sum=10 * score)
         training = Sums(samples=10, loss_sum=2.0, score_sum=9.0, confidences=BINNED)
-        f.apply(evaluation.answer(f.state, name, survey.id, survey.version, holdout, training))
+        f.apply(evaluation.answer(f.state, name, asked.id, asked.version, holdout, training))
 
 
 def measured(f: Federation, ticket_id: str, version: int, *, members: int) -> None:
@@ -53,7 +53,7 @@ def forgotten(**request: Any) -> tuple[Federation, str]:
     return f, ticket.id
 
 
-def receipt(f: Federation, ticket_id: str, lines: tuple[Line, ...] = ()) -> dict[str, Any]:
+def receipt(f: Federation, ticket_id: str, lines: tuple[AuditEntry, ...] = ()) -> dict[str, Any]:
     ticket = f.ticket(ticket_id)
     return build(f.state, f.config, ticket, head=HEAD, lines=lines, now=f.now, software="1.2")
 
@@ -144,10 +144,10 @@ def test_lists_exports_and_backups_of_models_that_knew_the_client() -> None:
     f, ticket_id = forgotten()
     assert known_versions(f.state, f.ticket(ticket_id)) == {1, 2}
     lines = (
-        Line(5, 1000.0, "model.exported", '{"digest":"d1","status":"ready","version":1}', b""),
-        Line(6, 1000.0, "model.exported", '{"digest":"d4","status":"ready","version":4}', b""),
-        Line(7, 1001.0, "backup.made", '{"digest":"b1","line":6,"versions":[0,2]}', b""),
-        Line(8, 1002.0, "backup.made", '{"digest":"b2","line":7,"versions":[0,4]}', b""),
+        AuditEntry(5, 1000.0, "model.exported", '{"digest":"d1","status":"ready","version":1}', b""),
+        AuditEntry(6, 1000.0, "model.exported", '{"digest":"d4","status":"ready","version":4}', b""),
+        AuditEntry(7, 1001.0, "backup.made", '{"digest":"b1","line":6,"versions":[0,2]}', b""),
+        AuditEntry(8, 1002.0, "backup.made", '{"digest":"b2","line":7,"versions":[0,4]}', b""),
     )
     told = receipt(f, ticket_id, lines)
     assert told["exports"] == [{"at": "1970-01-01T00:16:40Z", "version": 1, "digest": "d1"}]

@@ -28,9 +28,9 @@ def trained() -> Federation:
 def completed(f: Federation, **request: Any) -> dict[str, Any]:
     """Has b forgotten; the receipt."""
     ticket = f.file("b", **request)
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.run_round(Kind.UNLEARN)
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     done = f.ticket(ticket.id)
     assert done.state is TicketState.COMPLETED
     return build(f.state, f.config, done, head=Head(9, b""), now=f.now, software="1")
@@ -87,9 +87,9 @@ def test_it_is_then_served_like_any_other() -> None:
     f, receipt = older()
     show(f, receipt)
     f.apply(f.state)
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.run_round(Kind.UNLEARN)
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     ticket = f.ticket(receipt["ticket"]["id"])
     assert ticket.state is TicketState.COMPLETED
     assert f.state.members["b"].status is MemberStatus.FORGOTTEN
@@ -126,9 +126,9 @@ def test_one_that_is_on_its_way_goes_on() -> None:
     f = trained()
     ticket = f.file("b")
     backup = f.state
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     f.run_round(Kind.UNLEARN)
-    f.answer_survey(0.8)
+    f.answer_evaluation(0.8)
     receipt = build(f.state, f.config, f.ticket(ticket.id), head=Head(9, b""), now=f.now, software="1")
     f.state = backup
     reopened, why = show(f, receipt)
@@ -217,10 +217,10 @@ class TestNothingReadyComesOfAWithdrawnModel:
         f, ticket = self.waiting()
         f.train()
         f.join("b")
-        f.answer_survey(0.8)
+        f.answer_evaluation(0.8)
         f.run_round(Kind.UNLEARN)
         assert self.statuses(f)[5] is ModelStatus.UNLEARNED
-        f.answer_survey(0.8)
+        f.answer_evaluation(0.8)
         assert f.ticket(ticket).state is TicketState.COMPLETED
         assert f.ticket(ticket).deleted_versions == (1, 2, 3, 4)
         assert self.statuses(f)[5] is ModelStatus.READY
@@ -245,9 +245,9 @@ class TestNothingReadyComesOfAWithdrawnModel:
         f, _ = self.waiting()
         f.train()
         other = f.file("c")
-        f.answer_survey(0.8)
+        f.answer_evaluation(0.8)
         f.run_round(Kind.UNLEARN)
-        f.answer_survey(0.8)
+        f.answer_evaluation(0.8)
         assert f.ticket(other.id).state is TicketState.COMPLETED
         # c is forgotten, b is still in it; and without a newest model nothing could go on.
         assert self.statuses(f)[f.state.version] is ModelStatus.WITHDRAWN
