@@ -127,9 +127,9 @@ class Small:
     def _evaluate(self, name: str, work: fed.EvaluateWork) -> None:
         sums = tk.EvaluationSums(samples=5, loss_sum=1.0, score_sum=_SCORES.get(work.version, 5.0))
         self.handlers.report_evaluation(
-            name, fed.ReportEvaluationRequest(survey=work.survey, version=work.version, holdout=sums)
+            name, fed.ReportEvaluationRequest(evaluation=work.evaluation, version=work.version, holdout=sums)
         )
-        self._told("evaluated", work.survey, name)
+        self._told("evaluated", work.evaluation, name)
 
     def _leaver(self) -> None:
         """Asks to be forgotten when training is over, then measures what is there to measure."""

@@ -103,9 +103,9 @@ def test_measurements_beyond_reason_or_beyond_what_was_announced_are_refused(
     train(clients)
     anna = clients["anna"]
     work = anna.wait().evaluate
-    assert work.survey
+    assert work.evaluation
     wrong = tk.EvaluationSums(**({"samples": 5, "loss_sum": 1.0, "score_sum": 2.0} | sums))
-    request = fed.ReportEvaluationRequest(survey=work.survey, version=work.version, holdout=wrong)
+    request = fed.ReportEvaluationRequest(evaluation=work.evaluation, version=work.version, holdout=wrong)
     assert refused(lambda: anna.stub.ReportEvaluation(request, **anna.options))[0] == "INVALID_ARGUMENT"
     assert server.engine.state.evaluation is not None
     assert not server.engine.state.evaluation.answers

@@ -67,7 +67,7 @@ def work(client: Raw) -> fed.WaitForWorkReply:
 def measure(client: Raw, score: float) -> None:
     asked = work(client).evaluate
     sums = tk.EvaluationSums(samples=10, loss_sum=1.0, score_sum=score)
-    request = fed.ReportEvaluationRequest(survey=asked.survey, version=asked.version, holdout=sums)
+    request = fed.ReportEvaluationRequest(evaluation=asked.evaluation, version=asked.version, holdout=sums)
     client.stub.ReportEvaluation(request, **client.options)
 
 

@@ -65,7 +65,7 @@ def surveyed(client: Raw, score: float, **training: Any) -> fed.EvaluateWork:
     work = client.wait().evaluate
     assert work.version
     holdout = tk.EvaluationSums(samples=4, loss_sum=1.0, score_sum=4 * score)
-    request = fed.ReportEvaluationRequest(survey=work.survey, version=work.version, holdout=holdout)
+    request = fed.ReportEvaluationRequest(evaluation=work.evaluation, version=work.version, holdout=holdout)
     if training:
         request.training.CopyFrom(tk.EvaluationSums(**training))
     client.stub.ReportEvaluation(request, **client.options)

@@ -363,7 +363,7 @@ class Session:
         training: tickets_pb2.EvaluationSums | None,
     ) -> bool:
         request = pb.ReportEvaluationRequest(
-            survey=work.survey, version=work.version, holdout=holdout, training=training
+            evaluation=work.evaluation, version=work.version, holdout=holdout, training=training
         )
         return self._wanted(lambda: self.transport.report_evaluation(request), f"evaluation of model {work.version}")
 

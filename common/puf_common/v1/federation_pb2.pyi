@@ -340,14 +340,14 @@ class TrainWork(_message.Message):
     def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., lr: _Optional[float] = ..., epochs: _Optional[float] = ..., scale: _Optional[float] = ..., flip: _Optional[_Union[_tickets_pb2.Flip, str]] = ..., samples: _Optional[int] = ..., seconds_left: _Optional[float] = ..., ticket_id: _Optional[str] = ..., forget_request: _Optional[str] = ..., plain: _Optional[bool] = ..., training_id: _Optional[str] = ..., routine: _Optional[str] = ..., options: _Optional[_Mapping[str, float]] = ..., aux_version: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., stream_round: _Optional[int] = ...) -> None: ...
 
 class EvaluateWork(_message.Message):
-    __slots__ = ("survey", "version", "training_side")
-    SURVEY_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("evaluation", "version", "training_side")
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TRAINING_SIDE_FIELD_NUMBER: _ClassVar[int]
-    survey: int
+    evaluation: int
     version: int
     training_side: bool
-    def __init__(self, survey: _Optional[int] = ..., version: _Optional[int] = ..., training_side: _Optional[bool] = ...) -> None: ...
+    def __init__(self, evaluation: _Optional[int] = ..., version: _Optional[int] = ..., training_side: _Optional[bool] = ...) -> None: ...
 
 class LeaveOrder(_message.Message):
     __slots__ = ("reason", "message")
@@ -454,16 +454,16 @@ class SubmitUpdateReply(_message.Message):
     def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., duplicate: _Optional[bool] = ...) -> None: ...
 
 class ReportEvaluationRequest(_message.Message):
-    __slots__ = ("survey", "version", "holdout", "training")
-    SURVEY_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("evaluation", "version", "holdout", "training")
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     HOLDOUT_FIELD_NUMBER: _ClassVar[int]
     TRAINING_FIELD_NUMBER: _ClassVar[int]
-    survey: int
+    evaluation: int
     version: int
     holdout: _tickets_pb2.EvaluationSums
     training: _tickets_pb2.EvaluationSums
-    def __init__(self, survey: _Optional[int] = ..., version: _Optional[int] = ..., holdout: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ..., training: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ...) -> None: ...
+    def __init__(self, evaluation: _Optional[int] = ..., version: _Optional[int] = ..., holdout: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ..., training: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ...) -> None: ...
 
 class ReportEvaluationReply(_message.Message):
     __slots__ = ("position",)

@@ -130,126 +130,129 @@ class FederationServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Describe(self, request, context):
-        """The federation's recipe and manifest. Changes nothing; needs no membership.
+        """Returns the federation's recipe and manifest. Changes nothing and needs no membership.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LeaseShard(self, request, context):
-        """The part of a split data set that is the caller's, for clients that are not told theirs. The same identity gets the same part
-        for good, also after it was forgotten; nobody else gets it until the operator releases it. RESOURCE_EXHAUSTED when all are taken.
+        """Returns the part of a split data set that belongs to the caller, for clients that are not configured with one. The same
+        identity always gets the same part, also after it was forgotten. No other client gets it until the operator releases it.
+        RESOURCE_EXHAUSTED if all parts are leased.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Join(self, request, context):
-        """A worker enters the roster, or re-attaches to it under the same identity. FAILED_PRECONDITION names both fingerprints when
-        manifest, recipe or plug-in differ; PERMISSION_DENIED (FORGOTTEN) for an identity that was forgotten and not readmitted.
-        There is one worker per identity and the newest wins. Everything but working needs no session, only the identity.
+        """Adds a worker to the roster, or attaches it again under the same identity. FAILED_PRECONDITION (MISMATCH) names both
+        values if manifest, recipe or plug-in differ. PERMISSION_DENIED (FORGOTTEN) for an identity that was forgotten and not
+        readmitted. There is one worker per identity; the newest replaces the others. Only work needs a session; all other calls
+        need the identity alone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Says "I am alive"; to be sent every heartbeat_seconds, also while training. FAILED_PRECONDITION (SUPERSEDED) when a newer
-        worker took over this identity: stop. NOT_FOUND (UNKNOWN_SESSION): join again.
+        """Reports that the worker is alive; to be sent every heartbeat_seconds, also while training. FAILED_PRECONDITION
+        (SUPERSEDED) if a newer worker uses this identity: stop. NOT_FOUND (UNKNOWN_SESSION): call Join again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WaitForWork(self, request, context):
-        """Answers as soon as there is something to do, or empty-handed after a while. Asking again returns the same work until it is done.
+        """Answers as soon as there is work, or without work after the timeout. A repeated call returns the same work until it is done.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeclineWork(self, request, context):
-        """Says that a piece of work will not be done (out of memory, an error in the client's own code), so that nobody waits for it.
+        """Declines one assignment (out of memory, an error in the user's code), so that the round does not wait for it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """Ends the session; the client stays a member and is not waited for. Repeating it changes nothing.
+        """Ends the session. The client stays a member and rounds do not wait for it. A repeated call changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchModel(self, request, context):
-        """Streams a model: one header, then chunks. Length and digest in the header are those of all chunk data together.
+        """Streams a model: one header, then chunks. Length and digest in the header cover all chunk data together.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubmitUpdate(self, request_iterator, context):
-        """Takes one update: one header, then chunks. OK means that it is verified and on disk. The same key and digest again: OK, nothing
-        changes. The same key with another digest: ALREADY_EXISTS. A round that is over: FAILED_PRECONDITION (STALE_ROUND).
+        """Accepts one update: one header, then chunks. OK means that it is verified and on disk. The same key and digest again: OK,
+        nothing changes. The same key with another digest: ALREADY_EXISTS. A round that is over: FAILED_PRECONDITION
+        (STALE_ROUND), also for an update that was counted. A client whose OK was lost then has nothing to send again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FindUpload(self, request, context):
-        """How much of an update, named by its header, the server holds from a stream that broke: the next stream may begin there,
-        see UpdateHeader.resume_at. 0 where it holds nothing, which is always right.
+        """Returns how many bytes of an update, identified by its header, the server holds from a broken stream. The next stream may
+        begin there, see UpdateHeader.resume_at. A client may always begin at 0.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportEvaluation(self, request, context):
-        """Takes the answer to an evaluation. Repeating it changes nothing.
+        """Accepts the answer to an evaluation. A repeated call changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FileUnlearning(self, request, context):
-        """Files a request to be forgotten. From the reply on, the client gets no ordinary training work. Asking twice is one ticket.
+        """Files a request to be forgotten. After the reply the client gets no ordinary training work. A repeated request is one ticket.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListMyTickets(self, request, context):
-        """The caller's own tickets, newest first.
+        """Returns the caller's own tickets, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FollowTicket(self, request, context):
-        """The ticket now and after every change, until it has ended.
+        """Streams the ticket now and after every change, until it has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportMeasurement(self, request, context):
-        """Takes what the owner of a ticket measured on its own data for one of the ticket's models. A ticket does not complete before
-        its owner has measured the models before and right after unlearning, or has had time to.
+        """Accepts what the owner of a ticket measured on its own data with one of the ticket's models. A ticket completes only after
+        its owner measured the models before and right after unlearning, or after the time for it is over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WithdrawUnlearning(self, request, context):
-        """Takes a PENDING (or FAILED) ticket back. FAILED_PRECONDITION once its round has begun.
+        """Withdraws a PENDING or FAILED ticket. FAILED_PRECONDITION once its round has begun.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetReceipt(self, request, context):
-        """The signed receipt of one of the caller's own completed tickets, made anew from the state at every call.
+        """Returns the signed receipt of one of the caller's completed tickets. Each call builds it from the current state.
         FAILED_PRECONDITION before COMPLETED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -257,8 +260,8 @@ class FederationServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PresentReceipt(self, request, context):
-        """Shows the server a receipt it once signed for the caller. A server whose state was restored from a backup older than the
-        ticket's completion opens the ticket again; otherwise nothing changes. DATA_LOSS for a receipt that does not verify.
+        """Shows the server a receipt that it signed for the caller. A server whose state was restored from a backup older than the
+        ticket's completion opens the ticket again. Otherwise nothing changes. DATA_LOSS for a receipt that does not verify.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

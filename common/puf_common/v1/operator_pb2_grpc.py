@@ -125,70 +125,70 @@ class OperatorServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Status(self, request, context):
-        """Everything at a glance.
+        """Returns a summary of the federation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListClients(self, request, context):
-        """The roster, with who is alive and what they are doing.
+        """Returns the roster: which clients are alive and what they are doing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRounds(self, request, context):
-        """Newest first.
+        """Returns rounds, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTickets(self, request, context):
-        """Every request to be forgotten, newest first.
+        """Returns every request to be forgotten, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """Every model version, newest first, deleted ones too.
+        """Returns every model version, newest first, including deleted ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Pause(self, request, context):
-        """No new work is handed out and no round closes until Resume; what arrives is kept. Survives restarts.
+        """Stops the assignment of work and the closing of rounds until Resume. Updates are still accepted. Survives restarts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Resume(self, request, context):
-        """Goes on after Pause, or after the federation halted by itself.
+        """Continues after Pause, or after the federation halted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Extend(self, request, context):
-        """Adds training rounds to the plan and wakes an idle federation.
+        """Adds training rounds to the plan. An idle federation continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Stop(self, request, context):
-        """Sends clients home and ends the server process; state stays and can be served again.
+        """Orders the clients to leave and ends the server process. The state stays and can be served again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExportModel(self, request, context):
-        """Streams a model: one header, then chunks. Anything but a READY model needs allow_unready. Every export is logged with its digest.
+        """Streams a model: one header, then chunks. A model that is not "ready" needs allow_unready. Every export is audited.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -202,37 +202,36 @@ class OperatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseShard(self, request, context):
-        """Makes the shard that a name leases free for others. FAILED_PRECONDITION while the name is an active member.
+        """Makes the shard that a name leases available to others. FAILED_PRECONDITION while the name is an active member.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Forget(self, request, context):
-        """Files a request to forget a whole client on its behalf, for one that is gone; audited as the operator's. Like any other it
-        needs the client for one round, unless nothing of it is in a model, and fails at its deadline. Asking twice is one ticket.
+        """Files a request to forget an absent client on its behalf; audited as filed by the operator. It needs the client for one
+        round, unless no model contains the client, and fails at its deadline. A repeated request is one ticket.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def IssueReceipt(self, request, context):
-        """The signed receipt of any completed ticket, made anew from the state at every call. FAILED_PRECONDITION before COMPLETED.
+        """Returns the signed receipt of any completed ticket, built from the current state. FAILED_PRECONDITION before COMPLETED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Allow(self, request, context):
-        """The operator's word for what waits for it: a client that is held trains, a request beyond the budget is served.
+        """Approves what is on hold: a client on hold may train, a ticket beyond the forget budget is served.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Release(self, request, context):
-        """A model that collapsed after unlearning becomes READY all the same, and its tickets complete. FAILED_PRECONDITION where no
-        model is held.
+        """Makes a model that collapsed after unlearning "ready", and completes its tickets. FAILED_PRECONDITION if no model is on hold.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -240,7 +239,7 @@ class OperatorServicer:
 
     def Rollback(self, request, context):
         """Installs the model from before the oldest unlearning that is not completed, and opens the tickets since then again.
-        FAILED_PRECONDITION once they are completed: the model is deleted by then.
+        FAILED_PRECONDITION once they are completed: that model is deleted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -159,7 +159,7 @@ class Handlers:
             return fed.WaitForWorkReply(position=self.position(), train=train)
         if asked is not None:
             evaluate = fed.EvaluateWork(
-                survey=asked.evaluation, version=asked.version, training_side=asked.training_side
+                evaluation=asked.evaluation, version=asked.version, training_side=asked.training_side
             )
             return fed.WaitForWorkReply(position=self.position(), evaluate=evaluate)
         return None
@@ -188,7 +188,7 @@ class Handlers:
         training = messages.sums(request.training, mine) if request.HasField("training") else None
 
         def change(state: State, _: float) -> tuple[State, None]:
-            return evaluation.answer(state, name, request.survey, request.version, answer, training), None
+            return evaluation.answer(state, name, request.evaluation, request.version, answer, training), None
 
         hit("evaluation.before_persist")
         self.engine.call(change)

@@ -58,7 +58,7 @@ def test_a_federation_in_numbers(tmp_path: Path) -> None:
         for client in (anna, bert):
             asked = client.wait().evaluate
             sums = tk.EvaluationSums(samples=4, loss_sum=2.0, score_sum=3.0)
-            report = fed.ReportEvaluationRequest(survey=asked.survey, version=asked.version, holdout=sums)
+            report = fed.ReportEvaluationRequest(evaluation=asked.evaluation, version=asked.version, holdout=sums)
             client.stub.ReportEvaluation(report, **client.options)
         after = scraped(server)
         assert after["puf_rounds_committed_total", "train"] == 1
