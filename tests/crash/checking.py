@@ -12,7 +12,10 @@ from tests.crash.workload import TARGET, Small, make
 
 from puf_common.errors import PufError, UsageError
 from puf_common.tensors.model_file import read_payload
-from puf_server.core.state import MemberStatus, ModelStatus, State, TicketState
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.models import ModelStatus
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import TicketState
 from puf_server.storage.state_store import VOLATILE, history_name, spool_name
 
 __all__ = ["Checker", "Violation"]

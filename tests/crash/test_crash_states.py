@@ -15,7 +15,7 @@ from tests.crash.recording import Recorder, Site, crash_states
 from tests.crash.workload import run, same_randomness
 
 from puf_common.v1 import federation_pb2 as fed
-from puf_server.core.state import State
+from puf_server.core.state.state import State
 from puf_server.engine.engine import Engine, Folded
 from puf_server.rpc.requests import PendingUpload
 from puf_server.storage.durable import NewFile

@@ -18,7 +18,8 @@ from puf_common.receipts.signing import SigningKey
 from puf_common.tensors.chunks import chunks
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
-from puf_server.core.state import State, TicketState
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import TicketState
 from puf_server.engine.engine import Engine
 from puf_server.rpc.requests import Handlers
 from puf_server.storage.durable import DISK, Files

@@ -19,7 +19,8 @@ from puf_common.models.registry import build, manifest_of, payload_of
 from puf_common.tensors.manifest import UPDATE
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.core.methods.layers import outputs
-from puf_server.core.state import Kind, TicketState
+from puf_server.core.state.rounds import RoundKind
+from puf_server.core.state.tickets import TicketState
 
 
 @contextmanager
@@ -83,7 +84,7 @@ def test_a_client_is_forgotten_by(
         assert (ticket.state, ticket.method) == (tk.TICKET_STATE_COMPLETED, method)
         assert {m.version for m in ticket.measurements} >= {ticket.version_before, ticket.version_unlearned}
         state = clinic.server.engine.state
-        asked = [r for r in state.records.values() if r.kind is Kind.UNLEARN]
+        asked = [r for r in state.records.values() if r.kind is RoundKind.UNLEARN]
         assert [r.contributions for r in asked] == steps
         kept = {r.client for r in state.history.values()}
         assert kept == ({"client-0", "client-1"} if method in ("federaser", "fukd") else set())
@@ -126,4 +127,4 @@ def test_the_operator_has_a_client_that_left_forgotten_by_the_fallback(tmp_path:
         clinic.wait_for(lambda: not engine.state.tickets[ticket.id].open)
         done = engine.state.tickets[ticket.id]
         assert (done.method, done.state) == ("retrain (fallback: absent)", TicketState.COMPLETED)
-        assert [r.contributions for r in engine.state.records.values() if r.kind is Kind.UNLEARN] == [2, 2]
+        assert [r.contributions for r in engine.state.records.values() if r.kind is RoundKind.UNLEARN] == [2, 2]

@@ -17,7 +17,8 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.cli.main import main
 from puf_server.cli.operator_client import Control
-from puf_server.core.state import State, TicketState
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import TicketState
 from puf_server.runtime.server import Server
 
 NAMES = ("anna", "bert", "carl")

@@ -6,7 +6,11 @@ from collections import Counter
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from puf_server.core.state import Kind, MemberStatus, ModelStatus, ModelVersion, RoundPhase, State, Ticket, TicketState
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.models import ModelStatus, ModelVersion
+from puf_server.core.state.rounds import RoundKind, RoundPhase
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Ticket, TicketState
 from puf_server.storage.state_store import VOLATILE, history_name, spool_name
 from tests.sim.disk import model_name
 from tests.sim.weights import Contribution, Weights
@@ -230,7 +234,7 @@ class Checker:
                 # Sent again by one that withdrew its request: it counts, whether or not the client hears of it.
                 if booked in self._acked:
                     self._acked[booked] = ""
-        if current.kind is not Kind.UNLEARN:
+        if current.kind is not RoundKind.UNLEARN:
             out = _out(after)
             _require(not any(s.client in out for s in current.assignments), "a client that asked has ordinary work")
             _require(not any(s.ticket or s.negated for s in current.assignments), "an ordinary round has targets")
@@ -241,7 +245,7 @@ class Checker:
             _require(after.job is not None, "an unlearning round without its job")
             if after.job is not None:
                 _require(set(current.tickets) == set(after.job.tickets), "round and job differ")
-        if current.kind is Kind.UNLEARN and current.phase is RoundPhase.FOLDING:
+        if current.kind is RoundKind.UNLEARN and current.phase is RoundPhase.FOLDING:
             possible = [m for m in after.members.values() if m.trains and m.name not in _out(after)]
             self._others = min(self.store.config.forgetting.min_retained, len(possible))
         for assignment in current.assignments:
@@ -287,7 +291,7 @@ class Checker:
         _require(
             weights.base == self.lineage[self._base(before)].digest, "a model does not start from the one before it"
         )
-        steady = current.kind is Kind.UNLEARN and not current.last
+        steady = current.kind is RoundKind.UNLEARN and not current.last
         _require((after.version == before.version) == steady, "the model moved before the last step, or not with it")
         got = {(c.update.client, c.update.membership, c.update.part): c for c in weights.contributions}
         want = {
@@ -307,7 +311,7 @@ class Checker:
             if key in replayed:
                 continue
             _require(c.update.round == current.number, "an update of another round was folded")
-            if not c.ticket and not (current.kind is Kind.UNLEARN and c.update.part == "retain"):
+            if not c.ticket and not (current.kind is RoundKind.UNLEARN and c.update.part == "retain"):
                 _require(who[0] not in out, f"{who[0]} asked to be forgotten, and an ordinary update was folded")
             self._samples(before, c)
         applied = {
@@ -316,12 +320,12 @@ class Checker:
             if t.applied_round == after.number and t.state is not _S.PENDING and before.tickets[t.id].waiting
             and t.method != "none"
         }  # fmt: skip
-        if current.kind is Kind.UNLEARN:
+        if current.kind is RoundKind.UNLEARN:
             self._unlearned(before, after, weights, applied)
         else:
             _require(not any(c.negated for c in weights.contributions), "an ordinary round negates somebody")
-            _require(current.kind is Kind.RESET or not applied, "a ticket was applied without its round")
-        if current.kind is Kind.RESET:
+            _require(current.kind is RoundKind.RESET or not applied, "a ticket was applied without its round")
+        if current.kind is RoundKind.RESET:
             _require(bool(applied), "the model was reset for nobody")
             _require(not weights.contributions and not weights.totals, "a reset that is not w_0")
             lost = [
@@ -330,7 +334,7 @@ class Checker:
                 if m.status is MemberStatus.ACTIVE and m.first_round and m.name not in out
             ]
             _require(not lost, f"the reset destroyed the work of {lost}")
-        if current.kind in (Kind.TRAIN, Kind.RECOVER):
+        if current.kind in (RoundKind.TRAIN, RoundKind.RECOVER):
             _require(bool(weights.contributions), "a round of nobody was committed")
 
     def _unlearned(self, before: State, after: State, weights: Weights, applied: set[str]) -> None:
@@ -373,9 +377,9 @@ class Checker:
         """The version that the round under way must start from."""
         current, job = before.round, before.job
         assert current is not None
-        if current.kind is Kind.RESET:
+        if current.kind is RoundKind.RESET:
             return 0
-        if current.kind is not Kind.UNLEARN or current.method not in ("retrain", "federaser"):
+        if current.kind is not RoundKind.UNLEARN or current.method not in ("retrain", "federaser"):
             return before.version
         assert job is not None
         return 0 if job.working is None else job.working

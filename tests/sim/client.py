@@ -21,7 +21,9 @@ from puf_common.errors import (
     WorkerAlive,
 )
 from puf_server.core import assignments
-from puf_server.core.state import Part, Sums, Ticket, TicketState
+from puf_server.core.state.measurements import Sums
+from puf_server.core.state.rounds import Part
+from puf_server.core.state.tickets import Ticket, TicketState
 from puf_server.core.tickets import Request
 from tests.sim.server import Header, Leave
 from tests.sim.weights import Update, Weights

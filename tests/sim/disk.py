@@ -8,7 +8,9 @@ from typing import Any
 
 from puf_common.errors import StorageCorrupted, Unavailable
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import AuditNote, ModelStatus, ModelVersion, Round, State
+from puf_server.core.state.models import ModelStatus, ModelVersion
+from puf_server.core.state.rounds import Round
+from puf_server.core.state.state import AuditNote, State
 from puf_server.storage import state_store as real
 from puf_server.storage.state_store import history_name, spool_name
 from tests.sim.weights import Update, Weights

@@ -10,18 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from puf_common.errors import Forgotten, NotFound, PufError, StorageCorrupted, Unavailable
 from puf_server.core import assignments as work
 from puf_server.core import roster, rounds, tickets
-from puf_server.core.state import (
-    HistoryRecord,
-    MemberStatus,
-    ModelStatus,
-    ModelVersion,
-    Part,
-    ReceivedUpdate,
-    Round,
-    State,
-    Sums,
-    Ticket,
-)
+from puf_server.core.state.measurements import Sums
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.models import ModelStatus, ModelVersion
+from puf_server.core.state.rounds import HistoryRecord, Part, ReceivedUpdate, Round
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Ticket
 from puf_server.core.unlearning import evaluation, history, model_versions, reopen
 from puf_server.engine.engine import Engine, Folded
 from puf_server.storage.state_store import Store, history_name, spool_name

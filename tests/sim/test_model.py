@@ -12,7 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from puf_common.errors import PufError
 from puf_server.core.config import FederationConfig, Forgetting, Plan
-from puf_server.core.state import Assignment, Part, RoundPhase, State, Sums
+from puf_server.core.state.measurements import Sums
+from puf_server.core.state.rounds import Assignment, Part, RoundPhase
+from puf_server.core.state.state import State
 from puf_server.core.tickets import Request
 from tests.sim.checker import PERSISTENT
 from tests.sim.scenario import NOBODY_ASKS, Scenario

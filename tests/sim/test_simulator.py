@@ -11,17 +11,11 @@ import pytest
 
 from puf_server.core import roster, rounds, scheduler, tickets
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import (
-    Kind,
-    Member,
-    MemberStatus,
-    ModelStatus,
-    ModelVersion,
-    RoundPhase,
-    State,
-    Ticket,
-    TicketState,
-)
+from puf_server.core.state.members import Member, MemberStatus
+from puf_server.core.state.models import ModelStatus, ModelVersion
+from puf_server.core.state.rounds import RoundKind, RoundPhase
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Ticket, TicketState
 from puf_server.core.unlearning import jobs, model_versions
 from puf_server.engine.engine import Engine, Folded
 from tests.sim.client import Agent
@@ -186,7 +180,7 @@ def _acknowledged_before_it_is_kept(patch: pytest.MonkeyPatch) -> None:
     def fold(state: State, now: float) -> State:
         current = state.round
         assert current is not None
-        if current.kind is Kind.TRAIN and len(current.received) > 1:
+        if current.kind is RoundKind.TRAIN and len(current.received) > 1:
             received = dict(list(current.received.items())[1:])
             state = replace(state, round=replace(current, received=received))
         return original(state, now)

@@ -17,7 +17,9 @@ from typing import Any
 
 from puf_common.errors import PufError, Unavailable
 from puf_server.core import audit_chain, roster, scheduler
-from puf_server.core.state import MemberStatus, State, TicketState
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import receipt_content
 from tests.sim.checker import Checker, Violation
 from tests.sim.client import Agent

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from puf_common.tensors.model_file import read_payload
-from puf_server.core.state import ModelStatus, State, TicketState
+from puf_server.core.state.models import ModelStatus
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import TicketState
 from puf_server.storage.state_store import Store
 
 __all__ = ["Outcome", "judge"]

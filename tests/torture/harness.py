@@ -32,7 +32,7 @@ from puf_lab.federations.processes import (
     program,
     unlearn_command,
 )
-from puf_server.core.state import RoundPhase
+from puf_server.core.state.rounds import RoundPhase
 from puf_server.failpoints import SWITCH, VARIABLE
 from puf_server.storage.state_store import Store
 

@@ -25,7 +25,7 @@ from puf_lab.evaluation.evaluator import Evaluator
 from puf_lab.evaluation.metrics import delta_to_retrain
 from puf_lab.experiments.setting import DEMO, Setting
 from puf_lab.federations.in_process import LocalFederation
-from puf_server.core.state import Ticket
+from puf_server.core.state.tickets import Ticket
 
 __all__ = ["GOALS", "run_quality"]
 

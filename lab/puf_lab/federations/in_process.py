@@ -29,8 +29,8 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_lab.experiments.setting import Setting, Spent, client_name
 from puf_server.core.config import FederationConfig, Forgetting
-from puf_server.core.state import State
-from puf_server.core.state import Ticket as TicketRecord
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Ticket as TicketRecord
 from puf_server.engine.engine import Engine
 from puf_server.rpc.requests import Handlers
 from puf_server.storage.state_store import Store, create

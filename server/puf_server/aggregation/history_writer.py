@@ -15,7 +15,8 @@ import numpy as np
 from puf_common.errors import StorageCorrupted
 from puf_common.tensors.manifest import UPDATE
 from puf_server.aggregation.method_rules import lengths
-from puf_server.core.state import Assignment, HistoryRecord, Round, State
+from puf_server.core.state.rounds import Assignment, HistoryRecord, Round
+from puf_server.core.state.state import State
 from puf_server.storage.durable import FileSource, NewFile, remove, sync_directory
 from puf_server.storage.state_store import Store, history_name, spool_name
 

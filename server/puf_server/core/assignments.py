@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Assignment, Kind, Round, RoundPhase, State
+from puf_server.core.state.rounds import Assignment, Round, RoundKind, RoundPhase
+from puf_server.core.state.state import State
 
 __all__ = ["Evaluate", "Train", "training_id", "work_for"]
 
@@ -50,7 +51,7 @@ def work_for(state: State, config: FederationConfig, name: str, session: str, no
             ):
                 ticket = state.tickets.get(assignment.ticket)
                 left = 0.0 if current.deadline_at is None else max(0.001, current.deadline_at - now)
-                plain = config.recipe.plain_unlearning and current.kind is Kind.UNLEARN and current.plain
+                plain = config.recipe.plain_unlearning and current.kind is RoundKind.UNLEARN and current.plain
                 return Train(current, assignment, plain, ticket.request_key if ticket else "", left)
     evaluation = state.evaluation
     if evaluation is not None and name in evaluation.missing:

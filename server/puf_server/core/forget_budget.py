@@ -11,7 +11,9 @@ from dataclasses import replace
 
 from puf_common.errors import TooMuch
 from puf_server.core.config import Limits
-from puf_server.core.state import Member, MemberStatus, State, Ticket, TicketState
+from puf_server.core.state.members import Member, MemberStatus
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Ticket, TicketState
 
 __all__ = ["require", "weighed"]
 

@@ -10,7 +10,8 @@ from random import Random
 from puf_common.errors import Forgotten, NotFound, NotNow, Superseded, TooMuch, UnknownSession, WorkerAlive
 from puf_common.seeds import derive
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Member, MemberStatus, State
+from puf_server.core.state.members import Member, MemberStatus
+from puf_server.core.state.state import State
 from puf_server.core.validation import SESSION_CHARS
 
 __all__ = [

@@ -10,19 +10,10 @@ from typing import Any
 from puf_common.errors import Conflict, InvalidUpdate, StaleRound
 from puf_server.core import roster, update_bounds
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import (
-    Assignment,
-    Kind,
-    Member,
-    ModelStatus,
-    ModelVersion,
-    Part,
-    ReceivedUpdate,
-    Round,
-    RoundPhase,
-    RoundRecord,
-    State,
-)
+from puf_server.core.state.members import Member
+from puf_server.core.state.models import ModelStatus, ModelVersion
+from puf_server.core.state.rounds import Assignment, Part, ReceivedUpdate, Round, RoundKind, RoundPhase, RoundRecord
+from puf_server.core.state.state import State
 
 __all__ = [
     "abandon",
@@ -61,7 +52,7 @@ def ordinary_assignments(members: Sequence[Member], config: FederationConfig) ->
 def open_round(
     state: State,
     config: FederationConfig,
-    kind: Kind,
+    kind: RoundKind,
     assignments: tuple[Assignment, ...],
     now: float,
     *,
@@ -313,7 +304,7 @@ def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: 
         version=version if current.last else state.version,
         number=current.number,
         attempt=0,
-        trained=state.trained + (current.kind is Kind.TRAIN),
+        trained=state.trained + (current.kind is RoundKind.TRAIN),
         round=None,
         nbytes_down=0,
         members=members,

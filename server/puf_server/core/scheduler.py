@@ -7,7 +7,10 @@ from dataclasses import replace
 
 from puf_server.core import roster, rounds, tickets
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import HistoryRecord, Kind, ModelStatus, RoundPhase, State, TicketState
+from puf_server.core.state.models import ModelStatus
+from puf_server.core.state.rounds import HistoryRecord, RoundKind, RoundPhase
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import evaluation, history, jobs, model_versions, recovery, rollback
 
 __all__ = ["advance", "committed", "fold_failed", "phase", "restarted", "unfit", "waiting_for"]
@@ -26,12 +29,12 @@ def advance(state: State, config: FederationConfig, now: float, since: State | N
 
 def _once(state: State, config: FederationConfig, now: float) -> State:
     state = tickets.expire(state, config, now)
-    if state.round is not None and state.round.kind is Kind.RESET and not roster.nobody_left(state):
+    if state.round is not None and state.round.kind is RoundKind.RESET and not roster.nobody_left(state):
         return rounds.abandon(state, now, "somebody is there to retain the model after all")
     if state.paused or state.stopping or state.halted:
         return state
     if state.round is not None:
-        if state.round.kind is Kind.UNLEARN:
+        if state.round.kind is RoundKind.UNLEARN:
             return jobs.close_if_due(state, config, now)
         if rounds.stalled(state, config, now) and jobs.ready(state, config, now):
             return rounds.abandon(state, now, "it cannot close, and a request to be forgotten waits")
@@ -54,7 +57,7 @@ def _once(state: State, config: FederationConfig, now: float) -> State:
         alive = [m for m in members if roster.worker_alive(state, m.name, config, now)]
         if len(alive) >= roster.required(state, config):
             assignments = rounds.ordinary_assignments(roster.cohort(members, state, config, now), config)
-            return rounds.open_round(state, config, Kind.TRAIN, assignments, now)
+            return rounds.open_round(state, config, RoundKind.TRAIN, assignments, now)
     return state
 
 
@@ -73,21 +76,21 @@ def committed(
     if current is None:
         raise AssertionError("no round to commit")
     before = state.version
-    recovering = current.kind in (Kind.UNLEARN, Kind.RESET) or (
-        state.recovery is not None and current.kind is not Kind.ROLLBACK
+    recovering = current.kind in (RoundKind.UNLEARN, RoundKind.RESET) or (
+        state.recovery is not None and current.kind is not RoundKind.ROLLBACK
     )
     status = ModelStatus.UNLEARNED if recovering else ModelStatus.READY
     if current.into:
         status = ModelStatus.AUXILIARY
     state = rounds.commit(state, digest=digest, nbytes=nbytes, status=status, now=now, blake3=blake3)
     state = history.keep(state, remembered)
-    if current.kind is Kind.UNLEARN and not current.last:
+    if current.kind is RoundKind.UNLEARN and not current.last:
         state = jobs.stepped(state, current)
-    elif current.kind in (Kind.UNLEARN, Kind.RESET):
+    elif current.kind in (RoundKind.UNLEARN, RoundKind.RESET):
         state = jobs.applied(state, config, current, before, now)
-    elif current.kind is Kind.ROLLBACK:
+    elif current.kind is RoundKind.ROLLBACK:
         state = rollback.done(state, config, current, now)
-    elif current.kind is Kind.RECOVER and state.recovery is not None:
+    elif current.kind is RoundKind.RECOVER and state.recovery is not None:
         state = replace(state, recovery=replace(state.recovery, rounds=state.recovery.rounds + 1))
         for ticket in state.tickets.values():
             if ticket.recovering:
@@ -133,7 +136,7 @@ def phase(state: State) -> str:
         return "stopping"
     if state.paused or state.halted:
         return "paused"
-    if state.job is not None or (state.round is not None and state.round.kind in (Kind.UNLEARN, Kind.RESET)):
+    if state.job is not None or (state.round is not None and state.round.kind in (RoundKind.UNLEARN, RoundKind.RESET)):
         return "unlearning"
     if state.recovery is not None:
         return "recovering"

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from puf_common.errors import Forgotten, NotFound, NotNow, TooMuch
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import MemberStatus, State
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.state import State
 
 __all__ = ["lease", "release"]
 

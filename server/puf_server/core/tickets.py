@@ -10,7 +10,11 @@ from puf_server.core import forget_budget, methods, rounds, validation
 from puf_server.core.config import FederationConfig, Forgetting
 from puf_server.core.methods.base import Asked
 from puf_server.core.roster import worker_alive
-from puf_server.core.state import Evidence, Kind, MemberStatus, State, Sums, Ticket, TicketEvent, TicketState
+from puf_server.core.state.measurements import Evidence, Sums
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.rounds import RoundKind
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Ticket, TicketEvent, TicketState
 from puf_server.core.unlearning import model_versions
 
 __all__ = ["Request", "approve", "expire", "file", "find", "measure", "move", "withdraw"]
@@ -105,7 +109,7 @@ def file(
     if ticket.scope == "samples":
         state = _add_samples(state, name, -ticket.forget_samples)
     serving = methods.serving(policy, ticket)
-    if serving.as_it_was and state.round is not None and state.round.kind in (Kind.TRAIN, Kind.RECOVER):
+    if serving.as_it_was and state.round is not None and state.round.kind in (RoundKind.TRAIN, RoundKind.RECOVER):
         state = rounds.abandon(state, now, f"{serving.name} forgets {name} in the model as it is")
     return rounds.drop_client(state, name, now), ticket, False
 
@@ -173,7 +177,7 @@ def expire(state: State, config: FederationConfig, now: float) -> State:
     One that is there, or was filed just now, is still served, and so is one whose method can do without it. A reset that
     is under way needs nobody, and serves them all.
     """
-    if state.round is not None and state.round.kind is Kind.RESET:
+    if state.round is not None and state.round.kind is RoundKind.RESET:
         return state
     for ticket in state.tickets.values():
         if ticket.state is not TicketState.PENDING:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Assignment, Round, RoundRecord, State
+from puf_server.core.state.rounds import Assignment, Round, RoundRecord
+from puf_server.core.state.state import State
 
 __all__ = ["Norms", "allowed", "of_round"]
 

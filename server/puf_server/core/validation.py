@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from puf_common.errors import InvalidArgument
 from puf_common.receipts.evidence import BINS, Attack
-from puf_server.core.state import Assignment, Sums
+from puf_server.core.state.measurements import Sums
+from puf_server.core.state.rounds import Assignment
 
 __all__ = [
     "KEY_CHARS",

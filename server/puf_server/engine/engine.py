@@ -26,7 +26,9 @@ from puf_server.aggregation.history_writer import kept_source, remember
 from puf_server.aggregation.method_rules import Incoming, combine
 from puf_server.core import methods, rounds, scheduler, tickets
 from puf_server.core.methods.layers import outputs
-from puf_server.core.state import Assignment, AuditNote, HistoryRecord, Kind, Round, RoundPhase, State, TicketState
+from puf_server.core.state.rounds import Assignment, HistoryRecord, Round, RoundKind, RoundPhase
+from puf_server.core.state.state import AuditNote, State
+from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import history, reopen
 from puf_server.core.unlearning import receipt_content as receipt
 from puf_server.failpoints import hit
@@ -327,7 +329,7 @@ class Engine:
             )
             return after, None
 
-        kind = Kind.UNLEARN if result.round.kind in (Kind.RESET, Kind.ROLLBACK) else result.round.kind
+        kind = RoundKind.UNLEARN if result.round.kind in (RoundKind.RESET, RoundKind.ROLLBACK) else result.round.kind
         point = f"commit.{kind}"
         hit(f"{point}.before")
         self.call(change)

@@ -8,7 +8,7 @@ from collections import Counter
 from puf_common.errors import TooMuch
 from puf_common.tensors.manifest import UPDATE, Manifest
 from puf_server.core.config import Limits
-from puf_server.core.state import Round
+from puf_server.core.state.rounds import Round
 
 __all__ = ["Quota", "Share"]
 

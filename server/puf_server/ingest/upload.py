@@ -15,7 +15,9 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_server.core import roster, rounds, update_bounds, validation
 from puf_server.core.methods.layers import outputs
-from puf_server.core.state import MemberStatus, ReceivedUpdate, State
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.rounds import ReceivedUpdate
+from puf_server.core.state.state import State
 from puf_server.failpoints import hit
 from puf_server.ingest.quota import Share
 from puf_server.ingest.upload_file import Upload

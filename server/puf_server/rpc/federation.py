@@ -30,7 +30,7 @@ from puf_common.v1 import federation_pb2_grpc as rpc
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.admission.identity import Identify
-from puf_server.core.state import State
+from puf_server.core.state.state import State
 from puf_server.ingest.flow_control import Frames, Gate, Place
 from puf_server.ingest.upload import PendingUpload, upload_key
 from puf_server.rpc.model_stream import SharedModels

@@ -19,7 +19,11 @@ from puf_common.v1 import tickets_pb2 as tk
 from puf_server.core import assignments as core_work
 from puf_server.core import roster, scheduler, validation
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Evidence, ModelVersion, Part, Round, RoundRecord, State, Sums, Ticket
+from puf_server.core.state.measurements import Evidence, Sums
+from puf_server.core.state.models import ModelVersion
+from puf_server.core.state.rounds import Part, Round, RoundRecord
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Ticket
 from puf_server.core.tickets import Request
 from puf_server.core.unlearning import recovery
 

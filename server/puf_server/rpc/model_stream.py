@@ -14,7 +14,7 @@ from typing import Any
 
 from puf_common.tensors.chunk_frames import chunk_frame
 from puf_common.tensors.chunks import CHUNK_BYTES
-from puf_server.core.state import ModelVersion
+from puf_server.core.state.models import ModelVersion
 from puf_server.storage.durable import FileSource
 
 __all__ = ["SharedModels"]

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import fields, replace
 
-from puf_server.core.state import State
+from puf_server.core.state.state import State
 
 __all__ = ["Changes", "concerns_waiters"]
 

@@ -14,7 +14,10 @@ from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import operator_pb2_grpc as rpc
 from puf_common.version import VERSION
 from puf_server.core import roster, scheduler, shards, tickets
-from puf_server.core.state import MemberStatus, ModelStatus, ModelVersion, State, TicketState
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.models import ModelStatus, ModelVersion
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import model_versions, rollback
 from puf_server.rpc import messages
 from puf_server.rpc.federation import answered, in_thread, streamed

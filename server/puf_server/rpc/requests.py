@@ -19,7 +19,9 @@ from puf_common.version import VERSION
 from puf_server.core import assignments as work
 from puf_server.core import roster, rounds, shards, tickets
 from puf_server.core.methods.layers import outputs
-from puf_server.core.state import Evidence, ModelVersion, State
+from puf_server.core.state.measurements import Evidence
+from puf_server.core.state.models import ModelVersion
+from puf_server.core.state.state import State
 from puf_server.core.unlearning import evaluation, history, model_versions
 from puf_server.engine.engine import Engine
 from puf_server.failpoints import hit

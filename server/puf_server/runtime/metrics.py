@@ -22,7 +22,11 @@ from puf_common.logging import get_logger
 from puf_common.tensors.manifest import MODEL
 from puf_common.version import VERSION
 from puf_server.core import roster, scheduler
-from puf_server.core.state import Kind, MemberStatus, ModelVersion, State, TicketState
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.models import ModelVersion
+from puf_server.core.state.rounds import RoundKind
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import TicketState
 from puf_server.engine.engine import Engine
 from puf_server.rpc.requests import Handlers
 
@@ -90,7 +94,7 @@ class _Reading:
 
     def _rounds(self, state: State, now: float) -> Iterator[Metric]:
         committed = Tally(r.kind.value for r in state.records.values())
-        per_kind = {kind.value: committed[kind.value] for kind in Kind}
+        per_kind = {kind.value: committed[kind.value] for kind in RoundKind}
         yield _family("puf_rounds_committed", "Rounds committed, by kind", "kind", per_kind, counts=True)
         yield _gauge("puf_round", "The last committed round", state.number)
         yield _gauge("puf_training_rounds_planned", "Training rounds in the plan", state.planned)

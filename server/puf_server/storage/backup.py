@@ -35,7 +35,8 @@ from puf_common.errors import NotNow, PufError, StorageCorrupted, Unavailable, U
 from puf_common.files.durable import make_directories
 from puf_common.logging import get_logger
 from puf_server.core import audit_chain
-from puf_server.core.state import HistoryRecord, State
+from puf_server.core.state.rounds import HistoryRecord
+from puf_server.core.state.state import State
 from puf_server.core.unlearning import reopen
 from puf_server.engine.engine import read_own
 from puf_server.storage.durable import DISK, Files, remove, sync_directory, sync_file

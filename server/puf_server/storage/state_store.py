@@ -31,20 +31,13 @@ from puf_common.tensors.manifest import Manifest
 from puf_common.tensors.model_file import read_manifest, read_payload, write_header
 from puf_server import plugins
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import (
-    AuditNote,
-    Evaluation,
-    HistoryRecord,
-    Member,
-    ModelStatus,
-    ModelVersion,
-    Recovery,
-    Round,
-    RoundRecord,
-    State,
-    Ticket,
-    UnlearningJob,
-)
+from puf_server.core.state.jobs import Recovery, UnlearningJob
+from puf_server.core.state.measurements import Evaluation
+from puf_server.core.state.members import Member
+from puf_server.core.state.models import ModelStatus, ModelVersion
+from puf_server.core.state.rounds import HistoryRecord, Round, RoundRecord
+from puf_server.core.state.state import AuditNote, State
+from puf_server.core.state.tickets import Ticket
 from puf_server.core.unlearning.model_versions import made_by
 from puf_server.failpoints import hit
 from puf_server.storage import federation_file, migrations

@@ -14,7 +14,7 @@ from puf_lab.federations.in_process import LocalFederation
 from puf_server.core import methods
 from puf_server.core.config import Forgetting, Recipe
 from puf_server.core.methods.layers import outputs
-from puf_server.core.state import Kind
+from puf_server.core.state.rounds import RoundKind
 
 CLIENTS, ROUNDS, SAMPLES, PUBLIC = 3, 2, 20, 20
 HISTORIES = tuple(name for name, method in methods.known().items() if method.memory.words)
@@ -42,7 +42,7 @@ def spent(trained: LocalFederation, directory: Path, method: str, mode: str | No
     policy = SETTING.forgetting.model_copy(update={"method": method, "method_options": options})
     with trained.copy(directory, forgetting=policy) as federation:
         federation.forget([1], mode=mode)
-        records = [r for r in federation.state.records.values() if r.kind is Kind.UNLEARN]
+        records = [r for r in federation.state.records.values() if r.kind is RoundKind.UNLEARN]
         return sum(r.nbytes_up + r.nbytes_down for r in records), sum(r.samples_processed for r in records)
 
 

@@ -18,7 +18,11 @@ from puf_lab.experiments.setting import Setting, client_name
 from puf_lab.federations.in_process import LocalFederation
 from puf_server.core import methods
 from puf_server.core.config import Forgetting, Recipe
-from puf_server.core.state import Kind, MemberStatus, ModelStatus, State, TicketState
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.models import ModelStatus
+from puf_server.core.state.rounds import RoundKind
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import TicketState
 from puf_server.storage.state_store import history_name
 
 ALL = list(methods.known())
@@ -65,7 +69,7 @@ def test_what_a_method_declares_is_what_it_does(method: str, trained: LocalFeder
             assert (ticket.state, ticket.method.split("-")[0]) == (TicketState.COMPLETED, method)
             assert ticket.version_unlearned is not None
             unlearned.append(federation.state.models[ticket.version_unlearned].digest)
-            asked = [r.expected for r in federation.state.records.values() if r.kind is Kind.UNLEARN]
+            asked = [r.expected for r in federation.state.records.values() if r.kind is RoundKind.UNLEARN]
             # What the server does alone is no round of communication.
             rounds.append(sum(number > 0 for number in asked))
             assert bool(sum(asked)) == (
@@ -165,7 +169,7 @@ def test_a_server_that_ends_in_the_middle_of_any_step_comes_to_the_same_weights(
         [ticket] = federation.forget([1])
         models = ticket.version_unlearned, ticket.version_recovered
         whole = [bytes(federation.payload(version)) for version in models]
-        steps = sum(r.kind is Kind.UNLEARN for r in federation.state.records.values())
+        steps = sum(r.kind is RoundKind.UNLEARN for r in federation.state.records.values())
     federation = trained.copy(tmp_path / "cut", forgetting=policy(method))
     first = federation.state.number + 1
     federation.handlers.forget(client_name(1), "", 0.0)
@@ -223,7 +227,7 @@ OWN = '''
 from puf_server.core.methods.base import Method, Requirements, Step
 from puf_server.core.methods.layers import last_layer
 from puf_server.core.methods.puf import Puf
-from puf_server.core.state import Combine, Part, Assignment
+from puf_server.core.state.rounds import Assignment, Combine, Part
 
 
 class Transplant(Method):

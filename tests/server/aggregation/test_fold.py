@@ -15,7 +15,8 @@ from puf_common.tensors.manifest import UPDATE, Manifest, TensorSpec
 from puf_common.tensors.scaling import scale_update
 from puf_server.aggregation.fold import ArraySource, Contribution, NotFinite, fold
 from puf_server.core.methods import puf
-from puf_server.core.state import Member, MemberStatus, Ticket
+from puf_server.core.state.members import Member, MemberStatus
+from puf_server.core.state.tickets import Ticket
 
 VECTOR = Manifest((TensorSpec("w", "f32", (2,)),))
 Delta = tuple[float, float]

@@ -7,7 +7,11 @@ from typing import Any
 
 from puf_server.core import roster, rounds, scheduler, tickets
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
-from puf_server.core.state import Kind, ModelStatus, ModelVersion, Part, ReceivedUpdate, Round, State, Sums, Ticket
+from puf_server.core.state.measurements import Sums
+from puf_server.core.state.models import ModelStatus, ModelVersion
+from puf_server.core.state.rounds import Part, ReceivedUpdate, Round, RoundKind
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Ticket
 from puf_server.core.unlearning import evaluation
 
 
@@ -105,7 +109,7 @@ class Federation:
         digest = f"{self.state.version + 1:02x}"
         self.apply(scheduler.committed(self.state, self.config, digest=digest, nbytes=8, now=self.now))
 
-    def run_round(self, kind: Kind) -> Round:
+    def run_round(self, kind: RoundKind) -> Round:
         current = self.round
         assert current.kind is kind
         self.submit_all()
@@ -114,7 +118,7 @@ class Federation:
 
     def train(self) -> None:
         while self.state.trained < self.state.planned:
-            self.run_round(Kind.TRAIN)
+            self.run_round(RoundKind.TRAIN)
 
     def answer_evaluation(self, score: float) -> None:
         asked = self.state.evaluation

@@ -10,7 +10,9 @@ import pytest
 
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
-from puf_server.core.state import Kind, MemberStatus, RoundPhase, TicketState
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.rounds import RoundKind, RoundPhase
+from puf_server.core.state.tickets import TicketState
 from tests.forgotten import EVERYONE, OnDisk, trained_state
 from tests.server.core.builders import Federation, config
 
@@ -24,7 +26,7 @@ def unlearning() -> tuple[Federation, str]:
     f.train()
     ticket = f.file("b")
     f.answer_evaluation(0.8)
-    assert f.round.kind is Kind.UNLEARN
+    assert f.round.kind is RoundKind.UNLEARN
     return f, ticket.id
 
 
@@ -40,7 +42,7 @@ def test_during_the_unlearning_round_of_somebody_else(sent: bool) -> None:
     assert f.round.denominator == frozen == 40
     assert "c" not in {s.client for s in f.round.assignments}
     assert "c/main" not in f.round.received
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.ticket(first).state is TicketState.APPLIED
     assert f.state.members["c"].status is MemberStatus.ACTIVE
     # It is the next to be served; nobody waits for somebody else's recovery.
@@ -48,7 +50,7 @@ def test_during_the_unlearning_round_of_somebody_else(sent: bool) -> None:
         f.answer_evaluation(0.1)
     assert f.ticket(second).state is TicketState.SCHEDULED
     assert {s.client for s in f.round.assignments if s.negated} == {"c"}
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.ticket(second).state is TicketState.APPLIED
 
 
@@ -119,5 +121,5 @@ def test_the_deadline_counts_thirty_days_from_receipt(received: float | None, da
     assert ticket.deadline_at == f.now + days * DAY
     # Overdue or not: whoever is there is served.
     f.answer_evaluation(0.8)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.ticket(ticket.id).state is TicketState.APPLIED

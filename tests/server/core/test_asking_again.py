@@ -8,7 +8,8 @@ import pytest
 
 from puf_common.errors import InvalidArgument, NotNow
 from puf_server.core import tickets
-from puf_server.core.state import Kind, TicketState
+from puf_server.core.state.rounds import RoundKind
+from puf_server.core.state.tickets import TicketState
 from tests.server.core.builders import Federation, config
 
 FIRST: dict[str, Any] = {"scope": "samples", "forget_samples": 3, "retain_samples": 7, "key": "first"}
@@ -60,7 +61,7 @@ def test_it_is_then_served() -> None:
     again = f.file("b", **{**FIRST, "key": "first-1", "replaces": "t-0"})
     f.join("b", samples=7)
     f.answer_evaluation(0.8)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.ticket(again.id).state is TicketState.APPLIED
 
 

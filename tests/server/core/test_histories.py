@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from puf_server.core import assignments, rounds, tickets
-from puf_server.core.state import Kind, RoundPhase, TicketState
+from puf_server.core.state.rounds import RoundKind, RoundPhase
+from puf_server.core.state.tickets import TicketState
 from tests.server.core.builders import Federation, config
 
 EVERYONE = ("a", "b", "c", "d")
@@ -51,7 +52,7 @@ def test_a_small_share_of_participants_does_not_keep_a_regular_round_from_closin
     ticket = next(f.file(name) for name in EVERYONE if f.state.members[name].first_round)
     f.answer_evaluation(0.8)
     assert sum(not s.ticket for s in f.round.assignments) == 2
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.ticket(ticket.id).state is TicketState.APPLIED
 
 
@@ -60,7 +61,7 @@ def test_a_reset_whose_reason_was_withdrawn_does_not_happen() -> None:
     f.apply(replace(f.state, paused=True))
     filed = [f.file(name) for name in EVERYONE]
     f.apply(replace(f.state, paused=False))
-    assert (f.round.kind, f.round.phase) == (Kind.RESET, RoundPhase.FOLDING)
+    assert (f.round.kind, f.round.phase) == (RoundKind.RESET, RoundPhase.FOLDING)
     f.apply(replace(f.state, paused=True))
     f.apply(tickets.withdraw(f.state, "a", filed[0].id, f.now)[0])
     assert f.state.round is None
@@ -73,7 +74,7 @@ def test_a_reset_under_way_is_not_overtaken_by_the_deadline() -> None:
     f.apply(replace(f.state, paused=True))
     filed = [f.file(name) for name in EVERYONE]
     f.apply(replace(f.state, paused=False))
-    assert (f.round.kind, f.round.phase) == (Kind.RESET, RoundPhase.FOLDING)
+    assert (f.round.kind, f.round.phase) == (RoundKind.RESET, RoundPhase.FOLDING)
     # The server was down for so long, and nobody is there.
     f.wait(f.config.forgetting.deadline_days * 86400 + 61)
     assert {f.ticket(t.id).state for t in filed} == {TicketState.PENDING}
@@ -100,7 +101,7 @@ def test_who_is_wholly_forgotten_leaves_no_request_behind_that_can_only_fail() -
     # The first waits for its next attempt, so the second is served before it.
     assert f.ticket(samples.id).state is TicketState.PENDING
     f.answer_evaluation(0.8)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.ticket(everything.id).state is TicketState.APPLIED
     assert f.ticket(samples.id).state is TicketState.WITHDRAWN
     assert everything.id in f.ticket(samples.id).history[-1].note
@@ -114,7 +115,7 @@ def test_a_regular_round_does_not_go_on_alone_when_all_others_ask_meanwhile() ->
     f.answer_evaluation(0.8)
     f.submit("a")
     second = f.file("b")
-    assert f.round.kind is Kind.RESET
+    assert f.round.kind is RoundKind.RESET
     f.commit()
     assert {f.ticket(t.id).method for t in (first, second)} == {"reset"}
 

@@ -20,7 +20,11 @@ from puf_server.core.audit_chain import EMPTY
 from puf_server.core.config import Forgetting
 from puf_server.core.methods import comparison, federaser, layers
 from puf_server.core.methods.base import TensorBlock, UpdateBlock
-from puf_server.core.state import Combine, HistoryRecord, Kind, MemberStatus, ModelStatus, Part, State, TicketState
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.models import ModelStatus
+from puf_server.core.state.rounds import Combine, HistoryRecord, Part, RoundKind
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import receipt_content
 from tests.server.core.builders import Federation, config
 
@@ -129,7 +133,7 @@ def test_retrain_runs_all_rounds_again_and_the_model_stays_until_the_last() -> N
         )
         assert [s.client for s in current.assignments] == ["a", "c", "d"]
         assert (f.state.version, f.ticket(ticket.id).state) == (3, TicketState.SCHEDULED)
-        f.run_round(Kind.UNLEARN)
+        f.run_round(RoundKind.UNLEARN)
     done = f.ticket(ticket.id)
     assert (done.state, done.method, done.version_before, done.version_unlearned) == (
         TicketState.COMPLETED,
@@ -145,7 +149,7 @@ def test_retrain_runs_all_rounds_again_and_the_model_stays_until_the_last() -> N
 def test_a_step_that_too_few_answer_is_planned_anew_with_those_who_are_there() -> None:
     f = trained(method="retrain")
     f.file("b")
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     f.submit("a")
     f.wait(61, "a")
     assert f.state.round is None
@@ -153,23 +157,23 @@ def test_a_step_that_too_few_answer_is_planned_anew_with_those_who_are_there() -
     assert f.state.job.step == 1
     f.wait(1, "a", "c", "d")
     assert (f.round.attempt, f.round.base) == (2, 4)
-    f.run_round(Kind.UNLEARN)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.state.version == 6
 
 
 def test_somebody_who_asks_on_the_way_leaves_the_steps_and_is_served_next() -> None:
     f = trained(method="retrain")
     first = f.file("b")
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     second = f.file("c")
     assert [s.client for s in f.round.assignments] == ["a", "d"]
-    f.run_round(Kind.UNLEARN)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.ticket(first.id).state is TicketState.APPLIED
     for _ in range(3):
         assert [s.client for s in f.round.assignments] == ["a", "d"]
-        f.run_round(Kind.UNLEARN)
+        f.run_round(RoundKind.UNLEARN)
     assert {f.ticket(t.id).state for t in (first, second)} == {TicketState.COMPLETED}
 
 
@@ -183,10 +187,10 @@ def test_when_nobody_is_left_to_retain_the_episode_gives_way() -> None:
     assert f.ticket(whole.id).state is TicketState.PENDING
     f.join("b", samples=6, holdout=0)
     assert [(s.client, s.part) for s in f.round.assignments] == [("b", "retain")]
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.ticket(some.id).state is TicketState.COMPLETED
     f.wait(3600, "a", "b")
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.ticket(whole.id).state is TicketState.COMPLETED
 
 
@@ -199,7 +203,7 @@ def test_natural_goes_on_for_its_rounds_and_no_further() -> None:
     f.commit()
     for _ in range(2):
         f.answer_evaluation(0.9)
-        f.run_round(Kind.RECOVER)
+        f.run_round(RoundKind.RECOVER)
     f.answer_evaluation(0.9)
     done = f.ticket(ticket.id)
     assert (done.state, done.recovery_rounds, done.recovered) == (TicketState.COMPLETED, 2, True)
@@ -211,13 +215,13 @@ def test_natural_goes_on_for_its_rounds_and_no_further() -> None:
 def test_the_fallback_serves_an_absent_target_at_its_deadline() -> None:
     f = trained(fallback="retrain", deadline_days=1.0)
     ticket = f.file("b", received_at=0.0)
-    assert f.round.kind is Kind.UNLEARN
+    assert f.round.kind is RoundKind.UNLEARN
     f.wait(61, "a", "c", "d")
     f.wait(86400, "a", "c", "d")
     assert f.ticket(ticket.id).fallback == "absent"
     f.wait(3600, "a", "c", "d")
     for _ in range(3):
-        f.run_round(Kind.UNLEARN)
+        f.run_round(RoundKind.UNLEARN)
     assert f.ticket(ticket.id).method == "retrain (fallback: absent)"
     assert f.state.members["b"].status is MemberStatus.FORGOTTEN
 
@@ -289,7 +293,7 @@ def test_federaser_replays_what_was_kept_and_deletes_what_it_kept_of_the_target(
         assert (f.round.stream, f.round.combine.rule) == (number, "calibrate")
         assert f.round.combine.values == dict.fromkeys(("a", "c", "d"), (2.0,))
         assert {s.epochs for s in f.round.assignments} == {0.5}
-        f.run_round(Kind.UNLEARN)
+        f.run_round(RoundKind.UNLEARN)
     done = f.ticket(ticket.id)
     assert (done.deleted_records, done.deleted_bytes) == (4, 8)
     assert {r.client for r in f.state.history.values()} == {"a", "c", "d"}
@@ -308,7 +312,7 @@ def test_a_sum_that_is_no_model_sends_an_episode_back_to_its_start() -> None:
 
     f = trained(method="retrain")
     ticket = f.file("b")
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     f.submit_all()
     f.apply(scheduler.fold_failed(f.state, "not finite", f.now))
     assert f.ticket(ticket.id).state is TicketState.PENDING
@@ -346,10 +350,10 @@ def test_a_receipt_counts_every_step_and_names_no_strength_that_was_not_asked_fo
     f.state = kept(f)
     ticket = f.file("b")
     f.commit()
-    f.run_round(Kind.UNLEARN)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     while f.state.round is not None:
-        f.run_round(Kind.RECOVER)
+        f.run_round(RoundKind.RECOVER)
     content = receipt_content.build(f.state, f.config, f.ticket(ticket.id), head=EMPTY, now=f.now, software="1")
     assert content["method"]["name"] == "federaser"
     assert [content["method"][key] for key in ("mode", "flip", "kappa", "eta_u", "epochs")] == [None] * 5

@@ -6,7 +6,7 @@ import pytest
 
 from puf_common.errors import Conflict, InvalidUpdate, StaleRound
 from puf_server.core import rounds
-from puf_server.core.state import Kind, Part, ReceivedUpdate, RoundPhase
+from puf_server.core.state.rounds import Part, ReceivedUpdate, RoundKind, RoundPhase
 from tests.server.core.builders import Federation, config
 
 
@@ -26,7 +26,7 @@ def test_a_round_closes_when_all_have_answered_and_the_federation_idles_at_the_e
     f.submit("b")
     assert f.round.phase is RoundPhase.FOLDING
     f.commit()
-    f.run_round(Kind.TRAIN)
+    f.run_round(RoundKind.TRAIN)
     assert f.state.round is None
     assert (f.state.trained, f.state.version, f.state.number) == (2, 2, 2)
     assert (f.state.members["a"].first_round, f.state.members["a"].last_round) == (1, 2)
@@ -36,7 +36,7 @@ def test_learning_rate_decays_by_round() -> None:
     f = Federation(config(recipe={"lr": 0.1, "lr_decay": 0.5}))
     f.join("a", "b")
     assert f.round.lr == 0.1
-    f.run_round(Kind.TRAIN)
+    f.run_round(RoundKind.TRAIN)
     assert f.round.lr == 0.05
 
 
@@ -52,7 +52,7 @@ def test_the_same_update_twice_is_one_and_another_is_a_conflict() -> None:
 def test_a_late_update_is_refused_with_the_current_round() -> None:
     f = Federation(config())
     f.join("a", "b")
-    f.run_round(Kind.TRAIN)
+    f.run_round(RoundKind.TRAIN)
     with pytest.raises(StaleRound) as caught:
         rounds.expected_assignment(f.state, "a", membership=1, number=1, attempt=1, part=Part.MAIN)
     assert caught.value.facts["current_round"] == "2"
@@ -135,7 +135,7 @@ def test_partial_participation_draws_the_same_cohort_for_the_same_seed() -> None
         drawn = []
         while f.state.round is not None:
             drawn.append(tuple(s.client for s in f.round.assignments))
-            f.run_round(Kind.TRAIN)
+            f.run_round(RoundKind.TRAIN)
         cohorts.append(drawn)
     assert cohorts[0] == cohorts[1]
     assert all(len(c) == 3 for c in cohorts[0])

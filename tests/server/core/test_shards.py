@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from puf_common.errors import Forgotten, NotFound, NotNow, TooMuch
 from puf_server.core import shards as leases
-from puf_server.core.state import MemberStatus
+from puf_server.core.state.members import MemberStatus
 from tests.server.core.builders import Federation, config, initial
 
 

@@ -10,7 +10,12 @@ import pytest
 
 from puf_common.errors import InvalidArgument, NotNow, TooMuch
 from puf_server.core import roster, scheduler, tickets, update_bounds, validation
-from puf_server.core.state import Kind, MemberStatus, ModelStatus, RoundRecord, State, Sums, TicketState
+from puf_server.core.state.measurements import Sums
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.models import ModelStatus
+from puf_server.core.state.rounds import RoundKind, RoundRecord
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import rollback
 from tests.server.core.builders import Federation, config
 
@@ -37,7 +42,7 @@ def test_a_client_that_announces_nearly_everything_waits_for_the_operators_word(
     # The others go on meanwhile.
     assert {s.client for s in f.round.assignments} == {"a", "b"}
     f.apply(roster.approve(f.state, "m", f.now))
-    f.run_round(Kind.TRAIN)
+    f.run_round(RoundKind.TRAIN)
     assert {s.client for s in f.round.assignments} == {"a", "b", "m"}
 
 
@@ -72,7 +77,7 @@ def test_the_number_of_clients_is_bounded_and_old_ones_still_come_in() -> None:
 
 def record(number: int, norm: float | None, buffers: float | None = None) -> RoundRecord:
     return RoundRecord(
-        number=number, attempt=1, kind=Kind.TRAIN, base=0, version=number, expected=1, contributions=1, opened_at=0.0,
+        number=number, attempt=1, kind=RoundKind.TRAIN, base=0, version=number, expected=1, contributions=1, opened_at=0.0,
         committed_at=0.0, nbytes_up=0, nbytes_down=0, samples_processed=0, train_loss=None, norm=norm,
         buffer_norm=buffers,
     )  # fmt: skip
@@ -130,7 +135,7 @@ def test_a_target_whose_update_makes_no_model_tries_again_and_the_other_is_serve
     f = trained("abcm")
     first, second = f.file("a"), f.file("m")
     f.answer_evaluation(0.8)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.ticket(first.id).applied_round == 3
     assert f.round.tickets == (second.id,)
     f.submit_all()
@@ -152,7 +157,7 @@ def test_requests_beyond_the_budget_are_kept_and_wait_for_the_operators_word() -
     assert third.id in scheduler.waiting_for(f.state, f.config, f.now)
     f.answer_evaluation(0.8)
     for ticket in (first, second):
-        assert f.run_round(Kind.UNLEARN).tickets == (ticket.id,)
+        assert f.run_round(RoundKind.UNLEARN).tickets == (ticket.id,)
     assert f.ticket(third.id).state is TicketState.PENDING
     # Kept out of training all the same.
     assert "c" in f.state.kept_out()
@@ -193,7 +198,7 @@ def test_everybody_leaving_resets_the_model_only_with_the_operators_word() -> No
     f.answer_evaluation(0.8)
     assert f.state.round is None
     f.apply(tickets.approve(f.state, last.id, f.now))
-    assert f.round.kind is Kind.RESET
+    assert f.round.kind is RoundKind.RESET
 
 
 def test_a_client_that_never_contributed_is_not_counted() -> None:
@@ -224,9 +229,9 @@ def collapsed(score: float = 0.3) -> tuple[Federation, str]:
     f = trained(forgetting={"max_recovery_rounds": 1, "measure_seconds": 0.0})
     ticket = f.file("a")
     f.answer_evaluation(0.8)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     f.answer_evaluation(0.1)
-    f.run_round(Kind.RECOVER)
+    f.run_round(RoundKind.RECOVER)
     f.answer_evaluation(score)
     return f, ticket.id
 
@@ -256,7 +261,7 @@ def test_a_rollback_installs_the_model_from_before_and_opens_the_ticket_again() 
     f, ticket = collapsed()
     assert f.state.members["a"].status is MemberStatus.FORGOTTEN
     f.apply(rollback.begin(f.state, f.config, f.now))
-    assert (f.round.kind, f.round.base, f.round.assignments) == (Kind.ROLLBACK, 2, ())
+    assert (f.round.kind, f.round.base, f.round.assignments) == (RoundKind.ROLLBACK, 2, ())
     f.commit()
     again = f.ticket(ticket)
     assert (again.state, again.applied_round, again.version_before) == (TicketState.PENDING, 0, None)
@@ -269,7 +274,7 @@ def test_a_rollback_installs_the_model_from_before_and_opens_the_ticket_again() 
     # The client comes back and is forgotten after all.
     f.join("a")
     f.answer_evaluation(0.8)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     f.answer_evaluation(0.8)
     assert f.ticket(ticket).state is TicketState.COMPLETED
     assert statuses.keys() < f.state.models.keys()

@@ -12,7 +12,7 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.cli import tables
-from puf_server.core.state import TicketState
+from puf_server.core.state.tickets import TicketState
 
 
 def test_a_ticket_that_fails_is_an_error_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,7 +15,7 @@ from puf_common.tensors.chunks import chunks
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
-from puf_server.core.state import RoundPhase
+from puf_server.core.state.rounds import RoundPhase
 from puf_server.engine.engine import Engine
 from puf_server.rpc.requests import Handlers, PendingUpload
 from puf_server.storage.state_store import Store, spool_name

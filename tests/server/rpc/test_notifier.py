@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from puf_server.core.state import Assignment, Kind, Member, MemberStatus, Part, ReceivedUpdate, Round, State
+from puf_server.core.state.members import Member, MemberStatus
+from puf_server.core.state.rounds import Assignment, Part, ReceivedUpdate, Round, RoundKind
+from puf_server.core.state.state import State
 from puf_server.rpc.notifier import Changes, concerns_waiters
 
 
@@ -14,7 +16,7 @@ def a_round(*received: str) -> Round:
     return Round(
         number=1,
         attempt=1,
-        kind=Kind.TRAIN,
+        kind=RoundKind.TRAIN,
         base=0,
         lr=0.1,
         assignments=tuple(

@@ -17,7 +17,7 @@ from tests.running import make_state, running, tiny_config
 from puf_common.config.exit_codes import Exit
 from puf_common.v1 import federation_pb2 as fed
 from puf_lab.federations.processes import Process, ServerProcess, program, wait_until
-from puf_server.core.state import State
+from puf_server.core.state.state import State
 from puf_server.storage.state_store import Store, spool_name
 
 pytestmark = pytest.mark.e2e

@@ -18,7 +18,9 @@ from puf_common.errors import Mismatch, StorageCorrupted, TransferCorrupted, Una
 from puf_common.receipts.receipt_file import read
 from puf_common.v1 import federation_pb2 as fed
 from puf_server.cli.main import main
-from puf_server.core.state import MemberStatus, ModelStatus, TicketState
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.models import ModelStatus
+from puf_server.core.state.tickets import TicketState
 from puf_server.storage import audit_reader
 from puf_server.storage.backup import answer_for_receipts, backup, restore
 from puf_server.storage.state_store import KEY_FILE, Store

@@ -26,7 +26,7 @@ from puf_common.errors import StorageCorrupted, Unavailable, UsageError
 from puf_lab.federations.processes import wait_until
 from puf_server import failpoints
 from puf_server.cli.operator_client import Control
-from puf_server.core.state import ModelStatus
+from puf_server.core.state.models import ModelStatus
 from puf_server.storage.durable import Disk
 from puf_server.storage.state_store import spool_name
 

@@ -16,7 +16,7 @@ from tests.server.core.builders import Federation, config
 from puf_common.errors import Mismatch, PufError, StorageCorrupted, UsageError
 from puf_common.receipts.signing import SigningKey
 from puf_common.tensors.model_file import read_payload
-from puf_server.core.state import State
+from puf_server.core.state.state import State
 from puf_server.storage.state_store import KEY_FILE, VOLATILE, Store
 
 

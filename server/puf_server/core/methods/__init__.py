@@ -30,7 +30,8 @@ from puf_server.core.methods.puf import Puf
 from puf_server.core.methods.rapid_retraining import Rapid
 from puf_server.core.methods.retrain import Retrain
 from puf_server.core.methods.weight_negation import NoT
-from puf_server.core.state import Round, Ticket
+from puf_server.core.state.rounds import Round
+from puf_server.core.state.tickets import Ticket
 
 __all__ = [
     "by_name",

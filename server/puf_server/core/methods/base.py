@@ -23,7 +23,11 @@ from pydantic import BaseModel, ConfigDict
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Assignment, Combine, Member, Part, State, Ticket, UnlearningJob
+from puf_server.core.state.jobs import UnlearningJob
+from puf_server.core.state.members import Member
+from puf_server.core.state.rounds import Assignment, Combine, Part
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Ticket
 
 __all__ = [
     "Asked",

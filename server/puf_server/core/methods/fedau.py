@@ -29,7 +29,7 @@ from puf_server.core.methods.base import (
     View,
 )
 from puf_server.core.methods.layers import HEAD, last_layer
-from puf_server.core.state import Assignment, Combine, Part
+from puf_server.core.state.rounds import Assignment, Combine, Part
 
 __all__ = ["FedAU", "FedauOptions", "mix_heads"]
 

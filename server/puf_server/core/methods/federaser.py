@@ -38,7 +38,8 @@ from puf_server.core.methods.base import (
     View,
     mean_of_buffers,
 )
-from puf_server.core.state import Combine, HistoryRecord, State
+from puf_server.core.state.rounds import Combine, HistoryRecord
+from puf_server.core.state.state import State
 
 __all__ = ["FedEraser", "FedEraserOptions", "calibrated", "factors", "replayed"]
 

@@ -32,7 +32,10 @@ from puf_server.core.methods.base import (
     View,
     installed,
 )
-from puf_server.core.state import Assignment, Combine, Member, Part, State, Ticket
+from puf_server.core.state.members import Member
+from puf_server.core.state.rounds import Assignment, Combine, Part
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Ticket
 
 __all__ = ["Fukd", "FukdOptions", "accumulate", "erase"]
 

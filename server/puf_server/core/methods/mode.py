@@ -33,7 +33,7 @@ from puf_server.core.methods.base import (
     UpdateBlock,
     View,
 )
-from puf_server.core.state import Assignment, Combine, Part
+from puf_server.core.state.rounds import Assignment, Combine, Part
 
 __all__ = ["Mode", "ModeOptions", "blend", "dealt_anew", "phases"]
 

@@ -31,7 +31,10 @@ from puf_server.core.methods.base import (
     View,
     installed,
 )
-from puf_server.core.state import Assignment, Combine, Kind, Member, Part, State, Ticket
+from puf_server.core.state.members import Member
+from puf_server.core.state.rounds import Assignment, Combine, Part, RoundKind
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Ticket
 
 __all__ = ["Pga", "PgaOptions", "share"]
 
@@ -127,7 +130,7 @@ class Pga(Method):
 def share(member: Member, state: State) -> float | None:
     """p: the client's part of the mean that the model is; None where the model is no mean that it took part in."""
     record = state.records.get(state.models[state.version].round)
-    if record is None or record.kind not in (Kind.TRAIN, Kind.RECOVER) or member.last_round != record.number:
+    if record is None or record.kind not in (RoundKind.TRAIN, RoundKind.RECOVER) or member.last_round != record.number:
         return None
     return member.last_samples / record.samples if record.samples and member.last_samples else None
 

@@ -20,7 +20,10 @@ from pydantic import Field
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
 from puf_server.core.methods.base import Asked, Method, Options, Requirements, Step, Target, View
-from puf_server.core.state import Assignment, Member, Part, State, Ticket
+from puf_server.core.state.members import Member
+from puf_server.core.state.rounds import Assignment, Part
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Ticket
 
 __all__ = ["Puf", "PufOptions", "RoundPlan", "Target", "effective_kappa", "plan"]
 

@@ -14,7 +14,9 @@ from pydantic import Field
 from puf_common.errors import NotNow
 from puf_common.tensors.manifest import Manifest
 from puf_server.core.methods.base import Memory, Method, Options, Requirements, Rule, Step, UpdateBlock, View
-from puf_server.core.state import Combine, Kind, ModelStatus, State
+from puf_server.core.state.models import ModelStatus
+from puf_server.core.state.rounds import Combine, RoundKind
+from puf_server.core.state.state import State
 
 __all__ = ["Rapid", "RapidOptions", "checkpoints", "rollback"]
 
@@ -81,7 +83,7 @@ class Rapid(Method):
         first = {m.name: m.first_round for m in view.state.members.values() if m.first_round}
         found = rollback(first, {t.member.name for t in view.targets}, kept)
         number = max(kept) if found is None else found
-        since = sum(r.kind is Kind.TRAIN and r.number > number for r in view.state.records.values())
+        since = sum(r.kind is RoundKind.TRAIN and r.number > number for r in view.state.records.values())
         return {"base": kept[number], "checkpoint": number, "rounds": self.options.rounds or since}
 
     def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:

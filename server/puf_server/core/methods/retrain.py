@@ -12,7 +12,7 @@ from pydantic import Field
 
 from puf_common.tensors.manifest import Manifest
 from puf_server.core.methods.base import Method, Options, Requirements, Rule, Step, UpdateBlock, View
-from puf_server.core.state import Combine
+from puf_server.core.state.rounds import Combine
 
 __all__ = ["Retrain", "RetrainOptions"]
 

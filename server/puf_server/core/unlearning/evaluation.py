@@ -8,7 +8,9 @@ from dataclasses import replace
 from puf_common.errors import InvalidArgument, StaleRound
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Evaluation, State, Sums, TicketState
+from puf_server.core.state.measurements import Evaluation, Sums
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import TicketState
 
 __all__ = ["answer", "close_if_due", "open_evaluation", "total"]
 

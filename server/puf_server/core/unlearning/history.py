@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from puf_server.core import methods
 from puf_server.core.config import FederationConfig, Forgetting
-from puf_server.core.state import HistoryRecord, Kind, Round, State, Ticket
+from puf_server.core.state.rounds import HistoryRecord, Round, RoundKind
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Ticket
 
 __all__ = ["forget", "keep", "kinds", "rewritten", "wanted", "words"]
 
@@ -24,10 +26,10 @@ def kinds(policy: Forgetting) -> frozenset[str]:
 
 def wanted(state: State, config: FederationConfig, current: Round) -> frozenset[str]:
     """What is to be kept of this round. Rounds of an job leave nothing: they are themselves made from history."""
-    if current.kind not in (Kind.TRAIN, Kind.RECOVER):
+    if current.kind not in (RoundKind.TRAIN, RoundKind.RECOVER):
         return frozenset()
     found = kinds(config.forgetting)
-    if any(r.kind in (Kind.TRAIN, Kind.RECOVER) for r in state.records.values()):
+    if any(r.kind in (RoundKind.TRAIN, RoundKind.RECOVER) for r in state.records.values()):
         found -= {"first-updates"}
     return found
 

@@ -13,16 +13,10 @@ from dataclasses import replace
 from puf_server.core import methods, roster, rounds, tickets
 from puf_server.core.config import FederationConfig
 from puf_server.core.methods.base import Method, Step, View
-from puf_server.core.state import (
-    Kind,
-    Recovery,
-    Round,
-    RoundPhase,
-    State,
-    Ticket,
-    TicketState,
-    UnlearningJob,
-)
+from puf_server.core.state.jobs import Recovery, UnlearningJob
+from puf_server.core.state.rounds import Round, RoundKind, RoundPhase
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Ticket, TicketState
 from puf_server.core.unlearning import evaluation, history, model_versions
 
 __all__ = ["applied", "close_if_due", "drive", "failed_target", "ready", "start", "stepped"]
@@ -61,7 +55,7 @@ def start(state: State, config: FederationConfig, waiting: list[Ticket], now: fl
         if _nothing_to_forget(state, ticket):
             return _complete_empty(state, ticket, now)
     if roster.nobody_left(state):
-        return rounds.close(rounds.open_round(state, config, Kind.RESET, (), now, base=0), now)
+        return rounds.close(rounds.open_round(state, config, RoundKind.RESET, (), now, base=0), now)
     first = waiting[0]
     method = methods.serving(config.forgetting, first)
     alike = [t for t in waiting if bool(t.fallback) == bool(first.fallback)]
@@ -115,7 +109,7 @@ def _open(state: State, config: FederationConfig, job: UnlearningJob, step: Step
     state = rounds.open_round(
         state,
         config,
-        Kind.UNLEARN,
+        RoundKind.UNLEARN,
         step.assignments,
         now,
         denominator=step.denominator,
@@ -196,7 +190,7 @@ def stepped(state: State, current: Round) -> State:
 
 def applied(state: State, config: FederationConfig, current: Round, before: int, now: float) -> State:
     """The last step (or the reset) is committed: targets are off the roster, old models are withdrawn."""
-    if current.kind is Kind.RESET:
+    if current.kind is RoundKind.RESET:
         ids = [t.id for t in state.tickets.values() if t.state is TicketState.PENDING]
         job = UnlearningJob(tickets=tuple(ids), mode="reset", evaluators=(), measured=True)
     else:
@@ -212,7 +206,7 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
         if ticket.scope == "client":
             state = state.with_member(roster.forgotten(member))
             state = replace(state, seen={n: at for n, at in state.seen.items() if n != member.name})
-        label = "reset" if current.kind is Kind.RESET else _label(method, ticket)
+        label = "reset" if current.kind is RoundKind.RESET else _label(method, ticket)
         state = tickets.move(
             state,
             ticket_id,
@@ -232,10 +226,10 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
     for ticket_id in job.tickets:
         state = _cover(state, state.tickets[ticket_id], now)
     state = model_versions.delete(state, model_versions.made_by(job))
-    if current.kind is Kind.RESET or method.rewrites:
+    if current.kind is RoundKind.RESET or method.rewrites:
         state = history.rewritten(state, config, now)
     state = model_versions.withdraw(state, since)
-    reset = current.kind is Kind.RESET
+    reset = current.kind is RoundKind.RESET
     at_least, at_most = (0, None) if reset else method.recovery_bounds
     recovery = Recovery(
         evaluators=job.evaluators,

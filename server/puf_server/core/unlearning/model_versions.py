@@ -8,7 +8,11 @@ from dataclasses import replace
 from puf_common.errors import Forgotten, NotFound, NotNow
 from puf_server.core import methods
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Member, MemberStatus, ModelStatus, ModelVersion, State, TicketState, UnlearningJob
+from puf_server.core.state.jobs import UnlearningJob
+from puf_server.core.state.members import Member, MemberStatus
+from puf_server.core.state.models import ModelStatus, ModelVersion
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import TicketState
 
 __all__ = [
     "collect",

@@ -15,7 +15,10 @@ from puf_common.errors import NotNow
 from puf_common.receipts.evidence import STATEMENT, Attack, judge, wilson
 from puf_server.core.audit_chain import AuditEntry, Head
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Kind, RoundRecord, State, Sums, Ticket, TicketState
+from puf_server.core.state.measurements import Sums
+from puf_server.core.state.rounds import RoundKind, RoundRecord
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Ticket, TicketState
 
 __all__ = ["EVENTS", "build", "known_versions"]
 
@@ -192,7 +195,7 @@ def _costs(state: State, ticket: Ticket) -> dict[str, Any]:
     recovery = [
         r
         for r in state.records.values()
-        if r.kind is Kind.RECOVER and r.number > ticket.applied_round and r.version <= last
+        if r.kind is RoundKind.RECOVER and r.number > ticket.applied_round and r.version <= last
     ]
     return {
         "unlearning": _cost(unlearning),

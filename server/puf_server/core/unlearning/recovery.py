@@ -7,7 +7,10 @@ from math import ceil
 
 from puf_server.core import roster, rounds, tickets
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Kind, Recovery, State, Ticket, TicketState
+from puf_server.core.state.jobs import Recovery
+from puf_server.core.state.rounds import RoundKind
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Ticket, TicketState
 from puf_server.core.unlearning import evaluation, model_versions
 
 __all__ = ["drive", "still_measured"]
@@ -37,7 +40,7 @@ def drive(state: State, config: FederationConfig, now: float) -> State:
     for ticket in state.tickets.values():
         if ticket.state is TicketState.APPLIED:
             state = tickets.move(state, ticket.id, TicketState.RECOVERING, now, "recovery rounds have begun")
-    return rounds.open_round(state, config, Kind.RECOVER, rounds.ordinary_assignments(alive, config), now)
+    return rounds.open_round(state, config, RoundKind.RECOVER, rounds.ordinary_assignments(alive, config), now)
 
 
 def _verdict(state: State, config: FederationConfig, recovery: Recovery, now: float) -> tuple[bool, bool | None]:

@@ -15,7 +15,10 @@ from puf_common.dates import from_utc
 from puf_common.errors import TransferCorrupted
 from puf_server.core import rounds
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Member, MemberStatus, ModelStatus, State, Ticket, TicketEvent, TicketState
+from puf_server.core.state.members import Member, MemberStatus
+from puf_server.core.state.models import ModelStatus
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Ticket, TicketEvent, TicketState
 
 __all__ = ["reopen", "restored"]
 

@@ -11,7 +11,11 @@ from dataclasses import replace
 from puf_common.errors import NotNow
 from puf_server.core import rounds, tickets
 from puf_server.core.config import FederationConfig
-from puf_server.core.state import Kind, MemberStatus, ModelStatus, Round, State, TicketState
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.models import ModelStatus
+from puf_server.core.state.rounds import Round, RoundKind
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import model_versions
 
 __all__ = ["begin", "done", "release"]
@@ -28,7 +32,7 @@ def release(state: State, now: float) -> State:
 
 def begin(state: State, config: FederationConfig, now: float) -> State:
     """Closes whatever is under way and folds nothing onto the model before the oldest unlearning not completed."""
-    if state.round is not None and state.round.kind is Kind.ROLLBACK:
+    if state.round is not None and state.round.kind is RoundKind.ROLLBACK:
         return state
     before = [t.version_before for t in state.tickets.values() if t.recovering and t.version_before is not None]
     if state.recovery is None or state.recovery.reset or not before:
@@ -40,7 +44,7 @@ def begin(state: State, config: FederationConfig, now: float) -> State:
             state = tickets.move(state, ticket_id, TicketState.PENDING, now, why)
         state = model_versions.delete(state, model_versions.made_by(job))
     state = replace(rounds.abandon(state, now, why), job=None, evaluation=None)
-    return rounds.close(rounds.open_round(state, config, Kind.ROLLBACK, (), now, base=min(before)), now)
+    return rounds.close(rounds.open_round(state, config, RoundKind.ROLLBACK, (), now, base=min(before)), now)
 
 
 def done(state: State, config: FederationConfig, current: Round, now: float) -> State:

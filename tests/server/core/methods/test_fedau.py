@@ -14,7 +14,7 @@ from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core import methods
 from puf_server.core.methods.base import TensorBlock, UpdateBlock
 from puf_server.core.methods.fedau import FedauOptions, mix_heads
-from puf_server.core.state import Combine, Kind
+from puf_server.core.state.rounds import Combine, RoundKind
 from tests.server.core.builders import Federation, config
 
 HEAD, AUXILIARY = np.array([1, 2], "f4"), np.array([-1, 0], "f4")
@@ -90,7 +90,7 @@ def test_targets_alone_work_and_send_their_heads() -> None:
         10.0,
         None,
     )
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.state.tickets["t-0"].method == "fedau"
 
 

@@ -16,7 +16,8 @@ from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core import methods, roster
 from puf_server.core.methods.base import TensorBlock, UpdateBlock
 from puf_server.core.methods.fukd import FukdOptions, accumulate, erase
-from puf_server.core.state import Combine, HistoryRecord, Kind, TicketState
+from puf_server.core.state.rounds import Combine, HistoryRecord, RoundKind
+from puf_server.core.state.tickets import TicketState
 from tests.server.core.builders import Federation, config
 
 
@@ -109,7 +110,7 @@ def test_the_server_erases_and_the_distiller_repairs() -> None:
         before,
     )
     assert (f.round.base, f.round.lr) == (before + 1, 1e-3)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     done = f.ticket(ticket.id)
     assert (done.method, done.deleted_records, done.deleted_bytes) == ("fukd", 1, 8)
     assert {r.client for r in f.state.history.values()} == {"a", "c"}

@@ -12,7 +12,9 @@ from puf_common.errors import NotNow
 from puf_common.tensors.manifest import TensorSpec
 from puf_server.core.methods.base import TensorBlock
 from puf_server.core.methods.mode import ModeOptions, blend, dealt_anew, phases
-from puf_server.core.state import Kind, ModelStatus, TicketState
+from puf_server.core.state.models import ModelStatus
+from puf_server.core.state.rounds import RoundKind
+from puf_server.core.state.tickets import TicketState
 from tests.server.core.builders import Federation, config
 
 M, DEGRADED = np.array([1, -1], "f4"), np.array([3, 1], "f4")
@@ -88,7 +90,7 @@ def test_the_steps_of_a_request() -> None:
     assert f.state.models[3].status is ModelStatus.AUXILIARY
     assert (f.round.base, [(s.client, s.routine) for s in f.round.assignments]) == (3, [("a", "train"), ("c", "train")])
     assert f.round.lr == f.config.recipe.lr
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.state.models[3].status is ModelStatus.DELETED
     assert (f.round.base, f.round.combine.rule, f.round.combine.others) == (before, "blend", {"degraded": 4})
     f.commit()
@@ -98,7 +100,7 @@ def test_the_steps_of_a_request() -> None:
         assert told == {"a": ("train", None, 5e-4), "b": ("guide", 4, 5e-4), "c": ("train", None, 5e-4)}
         # Until it is done, the federation's model is the old one.
         assert f.state.version == before
-        f.run_round(Kind.UNLEARN)
+        f.run_round(RoundKind.UNLEARN)
     assert f.state.models[4].status is ModelStatus.DELETED
     assert f.ticket(ticket.id).method == "mode"
 

@@ -15,7 +15,8 @@ from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core import methods
 from puf_server.core.methods.base import TensorBlock, UpdateBlock
 from puf_server.core.methods.pga import PgaOptions, share
-from puf_server.core.state import Combine, Kind, TicketState
+from puf_server.core.state.rounds import Combine, RoundKind
+from puf_server.core.state.tickets import TicketState
 from tests.server.core.builders import Federation, config
 
 
@@ -33,25 +34,25 @@ def test_the_target_is_told_its_share_of_the_round_that_made_the_model() -> None
     [assignment] = f.round.assignments
     assert (assignment.client, assignment.routine, assignment.lr, assignment.epochs) == ("b", "ascent", 0.01, 5.0)
     assert (assignment.options["share"], assignment.options["last_round"]) == (0.25, 2)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.state.tickets["t-0"].method == "pga"
 
 
 def test_a_round_under_way_is_given_up_for_the_model_that_the_target_has_a_part_in() -> None:
     f = Federation(config(plan={"rounds": 5}, forgetting={"method": "pga"}))
     f.join("a", "b", "c", holdout=0)
-    f.run_round(Kind.TRAIN)
+    f.run_round(RoundKind.TRAIN)
     f.submit("a")
     f.file("b")
-    assert (f.round.kind, f.round.base) == (Kind.UNLEARN, 1)
-    f.run_round(Kind.UNLEARN)
+    assert (f.round.kind, f.round.base) == (RoundKind.UNLEARN, 1)
+    f.run_round(RoundKind.UNLEARN)
     assert f.state.tickets["t-0"].state is TicketState.RECOVERING
 
 
 def test_who_was_not_in_the_last_round_is_refused_with_what_would_work() -> None:
     f = Federation(config(plan={"rounds": 2, "quorum": 0.1}, forgetting={"method": "pga"}))
     f.join("a", "b", holdout=0)
-    f.run_round(Kind.TRAIN)
+    f.run_round(RoundKind.TRAIN)
     f.submit("a")
     f.wait(61, "a")
     f.commit()
@@ -92,17 +93,17 @@ def test_models_that_are_no_plain_averages_are_refused() -> None:
 def test_a_request_that_the_federation_went_on_without_goes_to_the_fallback_or_fails(fallback: str) -> None:
     f = Federation(config(plan={"rounds": 3, "absent_seconds": 20}, forgetting={"method": "pga", "fallback": fallback}))
     f.join("a", "b", "c", holdout=0)
-    f.run_round(Kind.TRAIN)
+    f.run_round(RoundKind.TRAIN)
     ticket = f.file("b")
-    assert f.round.kind is Kind.UNLEARN
+    assert f.round.kind is RoundKind.UNLEARN
     # The target goes away, and training goes on without it.
     f.wait(21, "a", "c")
-    f.run_round(Kind.TRAIN)
+    f.run_round(RoundKind.TRAIN)
     now = f.ticket(ticket.id)
     if fallback:
         assert now.fallback == "too late"
         # At once: the pause was for the target's sake.
-        assert (f.round.kind, f.round.base) == (Kind.UNLEARN, 0)
+        assert (f.round.kind, f.round.base) == (RoundKind.UNLEARN, 0)
     else:
         assert now.state is TicketState.FAILED
         assert "b last did in round 1" in now.history[-1].note

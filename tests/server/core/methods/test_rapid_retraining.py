@@ -10,7 +10,8 @@ from puf_client.routines.curvature import CurvatureOptions
 from puf_client.routines.inputs import options_from
 from puf_common.errors import NotNow
 from puf_server.core.methods.rapid_retraining import RapidOptions, rollback
-from puf_server.core.state import Kind, ModelStatus
+from puf_server.core.state.models import ModelStatus
+from puf_server.core.state.rounds import RoundKind
 from tests.server.core.builders import Federation, config
 
 FIRST = {"2": 3, "5": 1}
@@ -48,9 +49,9 @@ def test_the_clients_routine_understands_the_methods_options() -> None:
 def test_retraining_begins_before_the_target_came_and_takes_as_many_rounds_as_there_were_since() -> None:
     f = Federation(config(plan={"rounds": 4, "keep_models": 1}, forgetting={"method": "rapid"}))
     f.join("a", "b", holdout=0)
-    f.run_round(Kind.TRAIN)
+    f.run_round(RoundKind.TRAIN)
     f.join("c", holdout=0)
-    f.run_round(Kind.TRAIN)
+    f.run_round(RoundKind.TRAIN)
     f.train()
     first = f.state.members["c"].first_round
     # All models are kept, whatever the plan says, because this method needs them.
@@ -64,7 +65,7 @@ def test_retraining_begins_before_the_target_came_and_takes_as_many_rounds_as_th
             ("b", "curvature", 3.0),
         }
         assert f.round.last == (number == 4)
-        f.run_round(Kind.UNLEARN)
+        f.run_round(RoundKind.UNLEARN)
     assert f.ticket(ticket.id).method == "rapid"
     assert [v for v, m in f.state.models.items() if m.status is ModelStatus.READY and 0 < v < first] == [1, 2][
         : first - 1

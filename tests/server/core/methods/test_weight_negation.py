@@ -15,7 +15,7 @@ from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core.methods.base import TensorBlock
 from puf_server.core.methods.layers import first_layer, last_layer
 from puf_server.core.methods.weight_negation import NoT, NoTOptions
-from puf_server.core.state import Combine
+from puf_server.core.state.rounds import Combine
 
 MODEL = Manifest((TensorSpec("0.weight", "f32", (4, 2)), TensorSpec("1.weight", "f32", (2, 4))))
 RULE = NoT(NoTOptions()).rule(Combine(rule="negate"), MODEL, [])

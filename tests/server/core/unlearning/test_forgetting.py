@@ -9,7 +9,11 @@ from tests.server.core.builders import Federation, config
 
 from puf_common.errors import Forgotten, InvalidArgument, NotFound, NotNow, StaleRound
 from puf_server.core import assignments, roster, rounds, tickets
-from puf_server.core.state import Kind, MemberStatus, ModelStatus, Part, RoundPhase, Sums, TicketState
+from puf_server.core.state.measurements import Sums
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.models import ModelStatus
+from puf_server.core.state.rounds import Part, RoundKind, RoundPhase
+from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import model_versions
 
 EVERYONE = ("a", "b", "c", "d")
@@ -34,14 +38,14 @@ def test_the_whole_story_in_regular_mode() -> None:
     scales = {s.client: s.scale for s in f.round.assignments}
     assert scales == {"a": 1.0, "b": -2.0 * 40 / 10, "c": 1.0, "d": 1.0}
     assert f.round.denominator == 40
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.ticket(ticket.id).state is TicketState.APPLIED
     assert f.state.members["b"].status is MemberStatus.FORGOTTEN
     assert {f.state.models[v].status for v in (1, 2)} == {ModelStatus.WITHDRAWN}
     f.answer_evaluation(0.5)
-    f.run_round(Kind.RECOVER)
+    f.run_round(RoundKind.RECOVER)
     f.answer_evaluation(0.7)
-    f.run_round(Kind.RECOVER)
+    f.run_round(RoundKind.RECOVER)
     f.answer_evaluation(0.8)
     done = f.ticket(ticket.id)
     assert states(f, ticket.id) == ["pending", "scheduled", "applied", "recovering", "completed"]
@@ -79,11 +83,11 @@ def test_requests_that_wait_together_and_share_a_mode_are_served_in_one_round() 
     f.apply(replace(f.state, paused=False))
     f.answer_evaluation(0.9)
     assert {s.client: s.scale for s in f.round.assignments if s.ticket} == {"a": -2.0 * 30 / 10, "b": -3.0 * 30 / 10}
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.ticket(first.id).state is f.ticket(second.id).state is TicketState.APPLIED
     # The third wanted another mode; it is next, before recovery goes on.
     assert f.ticket(third.id).state is TicketState.SCHEDULED
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.ticket(third.id).state is TicketState.APPLIED
     f.answer_evaluation(0.9)
     assert {f.ticket(t.id).state for t in (first, second, third)} == {TicketState.COMPLETED}
@@ -100,7 +104,7 @@ def test_the_sum_of_kappa_is_capped_and_the_rest_waits() -> None:
 def test_from_filing_on_the_client_gets_no_training_and_what_it_sent_is_dropped() -> None:
     f = Federation(config(plan={"min_clients": 4, "rounds": 5}))
     f.join(*EVERYONE)
-    f.run_round(Kind.TRAIN)
+    f.run_round(RoundKind.TRAIN)
     f.submit("b")
     f.file("b")
     assert "b" not in {s.client for s in f.round.assignments}
@@ -108,15 +112,15 @@ def test_from_filing_on_the_client_gets_no_training_and_what_it_sent_is_dropped(
     assert assignments.work_for(f.state, f.config, "b", f.state.members["b"].session, f.now) is None
     with pytest.raises(StaleRound):
         rounds.expected_assignment(f.state, "b", membership=1, number=2, attempt=1, part=Part.MAIN)
-    f.run_round(Kind.TRAIN)
+    f.run_round(RoundKind.TRAIN)
     f.answer_evaluation(0.5)
-    assert f.round.kind is Kind.UNLEARN
+    assert f.round.kind is RoundKind.UNLEARN
 
 
 def test_filing_while_the_round_is_being_folded_outdates_that_sum() -> None:
     f = Federation(config(plan={"min_clients": 4, "rounds": 5}))
     f.join(*EVERYONE)
-    f.run_round(Kind.TRAIN)
+    f.run_round(RoundKind.TRAIN)
     f.submit_all()
     before = f.round
     f.file("b")
@@ -140,7 +144,7 @@ def test_an_unlearning_round_commits_with_all_its_targets_or_not_at_all() -> Non
     assert f.state.version == version
     assert {s.client for s in f.round.assignments} == {"b", "c", "d"}
     assert (f.round.attempt, f.round.denominator) == (2, 30)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.ticket(present.id).state is TicketState.APPLIED
     assert f.state.members["a"].status is MemberStatus.ACTIVE
 
@@ -181,25 +185,25 @@ def test_regular_needs_a_retained_update_so_that_it_does_not_disclose_the_target
 def test_a_pending_request_does_not_wait_behind_a_round_that_cannot_close() -> None:
     f = Federation(config(plan={"min_clients": 4, "rounds": 5, "quorum": 1.0, "absent_seconds": 60}))
     f.join(*EVERYONE)
-    f.run_round(Kind.TRAIN)
+    f.run_round(RoundKind.TRAIN)
     f.submit("a")
     f.file("b", mode="special")
     f.wait(61, "a", "b")
-    assert f.state.job is not None or f.round.kind is Kind.UNLEARN
+    assert f.state.job is not None or f.round.kind is RoundKind.UNLEARN
 
 
 def test_requests_during_recovery_are_served_at_the_next_boundary_and_share_the_baseline() -> None:
     f = trained(plan={"min_clients": 4})
     first = f.file("a")
     f.answer_evaluation(0.8)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     f.answer_evaluation(0.2)
     second = f.file("b")
-    assert f.round.kind is Kind.RECOVER
+    assert f.round.kind is RoundKind.RECOVER
     assert "b" not in {s.client for s in f.round.assignments}
-    f.run_round(Kind.RECOVER)
-    assert f.round.kind is Kind.UNLEARN
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.RECOVER)
+    assert f.round.kind is RoundKind.UNLEARN
+    f.run_round(RoundKind.UNLEARN)
     f.answer_evaluation(0.79)
     assert f.ticket(first.id).state is f.ticket(second.id).state is TicketState.COMPLETED
     assert f.ticket(second.id).score_before == f.ticket(first.id).score_before
@@ -209,10 +213,10 @@ def test_recovery_that_never_gets_there_completes_unrecovered() -> None:
     f = trained(forgetting={"max_recovery_rounds": 2, "measure_seconds": 0.0})
     ticket = f.file("a")
     f.answer_evaluation(0.8)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     for _ in range(2):
         f.answer_evaluation(0.5)
-        f.run_round(Kind.RECOVER)
+        f.run_round(RoundKind.RECOVER)
     f.answer_evaluation(0.5)
     assert (f.ticket(ticket.id).state, f.ticket(ticket.id).recovered) == (TicketState.COMPLETED, False)
 
@@ -222,9 +226,9 @@ def test_without_hold_outs_recovery_has_a_fixed_length() -> None:
     f.join(*EVERYONE, holdout=0)
     f.train()
     ticket = f.file("a")
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     for _ in range(3):
-        f.run_round(Kind.RECOVER)
+        f.run_round(RoundKind.RECOVER)
     done = f.ticket(ticket.id)
     assert (done.state, done.recovered, done.recovery_rounds) == (TicketState.COMPLETED, None, 3)
 
@@ -245,7 +249,7 @@ def test_when_nobody_is_left_the_model_goes_back_to_its_initial_weights() -> Non
     f.apply(replace(f.state, paused=True))
     filed = [f.file(name) for name in EVERYONE]
     f.apply(replace(f.state, paused=False))
-    assert (f.round.kind, f.round.base, f.round.phase) == (Kind.RESET, 0, RoundPhase.FOLDING)
+    assert (f.round.kind, f.round.base, f.round.phase) == (RoundKind.RESET, 0, RoundPhase.FOLDING)
     f.commit()
     assert {f.ticket(t.id).state for t in filed} == {TicketState.COMPLETED}
     assert {f.ticket(t.id).method for t in filed} == {"reset"}
@@ -269,7 +273,7 @@ def test_sample_scope_uploads_two_parts_and_the_client_stays() -> None:
     mine = {s.part: (s.samples, s.scale, s.negated) for s in f.round.assignments if s.client == "b"}
     assert f.round.denominator == 40
     assert mine == {Part.RETAIN: (6, 1.0, False), Part.FORGET: (4, -2.0 * 40 / 4, True)}
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     assert f.state.members["b"].status is MemberStatus.ACTIVE
     f.answer_evaluation(0.1)
     assert {(s.client, s.samples) for s in f.round.assignments} == {("a", 10), ("b", 6), ("c", 10), ("d", 10)}
@@ -357,7 +361,7 @@ def test_a_forgotten_identity_cannot_drift_back() -> None:
     ticket = f.file("b")
     session = f.state.members["b"].session
     f.answer_evaluation(0.8)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     f.answer_evaluation(0.8)
     with pytest.raises(Forgotten):
         f.join("b")
@@ -390,7 +394,7 @@ def test_completion_waits_for_the_leavers_own_measurements_but_not_forever() -> 
     f = trained(forgetting={"measure_seconds": 60.0})
     ticket = f.file("b")
     f.answer_evaluation(0.8)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     f.answer_evaluation(0.8)
     assert f.ticket(ticket.id).state is TicketState.APPLIED
     sums = Sums(samples=10, loss_sum=1.0, score_sum=5.0)
@@ -400,7 +404,7 @@ def test_completion_waits_for_the_leavers_own_measurements_but_not_forever() -> 
     g = trained(forgetting={"measure_seconds": 60.0})
     other = g.file("b")
     g.answer_evaluation(0.8)
-    g.run_round(Kind.UNLEARN)
+    g.run_round(RoundKind.UNLEARN)
     g.answer_evaluation(0.8)
     g.wait(61, "a", "c", "d")
     assert g.ticket(other.id).state is TicketState.COMPLETED

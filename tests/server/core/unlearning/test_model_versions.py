@@ -6,7 +6,7 @@ import pytest
 from tests.server.core.builders import Federation, config
 
 from puf_common.errors import NotNow
-from puf_server.core.state import Kind
+from puf_server.core.state.rounds import RoundKind
 from puf_server.core.unlearning import model_versions
 
 
@@ -18,7 +18,7 @@ def test_the_untrained_model_is_never_taken_for_the_newest_ready_one() -> None:
     assert model_versions.newest_ready(f.state).version == 2
     f.file("b")
     f.answer_evaluation(0.8)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     with pytest.raises(NotNow, match="model 3 is unlearned; wait until recovery is over"):
         model_versions.newest_ready(f.state)
     f.answer_evaluation(0.8)

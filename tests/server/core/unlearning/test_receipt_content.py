@@ -12,7 +12,8 @@ from puf_common.receipts.evidence import BINS, Attack
 from puf_common.receipts.receipt_file import canonical
 from puf_server.core import tickets
 from puf_server.core.audit_chain import AuditEntry, Head
-from puf_server.core.state import Evidence, Kind, Sums
+from puf_server.core.state.measurements import Evidence, Sums
+from puf_server.core.state.rounds import RoundKind
 from puf_server.core.unlearning import evaluation
 from puf_server.core.unlearning.receipt_content import build, known_versions
 
@@ -44,11 +45,11 @@ def forgotten(**request: Any) -> tuple[Federation, str]:
     f.train()
     ticket = f.file("b", reference="case 7", **request)
     answer(f, 0.8)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     measured(f, ticket.id, 2, members=95)
     measured(f, ticket.id, 3, members=0)
     answer(f, 0.5)
-    f.run_round(Kind.RECOVER)
+    f.run_round(RoundKind.RECOVER)
     answer(f, 0.8)
     return f, ticket.id
 
@@ -134,7 +135,7 @@ def test_without_measurements_there_are_nulls_and_no_verdict() -> None:
     f.train()
     ticket = f.file("b")
     answer(f, 0.8)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     answer(f, 0.8)
     told = receipt(f, ticket.id)["measured_by_client"]
     assert {told[stage] for stage in ("before", "unlearned", "recovered", "verdict")} == {None}

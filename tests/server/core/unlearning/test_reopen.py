@@ -11,7 +11,11 @@ from tests.server.core.builders import Federation, config
 from puf_common.errors import TransferCorrupted
 from puf_server.core import roster, tickets
 from puf_server.core.audit_chain import Head
-from puf_server.core.state import Kind, MemberStatus, ModelStatus, State, TicketState
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.models import ModelStatus
+from puf_server.core.state.rounds import RoundKind
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import reopen
 from puf_server.core.unlearning.receipt_content import build
 
@@ -29,7 +33,7 @@ def completed(f: Federation, **request: Any) -> dict[str, Any]:
     """Has b forgotten; the receipt."""
     ticket = f.file("b", **request)
     f.answer_evaluation(0.8)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     f.answer_evaluation(0.8)
     done = f.ticket(ticket.id)
     assert done.state is TicketState.COMPLETED
@@ -88,7 +92,7 @@ def test_it_is_then_served_like_any_other() -> None:
     show(f, receipt)
     f.apply(f.state)
     f.answer_evaluation(0.8)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     f.answer_evaluation(0.8)
     ticket = f.ticket(receipt["ticket"]["id"])
     assert ticket.state is TicketState.COMPLETED
@@ -127,7 +131,7 @@ def test_one_that_is_on_its_way_goes_on() -> None:
     ticket = f.file("b")
     backup = f.state
     f.answer_evaluation(0.8)
-    f.run_round(Kind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
     f.answer_evaluation(0.8)
     receipt = build(f.state, f.config, f.ticket(ticket.id), head=Head(9, b""), now=f.now, software="1")
     f.state = backup
@@ -218,7 +222,7 @@ class TestNothingReadyComesOfAWithdrawnModel:
         f.train()
         f.join("b")
         f.answer_evaluation(0.8)
-        f.run_round(Kind.UNLEARN)
+        f.run_round(RoundKind.UNLEARN)
         assert self.statuses(f)[5] is ModelStatus.UNLEARNED
         f.answer_evaluation(0.8)
         assert f.ticket(ticket).state is TicketState.COMPLETED
@@ -227,18 +231,18 @@ class TestNothingReadyComesOfAWithdrawnModel:
 
     def test_a_request_taken_back_releases_them(self) -> None:
         f, ticket = self.waiting()
-        f.run_round(Kind.TRAIN)
+        f.run_round(RoundKind.TRAIN)
         f.apply(tickets.withdraw(f.state, "b", ticket, f.now)[0])
         assert set(self.statuses(f).values()) == {ModelStatus.READY}
-        f.run_round(Kind.TRAIN)
+        f.run_round(RoundKind.TRAIN)
         assert self.statuses(f)[4] is ModelStatus.READY
 
     def test_one_that_failed_does_not(self) -> None:
         f, ticket = self.waiting()
-        f.run_round(Kind.TRAIN)
+        f.run_round(RoundKind.TRAIN)
         f.wait(31 * 86400.0, "a", "c", "d")
         assert f.ticket(ticket).state is TicketState.FAILED
-        f.run_round(Kind.TRAIN)
+        f.run_round(RoundKind.TRAIN)
         assert self.statuses(f)[4] is ModelStatus.WITHDRAWN
 
     def test_somebody_elses_completion_does_not_make_them_ready(self) -> None:
@@ -246,7 +250,7 @@ class TestNothingReadyComesOfAWithdrawnModel:
         f.train()
         other = f.file("c")
         f.answer_evaluation(0.8)
-        f.run_round(Kind.UNLEARN)
+        f.run_round(RoundKind.UNLEARN)
         f.answer_evaluation(0.8)
         assert f.ticket(other.id).state is TicketState.COMPLETED
         # c is forgotten, b is still in it; and without a newest model nothing could go on.

@@ -1,0 +1,1 @@
+"""Records of the state: frozen values, one module per kind of record."""

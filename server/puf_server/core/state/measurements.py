@@ -1,0 +1,67 @@
+"""What clients measured of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from puf_common.receipts.evidence import Attack
+
+__all__ = ["Evaluation", "Evidence", "Sums"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """Sums over samples of one client, or of several together."""
+
+    samples: int
+    loss_sum: float
+    score_sum: float
+    # Counts by the model's confidence in the truth; empty where nobody told.
+    confidences: tuple[int, ...] = ()
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(
+            samples=self.samples + other.samples,
+            loss_sum=self.loss_sum + other.loss_sum,
+            score_sum=self.score_sum + other.score_sum,
+            confidences=tuple(a + b for a, b in zip(self.confidences, other.confidences, strict=True))
+            if self.confidences and other.confidences
+            else self.confidences or other.confidences,
+        )
+
+    @property
+    def score(self) -> float:
+        return self.score_sum / self.samples
+
+    @property
+    def loss(self) -> float:
+        return self.loss_sum / self.samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Clients measuring one model version on their hold-outs."""
+
+    id: int
+    version: int
+    asked: tuple[str, ...]
+    opened_at: float
+    deadline_at: float | None = None
+    answers: Mapping[str, Sums] = field(default_factory=dict)
+    # Whether their training samples are measured, too: what membership attacks on behalf of a leaver are calibrated with.
+    training_side: bool = False
+    training: Mapping[str, Sums] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        return tuple(name for name in self.asked if name not in self.answers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What the owner of a ticket found out about one model beside the sums on its forget data; None where it could not."""
+
+    holdout: Sums | None = None
+    yeom: Attack | None = None
+    song: Attack | None = None
