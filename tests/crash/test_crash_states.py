@@ -117,9 +117,9 @@ def booked_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
     finish, publish = PendingUpload.finish, NewFile.publish
     held: list[tuple[NewFile, Path]] = []
 
-    def rename_only(self: NewFile, target: Path) -> None:
+    def rename_only(self: NewFile, target: Path, *, replace: bool = True) -> None:
         if target.parent.name != "spool":
-            return publish(self, target)
+            return publish(self, target, replace=replace)
         self._files.rename(self.path, target)
         held.append((self, target))
         return None
@@ -127,8 +127,7 @@ def booked_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
     def finish_then_sync(self: PendingUpload) -> fed.SubmitUpdateReply:
         reply = finish(self)
         for file, target in held:
-            assert file._handle is not None
-            file._files.fsync(file._handle)
+            file._files.fsync(file.handle)
             file._close()
             file._files.fsync_dir(target.parent)
         held.clear()

@@ -1,20 +1,20 @@
-"""Files that nobody but their owner may read: keys, tokens, lists of who is refused, what a client remembers."""
+"""Files that only their owner may read: keys, tokens, revocations, the state of a client."""
 
 from __future__ import annotations
 
 import os
-import secrets
 from contextlib import suppress
 from pathlib import Path
 
 from puf_common.errors import UsageError
 from puf_common.files.durable import DISK, Writes, make_directories
+from puf_common.files.new_file import NewFile, draft_path, published
 
 __all__ = ["create_once", "exposed", "private_directory", "write_new", "write_over"]
 
 
 def private_directory(directory: Path, files: Writes = DISK) -> Path:
-    """Makes the directory, for its owner alone. One that exists keeps its mode."""
+    """Makes the directory, for its owner alone. An existing directory keeps its mode."""
     try:
         make_directories(directory, files)
     except OSError as error:
@@ -23,7 +23,7 @@ def private_directory(directory: Path, files: Writes = DISK) -> Path:
 
 
 def write_new(path: Path, content: bytes, *, mode: int = 0o600, files: Writes = DISK) -> None:
-    """Writes a file that must not exist yet; whole or not at all, on disk when this returns."""
+    """Writes a file that must not exist yet: complete or not at all, and on disk when this returns."""
     try:
         create_once(path, content, files, mode=mode)
     except FileExistsError:
@@ -31,25 +31,18 @@ def write_new(path: Path, content: bytes, *, mode: int = 0o600, files: Writes = 
 
 
 def create_once(path: Path, content: bytes, files: Writes = DISK, *, mode: int = 0o600) -> None:
-    """The same for two who do it at once: the second gets a FileExistsError, and finds the first one's on disk."""
-    draft = _draft(path, content, mode, files)
+    """Writes a new file. If two processes do so at once, the second gets a FileExistsError, and the first file is on disk."""
     try:
-        # Unlike a rename, a link never replaces what is there.
-        files.link(draft, path)
-    finally:
-        files.unlink(draft)
+        _write(path, content, mode, files, replace=False)
+    except FileExistsError:
+        # The other process may not have synced the name yet.
         files.fsync_dir(path.parent)
+        raise
 
 
 def write_over(path: Path, content: bytes, *, mode: int = 0o600, files: Writes = DISK) -> None:
-    """The same, replacing what is there: readers see the old file or the new one."""
-    draft = _draft(path, content, mode, files)
-    try:
-        files.rename(draft, path)
-    except BaseException:
-        files.unlink(draft)
-        raise
-    files.fsync_dir(path.parent)
+    """Replaces a file: a reader sees the old file or the new one. The new one is on disk when this returns."""
+    _write(path, content, mode, files, replace=True)
 
 
 def exposed(path: Path) -> bool:
@@ -59,23 +52,15 @@ def exposed(path: Path) -> bool:
     return False
 
 
-def _draft(path: Path, content: bytes, mode: int, files: Writes) -> Path:
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+def _write(path: Path, content: bytes, mode: int, files: Writes, *, replace: bool) -> None:
     try:
-        handle = files.create(draft, mode)
+        file = NewFile(draft_path(path), files, mode)
     except OSError as error:
         raise UsageError(f"cannot write to {path.parent}: {error.strerror}") from None
-    try:
+    with published(file, path, replace=replace):
         if os.name != "nt" and os.geteuid() == 0:
-            # Root looking after a service's directory: the service must be able to read what is written there.
+            # Root administers the directory of a service: the service must be able to read the file.
             owner = path.parent.stat()
             with suppress(OSError):
-                os.fchown(handle, owner.st_uid, owner.st_gid)
-        files.write(handle, content)
-        files.fsync(handle)
-    except BaseException:
-        files.close(handle)
-        files.unlink(draft)
-        raise
-    files.close(handle)
-    return draft
+                os.fchown(file.handle, owner.st_uid, owner.st_gid)
+        file.write(content)

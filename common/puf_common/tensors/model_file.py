@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any, BinaryIO
 
 from puf_common.errors import Mismatch, StorageCorrupted, UsageError
 from puf_common.files.durable import DISK, Writes
+from puf_common.files.new_file import NewFile, draft_path, published
 from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 
 __all__ = ["BUFFERS_KEY", "MAX_HEADER", "read_manifest", "read_payload", "save", "write_header"]
@@ -74,28 +74,17 @@ def save(
     header = write_header(manifest, metadata)
     chunks = [payload] if isinstance(payload, bytes | bytearray | memoryview) else payload
     expected, written = manifest.nbytes(MODEL), 0
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     # Readable as any other file of its owner: a model is not a secret by itself.
-    handle = files.create(temporary, 0o666)
-    try:
-        try:
-            files.write(handle, header)
-            for chunk in chunks:
-                files.write(handle, chunk)
-                written += len(chunk)
-                if written > expected:
-                    break
-            if written != expected:
-                more = "more than " if written > expected else ""
-                raise Mismatch(f"{path.name}: the payload has {more}{min(written, expected)} bytes, not {expected}")
-            files.fsync(handle)
-        finally:
-            files.close(handle)
-        files.rename(temporary, path)
-    except BaseException:
-        files.unlink(temporary)
-        raise
-    files.fsync_dir(path.parent)
+    with published(NewFile(draft_path(path), files, 0o666), path) as file:
+        file.write(header)
+        for chunk in chunks:
+            file.write(chunk)
+            written += len(chunk)
+            if written > expected:
+                break
+        if written != expected:
+            more = "more than " if written > expected else ""
+            raise Mismatch(f"{path.name}: the payload has {more}{min(written, expected)} bytes, not {expected}")
 
 
 def read_manifest(path: Path) -> tuple[Manifest, dict[str, str], int]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from puf_common.errors import UsageError
+from puf_common.files.private import write_over
 from puf_lab.experiments.jobs import Job
 
 __all__ = ["Cache"]
@@ -61,10 +62,7 @@ class Cache:
 
     def note(self, job: Job, name: str, content: Any) -> None:
         """Adds something that can be computed again."""
-        path = self.folder(job) / name
-        draft = path.with_suffix(f".{os.getpid()}.part")
-        draft.write_text(json.dumps(content))
-        draft.rename(path)
+        write_over(self.folder(job) / name, json.dumps(content).encode(), mode=0o644)
 
     def noted(self, job: Job, name: str) -> Any:
         path = self.folder(job) / name

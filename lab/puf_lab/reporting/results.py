@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from puf_common.errors import UsageError
+from puf_common.files.private import write_over
 
 __all__ = ["Results", "Run", "read", "write"]
 
@@ -90,9 +91,7 @@ def lines(results: Results) -> Iterable[dict[str, Any]]:
 
 def write(results: Results, folder: Path) -> Path:
     path = folder / FILE
-    draft = path.with_suffix(".part")
-    draft.write_text("".join(json.dumps(line) + "\n" for line in lines(results)))
-    draft.rename(path)
+    write_over(path, "".join(json.dumps(line) + "\n" for line in lines(results)).encode(), mode=0o644)
     return path
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -19,6 +19,8 @@ from puf_common.config.exit_codes import Exit
 from puf_common.errors import Unavailable
 from puf_common.files.durable import Bytes, Writes
 from puf_common.files.durable import Disk as PlainDisk
+from puf_common.files.new_file import NewFile as PlainNewFile
+from puf_common.files.new_file import published
 from puf_common.logging import get_logger
 from puf_common.tensors.digests import DigestKind, hasher
 from puf_server.failpoints import hit
@@ -39,9 +41,6 @@ __all__ = [
 ]
 
 log = get_logger(__name__)
-
-# Bytes of a new file after which the disk may begin: a sync at the end alone would wait for all of them.
-_HASTEN_EVERY = 4 << 20
 
 
 class Files(Writes, Protocol):
@@ -65,68 +64,39 @@ class Disk(PlainDisk):
 DISK = Disk()
 
 
-class NewFile:
-    """A file being written; it does not exist under its name yet. `points` begins the names of its failpoints."""
+class NewFile(PlainNewFile):
+    """A file that is being written. A failed sync ends the process. `points` begins the names of its failpoints."""
 
     def __init__(self, path: Path, files: Files = DISK, points: str = "") -> None:
-        self.path = path
-        self._files = files
+        super().__init__(path, files)
         self._points = points
-        self._handle: int | None = files.create(path)
-        self._written = self._hastened = 0
 
     def write(self, data: Bytes) -> None:
-        assert self._handle is not None
         self._hit("write")
-        self._files.write(self._handle, data)
-        self._written += len(data)
-        if self._written - self._hastened >= _HASTEN_EVERY:
-            self._files.hasten(self._handle, self._hastened, self._written - self._hastened)
-            self._hastened = self._written
+        super().write(data)
 
-    def publish(self, target: Path) -> None:
-        """Makes the file durable and gives it its name."""
-        handle = self._handle
-        assert handle is not None
-
+    def sync(self, target: Path) -> None:
         def sync() -> None:
             self._hit("before_fsync")
-            self._files.fsync(handle)
+            super(NewFile, self).sync(target)
 
         _synced(sync, target)
         self._hit("after_fsync")
-        self._close()
-        self._files.rename(self.path, target)
+
+    def sync_name(self, target: Path) -> None:
         self._hit("after_rename")
-        sync_directory(target.parent, self._files)
-
-    def discard(self) -> None:
-        self._close()
-        remove(self.path, self._files)
-
-    def _close(self) -> None:
-        # Once: the number may be somebody else's file by now.
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            self._files.close(handle)
+        _synced(lambda: super(NewFile, self).sync_name(target), target.parent)
 
     def _hit(self, where: str) -> None:
         if self._points:
             hit(f"{self._points}.{where}")
 
 
-@contextmanager
-def new_file(target: Path, files: Files = DISK) -> Iterator[NewFile]:
-    """Writes a file that appears at the end, or not at all."""
+def new_file(target: Path, files: Files = DISK) -> AbstractContextManager[NewFile]:
+    """A file that appears at the end of the block, or not at all."""
     draft = target.with_name(f"{target.name}.{os.getpid()}.part")
     remove(draft, files)
-    file = NewFile(draft, files)
-    try:
-        yield file
-        file.publish(target)
-    except BaseException:
-        file.discard()
-        raise
+    return published(NewFile(draft, files), target)
 
 
 def sync_file(handle: int, path: Path, files: Files = DISK) -> None:
