@@ -91,7 +91,6 @@ EXCEPTIONS = {
     ("puf_server.admission", "rpc"),
     ("puf_server.ingest", "rpc"),
     ("puf_server.rpc", "runtime"),
-    ("puf_server.storage", "engine"),
     ("puf_client.routines", "session"),
     ("puf_client.transport", "state"),
     ("puf_client.transport", "cli"),

@@ -17,13 +17,13 @@ from tests.crash.workload import same_randomness
 from tests.forgotten import trained_state
 from tests.running import TINY, tiny_payload
 
-import puf_server.storage.backup
+import puf_server.maintenance.backup
 from puf_client.state.directory import StateDir
 from puf_client.state.usage import Ledger
 from puf_common.errors import PufError
 from puf_common.tensors import model_file
 from puf_server.engine.engine import Engine
-from puf_server.storage.backup import backup, restore
+from puf_server.maintenance.backup import backup, restore
 from puf_server.storage.state_store import Store
 
 IDS = [f"patient-{i}" for i in range(6)]
@@ -123,14 +123,14 @@ class Backing:
         shutil.copytree(self.trained, source)
         recorder.mkdir(recorder.root / "state")
         recorder.fsync_dir(recorder.root)
-        note = puf_server.storage.backup._note
+        note = puf_server.maintenance.backup._note
 
         def noted(db: sqlite3.Connection, *facts: object) -> None:
             note(db, *facts)  # type: ignore[arg-type]
             recorder.commit(db.serialize())
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(puf_server.storage.backup, "_note", noted)
+            patch.setattr(puf_server.maintenance.backup, "_note", noted)
             made = backup(source, recorder.root / "b.tar", 1000.0, recorder)
         recorder.ack("made", made.digest)
 

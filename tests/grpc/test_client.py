@@ -23,8 +23,8 @@ from puf_common.models.registry import build, manifest_of, payload_of
 from puf_common.receipts import receipt_file
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.cli.operator_client import Control
+from puf_server.maintenance.backup import backup, restore
 from puf_server.runtime.server import Server
-from puf_server.storage.backup import backup, restore
 
 CLIENTS = 3
 

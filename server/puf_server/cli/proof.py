@@ -84,7 +84,7 @@ def _date(text: str) -> float:
 
 
 def _audit(arguments: argparse.Namespace) -> int:
-    from puf_server.storage import audit_reader as audit
+    from puf_server.maintenance import audit_reader as audit
 
     if arguments.action == "verify":
         head, receipts = audit.verify(arguments.state, arguments.receipt)
@@ -106,7 +106,7 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 
 def _backup(arguments: argparse.Namespace) -> int:
-    from puf_server.storage.backup import backup
+    from puf_server.maintenance.backup import backup
 
     made = backup(arguments.state, arguments.out)
     print(f"{made.path}: {made.models} model{'s' * (made.models != 1)}, audit log up to line {made.line}")
@@ -118,7 +118,7 @@ def _backup(arguments: argparse.Namespace) -> int:
 
 
 def _restore(arguments: argparse.Namespace) -> int:
-    from puf_server.storage.backup import restore
+    from puf_server.maintenance.backup import restore
 
     if arguments.receipts is not None and arguments.no_receipts:
         raise UsageError("--receipts and --no-receipts exclude each other")

@@ -82,7 +82,7 @@ def run(settings: ServeSettings) -> None:
         for address in (listeners.federation, listeners.operator):
             if not is_loopback(address):
                 log.warning("open to the network without TLS", address=address)
-    from puf_server.storage.backup import answer_for_receipts
+    from puf_server.maintenance.backup import answer_for_receipts
 
     answer_for_receipts(settings.state, settings.receipts, waived=settings.no_receipts)
     given = {name: getattr(settings.limits, name) for name in settings.limits.model_fields_set}

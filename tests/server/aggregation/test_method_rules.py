@@ -16,7 +16,7 @@ from puf_common.tensors.manifest import MODEL, UPDATE, Manifest
 from puf_server.aggregation.fold import ArraySource, NotFinite
 from puf_server.aggregation.method_rules import Incoming, combine, lengths
 from puf_server.core.methods.base import Rule, TensorBlock, UpdateBlock, mean_of_buffers
-from puf_server.storage.backup import backup, restore
+from puf_server.maintenance.backup import backup, restore
 from puf_server.storage.state_store import history_name
 
 

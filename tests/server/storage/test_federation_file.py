@@ -15,7 +15,8 @@ from puf_common.errors import Mismatch, StorageCorrupted
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_common.tensors.model_file import save
 from puf_server.engine.engine import Engine
-from puf_server.storage import audit_reader, federation_file
+from puf_server.maintenance import audit_reader
+from puf_server.storage import federation_file
 from puf_server.storage.migrations import SCHEMA
 from puf_server.storage.state_store import Store
 

@@ -21,8 +21,8 @@ from puf_server.cli.main import main
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.tickets import TicketState
-from puf_server.storage import audit_reader
-from puf_server.storage.backup import answer_for_receipts, backup, restore
+from puf_server.maintenance import audit_reader
+from puf_server.maintenance.backup import answer_for_receipts, backup, restore
 from puf_server.storage.state_store import KEY_FILE, Store
 
 
@@ -286,7 +286,7 @@ def test_a_backup_that_cannot_be_noted_is_not_kept(
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("puf_server.storage.backup.append_audit", full)
+    monkeypatch.setattr("puf_server.maintenance.backup.append_audit", full)
     with pytest.raises(Unavailable, match="noted"):
         backup(directory, tmp_path / "b.tar")
     assert list(tmp_path.iterdir()) == [directory]
@@ -295,7 +295,7 @@ def test_a_backup_that_cannot_be_noted_is_not_kept(
 def test_a_model_deleted_meanwhile_means_another_snapshot(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import puf_server.storage.backup as module
+    import puf_server.maintenance.backup as module
 
     snapshot, taken = module._snapshot, []
 

@@ -14,7 +14,7 @@ from tests.running import make_state
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import Mismatch, TransferCorrupted, UsageError
 from puf_server.cli.main import main
-from puf_server.storage import audit_reader
+from puf_server.maintenance import audit_reader
 from puf_server.storage.state_store import Store
 
 EDITS: dict[str, str] = {

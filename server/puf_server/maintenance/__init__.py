@@ -1,0 +1,1 @@
+"""Work on a state directory outside of serving: backup, restore, and reading the audit log."""
