@@ -10,6 +10,7 @@ from typing import Any
 from puf_common.tensors.chunks import chunks
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
+from puf_server.engine import receipts
 from puf_server.engine.engine import Engine
 from puf_server.rpc.requests import Handlers
 from puf_server.storage.state_store import Store
@@ -48,7 +49,7 @@ class OnDisk:
     def work(self) -> None:
         """Everybody does what there is to do, until there is nothing."""
         for _ in range(100):
-            self.engine.settle()
+            self.engine.fold_ready()
             asked = [
                 (name, reply.train)
                 for name, member in self.engine.state.members.items()
@@ -103,5 +104,5 @@ def forgotten_state(root: Path) -> tuple[Path, Path]:
     directory = trained_state(root / "state")
     with OnDisk(directory) as f:
         receipt = root / "receipt.json"
-        receipt.write_bytes(f.engine.receipt(f.forget("cleo"), "cleo"))
+        receipt.write_bytes(receipts.issue(f.engine, f.forget("cleo"), "cleo"))
     return directory, receipt

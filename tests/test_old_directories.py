@@ -19,6 +19,7 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.admission.tokens import Revocations, Tokens
 from puf_server.cli.main import main as server_main
+from puf_server.engine import receipts
 from tests.fixtures.driver import Clock, Opened, client_facts
 
 FIXTURES = Path(__file__).parent / "fixtures" / "state_0_1"
@@ -147,7 +148,7 @@ def test_its_round_commits_with_the_spooled_updates(name: str, tmp_path: Path) -
         for client in old.expected["missing"]:
             assert spooled <= old.files().keys()
             f.submit(client)
-        f.engine.settle()
+        f.engine.fold_ready()
         done = next(r for r in f.operator("ListRounds").rounds if r.number == current.number)
         assert (done.phase, done.attempt) == ("committed", current.attempt)
         assert done.received == len(spooled) + len(old.expected["missing"])
@@ -161,7 +162,7 @@ def test_a_round_closes_on_quorum_where_the_missing_client_stays_away(tmp_path: 
         number = f.operator("Status").round.number
         clock.now += f.engine.config.plan.absent_seconds + 1
         f.join("anna", "bert")
-        f.engine.settle()
+        f.engine.fold_ready()
         done = next(r for r in f.operator("ListRounds").rounds if r.number == number)
         assert (done.phase, done.received, done.expected) == ("committed", 2, 4)
 
@@ -178,7 +179,7 @@ def test_a_ticket_on_hold_waits_for_the_operator(tmp_path: Path) -> None:
         f.operator("Allow", ticket_id=held)
         f.run()
         assert f.handlers.ticket(None, held).state == tk.TICKET_STATE_COMPLETED
-        assert receipt_file.read(f.engine.receipt(held)).ticket == held
+        assert receipt_file.read(receipts.issue(f.engine, held)).ticket == held
 
 
 def test_recovery_completes_and_deletes_the_withdrawn_models(tmp_path: Path) -> None:
@@ -195,7 +196,7 @@ def test_recovery_completes_and_deletes_the_withdrawn_models(tmp_path: Path) -> 
         assert (done.state, done.recovered) == (tk.TICKET_STATE_COMPLETED, True)
         assert set(done.deleted_versions) == withdrawn
         assert not [path for path in old.files() if path.startswith(tuple(f"models/v{v:06d}-" for v in withdrawn))]
-        shown = receipt_file.read(f.engine.receipt(ticket))
+        shown = receipt_file.read(receipts.issue(f.engine, ticket))
         assert shown.key.hex() == old.expected["facts"]["signing_key"]
         assert shown.content["measured_by_client"]["unlearned"]["yeom"]["forget"]["members"] == 4
 
@@ -228,7 +229,7 @@ def test_a_kept_receipt_is_valid(idle: Old, tmp_path: Path, capsys: pytest.Captu
 def test_a_receipt_that_is_issued_again_has_the_same_content(idle: Old, which: str) -> None:
     ticket = idle.expected["completed"][which]
     with idle.opened() as f:
-        again = receipt_file.read(f.engine.receipt(ticket))
+        again = receipt_file.read(receipts.issue(f.engine, ticket))
     assert again.key.hex() == idle.expected["facts"]["signing_key"]
     # Date, version and head of the log are those of the moment.
     expected = {

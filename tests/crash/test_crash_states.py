@@ -15,8 +15,9 @@ from tests.crash.recording import Recorder, Site, crash_states
 from tests.crash.workload import run, same_randomness
 
 from puf_common.v1 import federation_pb2 as fed
+from puf_server.aggregation.folder import FoldResult
 from puf_server.core.state.state import State
-from puf_server.engine.engine import Engine, Folded
+from puf_server.engine.engine import Engine
 from puf_server.rpc.requests import PendingUpload
 from puf_server.storage.durable import NewFile
 from puf_server.storage.state_store import Store
@@ -138,16 +139,16 @@ def booked_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
 
 
 def committed_before_the_model_is_there(patch: pytest.MonkeyPatch) -> None:
-    publish, folded = Store.publish_model, Engine.folded
+    publish, commit = Store.publish_model, Engine.commit
     held: list[tuple[Any, ...]] = []
     patch.setattr(Store, "publish_model", lambda *call: held.append(call))
 
-    def commit_then_publish(self: Engine, result: Folded) -> None:
-        folded(self, result)
+    def commit_then_publish(self: Engine, result: FoldResult) -> None:
+        commit(self, result)
         while held:
             publish(*held.pop())
 
-    patch.setattr(Engine, "folded", commit_then_publish)
+    patch.setattr(Engine, "commit", commit_then_publish)
 
 
 def deleted_before_the_commit(patch: pytest.MonkeyPatch) -> None:
@@ -155,7 +156,7 @@ def deleted_before_the_commit(patch: pytest.MonkeyPatch) -> None:
 
     def sweep_then_save(self: Store, before: State | None, after: State) -> None:
         if before is not None:
-            self.sweep(after)
+            self.delete_orphans(after)
         save(self, before, after)
 
     patch.setattr(Store, "save", sweep_then_save)

@@ -72,7 +72,7 @@ class Small:
             for name in NAMES:
                 self._turn(name)
             self._leaver()
-            self.engine.settle()
+            self.engine.fold_ready()
             self._told("version", self.state.version)
             self.engine.tick()
             assert self.state is not before, "the federation does not go on"

@@ -23,6 +23,7 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.cli.main import main
 from puf_server.cli.operator_client import Control
+from puf_server.engine import receipts
 from puf_server.runtime.server import Server
 
 NAMES = ("anna", "bert", "cleo")
@@ -258,5 +259,5 @@ def test_an_export_of_a_model_that_knew_the_client_is_on_the_receipt(tmp_path: P
         digest = server.engine.state.models[1].digest
     with OnDisk(directory) as f:
         f.join(*NAMES)
-        told = receipt_file.read(f.engine.receipt(f.forget("cleo"))).content
+        told = receipt_file.read(receipts.issue(f.engine, f.forget("cleo"))).content
     assert [(e["version"], e["digest"]) for e in told["exports"]] == [(1, digest)]

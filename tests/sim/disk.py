@@ -102,7 +102,7 @@ class SimStore:
             if current is not None and getattr(self.spool.get(spool_name(current, key)), "digest", "") != update.digest
         }
 
-    def sweep(self, state: State, *, everything: bool = False) -> None:
+    def delete_orphans(self, state: State, *, everything: bool = False) -> None:
         """The real store's rule, on dictionaries."""
         coming = f"v{state.newest + 1:06d}-"
         models = {model_name(m) for m in state.models.values() if m.status is not ModelStatus.DELETED}
@@ -129,7 +129,7 @@ class SimStore:
     def weights(self, model: ModelVersion) -> Weights:
         return self.models[model_name(model)]
 
-    def scrub(self) -> bool:
+    def purge_free_pages(self) -> bool:
         return True
 
     def snapshot(self) -> tuple[Any, ...]:

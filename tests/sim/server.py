@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from puf_common.errors import Forgotten, NotFound, PufError, StorageCorrupted, Unavailable
+from puf_server.aggregation.folder import FoldResult
 from puf_server.core import assignments as work
 from puf_server.core import roster, rounds, tickets
 from puf_server.core.state.measurements import Sums
@@ -17,7 +18,7 @@ from puf_server.core.state.rounds import HistoryRecord, Part, ReceivedUpdate, Ro
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket
 from puf_server.core.unlearning import evaluation, history, model_versions, reopen
-from puf_server.engine.engine import Engine, Folded
+from puf_server.engine.engine import Engine
 from puf_server.storage.state_store import Store, history_name, spool_name
 from tests.sim.disk import Crash, SimStore, file_name
 from tests.sim.weights import Update, Weights, folded, initial
@@ -50,11 +51,15 @@ class Leave:
     reason: str
 
 
-class SimEngine(Engine):
-    """Sums books instead of tensors; everything else is the real engine."""
+class SimFolder:
+    """Sums books instead of tensors."""
 
-    def fold(self, current: Round) -> Folded:
-        state, store = self.state, cast(SimStore, self.store)
+    def __init__(self, store: SimStore) -> None:
+        self._store = store
+        self._config = store.config
+
+    def fold(self, state: State, current: Round) -> FoldResult:
+        store = self._store
         base = store.weights(state.models[current.base])
         parts = []
         for assignment in current.assignments:
@@ -71,15 +76,15 @@ class SimEngine(Engine):
             kept = state.history[key]
             parts.append((store.history[history_name(kept)], kept.samples, 1.0, False, ""))
         ordinary = current.denominator is None
-        rate = self.config.plan.server_lr if ordinary else 1.0
+        rate = self._config.plan.server_lr if ordinary else 1.0
         weights = folded(base, parts, current.denominator, rate, rule=current.combine.rule)
         store.models[file_name(state.newest + 1, weights.digest)] = weights
-        return Folded(current, weights.digest, 8, remembered=self._remembered(current, store))
+        return FoldResult(current, weights.digest, 8, remembered=self._remembered(state, current))
 
-    def _remembered(self, current: Round, store: SimStore) -> tuple[HistoryRecord, ...]:
-        found = []
+    def _remembered(self, state: State, current: Round) -> tuple[HistoryRecord, ...]:
+        found, store = [], self._store
         for assignment in current.assignments:
-            for kind in sorted(history.wanted(self.state, self.config, current)):
+            for kind in sorted(history.wanted(state, self._config, current)):
                 if assignment.key in current.received:
                     update = store.spool[spool_name(current, assignment.key)]
                     key = f"{kind}/{assignment.client}/{assignment.membership}"
@@ -133,7 +138,8 @@ class SimServer:
         self.up, self._folding, self._shown = True, False, ()
         self.world.checker.survived()
         try:
-            self.engine = SimEngine(cast(Store, self.store), lambda: self.world.now, self._changed)
+            folder = SimFolder(self.store)
+            self.engine = Engine(cast(Store, self.store), lambda: self.world.now, self._changed, folder)
         except Crash as crash:
             self._die(crash)
             return
@@ -183,7 +189,7 @@ class SimServer:
             waiters, self.waiters = self.waiters, {}
             for wake in waiters.values():
                 wake()
-        if not self._folding and self.engine.fold_wanted() is not None:
+        if not self._folding and self.engine.round_to_fold() is not None:
             self._folding = True
             self.world.after(0.01, self._fold, self.epoch)
 
@@ -191,7 +197,7 @@ class SimServer:
         """One fold at a time; the sum is on disk some time before it is committed."""
         if not self.up or epoch != self.epoch:
             return
-        current = self.engine.fold_wanted()
+        current = self.engine.round_to_fold()
         if current is None:
             self._folding = False
             return
@@ -204,14 +210,14 @@ class SimServer:
             self._die(Crash("summed up, not committed"))
             return
         if self.world.strikes("overflow"):
-            result = Folded(current, failure="not finite")
+            result = FoldResult(current, failure="not finite")
         self.world.after(self.world.rng.uniform(0.05, 5.0), self._folded, epoch, result)
 
-    def _folded(self, epoch: int, result: Folded) -> None:
+    def _folded(self, epoch: int, result: FoldResult) -> None:
         if not self.up or epoch != self.epoch:
             return
         with suppress(PufError):
-            self.run(lambda: self.engine.folded(result))
+            self.run(lambda: self.engine.commit(result))
         self.world.after(_RETRY_SECONDS, self._fold, epoch)
 
     # -- requests of clients, as the handlers answer them --------------------------------------------------------------
@@ -298,7 +304,7 @@ class SimServer:
         if self.world.strikes("crash_in_upload"):
             raise Crash("spooled, not booked")
         if self.world.strikes("sweep_in_upload"):
-            self.engine.sweep()
+            self.engine.delete_orphans()
 
         def change(state: State, now: float) -> tuple[State, bool]:
             update = ReceivedUpdate(
@@ -322,7 +328,7 @@ class SimServer:
         try:
             duplicate = self.engine.call(change)
         except PufError:
-            self.engine.sweep()
+            self.engine.delete_orphans()
             raise
         self.world.checker.acknowledged(name, header)
         return duplicate

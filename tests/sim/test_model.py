@@ -219,20 +219,20 @@ class Core(RuleBasedStateMachine):
             self.beat()
         self.server.engine.tick()
 
-    @precondition(lambda self: self.server.engine.fold_wanted() is not None)
+    @precondition(lambda self: self.server.engine.round_to_fold() is not None)
     @rule(late=st.booleans(), name=NAMES)
     def fold(self, late: bool, name: str) -> None:
         """Sums up and commits; sometimes somebody asks to be forgotten in between."""
-        current = self.server.engine.fold_wanted()
+        current = self.server.engine.round_to_fold()
         assert current is not None
         result = self.server.engine.fold(current)
         if late:
             self.file(name, "regular", "client")
-        self.server.engine.folded(result)
+        self.server.engine.commit(result)
 
     @rule(in_fold=st.booleans())
     def crash_and_recover(self, in_fold: bool) -> None:
-        current = self.server.engine.fold_wanted()
+        current = self.server.engine.round_to_fold()
         if in_fold and current is not None:
             self.server.engine.fold(current)
         self.server.crash("by rule")

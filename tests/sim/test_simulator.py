@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from puf_server.aggregation.folder import FoldResult
 from puf_server.core import roster, rounds, scheduler, tickets
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import Member, MemberStatus
@@ -17,7 +18,7 @@ from puf_server.core.state.rounds import RoundKind, RoundPhase
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket, TicketState
 from puf_server.core.unlearning import jobs, model_versions
-from puf_server.engine.engine import Engine, Folded
+from puf_server.engine.engine import Engine
 from tests.sim.client import Agent
 from tests.sim.scenario import calm, draw, restless
 from tests.sim.world import World, run
@@ -109,7 +110,7 @@ def _forgotten_may_return(patch: pytest.MonkeyPatch) -> None:
 
 
 def _fold_ignores_revision(patch: pytest.MonkeyPatch) -> None:
-    def folded(self: Engine, result: Folded) -> None:
+    def commit(self: Engine, result: FoldResult) -> None:
         def change(state: State, now: float) -> tuple[State, None]:
             current = state.round
             if current is None or current.phase is not RoundPhase.FOLDING or result.failure:
@@ -118,7 +119,7 @@ def _fold_ignores_revision(patch: pytest.MonkeyPatch) -> None:
 
         self.call(change)
 
-    patch.setattr(Engine, "folded", folded)
+    patch.setattr(Engine, "commit", commit)
 
 
 def _closes_without_its_targets(patch: pytest.MonkeyPatch) -> None:

@@ -273,7 +273,7 @@ class LocalFederation:
                     worker.do(work, session)
                 if session.leave is not None:
                     del self._clients[shard]
-                self.engine.settle()
+                self.engine.fold_ready()
                 if self.state.version != seen:
                     seen = self.state.version
                     progress(self.state)

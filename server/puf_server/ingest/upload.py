@@ -191,7 +191,7 @@ class PendingUpload:
         try:
             duplicate = self._engine.call(change)
         except BaseException:
-            self._engine.sweep()
+            self._engine.delete_orphans()
             raise
         finally:
             # From here on it counts as kept, or is gone.

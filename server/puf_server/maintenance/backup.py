@@ -38,7 +38,7 @@ from puf_server.core import audit_chain
 from puf_server.core.state.rounds import HistoryRecord
 from puf_server.core.state.state import State
 from puf_server.core.unlearning import reopen
-from puf_server.engine.engine import read_own
+from puf_server.engine.receipts import read_own
 from puf_server.storage.durable import DISK, Files, remove, sync_directory, sync_file
 from puf_server.storage.state_store import KEY_FILE, Store, append_audit, audit_head, audit_lines, history_name
 

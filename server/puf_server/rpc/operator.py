@@ -19,6 +19,7 @@ from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import model_versions, rollback
+from puf_server.engine import receipts
 from puf_server.rpc import messages
 from puf_server.rpc.federation import answered, in_thread, streamed
 from puf_server.rpc.requests import Handlers
@@ -167,7 +168,7 @@ class OperatorService(rpc.OperatorServicer):
 
     @answered
     async def IssueReceipt(self, request: op.IssueReceiptRequest, context: Context) -> op.IssueReceiptReply:
-        return op.IssueReceiptReply(receipt=await self._run(self._engine.receipt, request.ticket_id))
+        return op.IssueReceiptReply(receipt=await self._run(receipts.issue, self._engine, request.ticket_id))
 
     @streamed
     async def ExportModel(self, request: op.ExportModelRequest, context: Context) -> AsyncIterator[op.ExportModelReply]:

@@ -23,6 +23,7 @@ from puf_server.core.state.measurements import Evidence
 from puf_server.core.state.models import ModelVersion
 from puf_server.core.state.state import State
 from puf_server.core.unlearning import evaluation, history, model_versions
+from puf_server.engine import receipts
 from puf_server.engine.engine import Engine
 from puf_server.failpoints import hit
 from puf_server.ingest.quota import Quota
@@ -292,10 +293,10 @@ class Handlers:
         return fed.ReportMeasurementReply(ticket=self.ticket(name, request.ticket_id))
 
     def get_receipt(self, name: str, request: fed.GetReceiptRequest) -> fed.GetReceiptReply:
-        return fed.GetReceiptReply(receipt=self.engine.receipt(request.ticket_id, name))
+        return fed.GetReceiptReply(receipt=receipts.issue(self.engine, request.ticket_id, name))
 
     def present_receipt(self, name: str, request: fed.PresentReceiptRequest) -> fed.PresentReceiptReply:
-        reopened, why, ticket_id = self.engine.present(request.receipt, name)
+        reopened, why, ticket_id = receipts.present(self.engine, request.receipt, name)
         known = ticket_id in self.engine.state.tickets
         return fed.PresentReceiptReply(
             reopened=reopened, outcome=why, ticket=self.ticket(name, ticket_id) if known else None

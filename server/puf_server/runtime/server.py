@@ -168,7 +168,7 @@ class Server:
                 log.error("state not written", error=str(error))
                 self.engine.trouble = f"the state cannot be written: {error}"
             else:
-                if self.engine.fold_wanted() is None:
+                if self.engine.round_to_fold() is None:
                     self.engine.trouble = ""
 
     async def _watch_doors(self) -> None:
@@ -201,13 +201,13 @@ class Server:
         while not self._ending:
             await self._fold_wanted.wait()
             self._fold_wanted.clear()
-            while not self._ending and (current := self.engine.fold_wanted()) is not None:
+            while not self._ending and (current := self.engine.round_to_fold()) is not None:
                 took = partial(self._took, current.kind)
                 try:
                     closed = time.monotonic()
                     result = await loop.run_in_executor(self._threads, self.engine.fold, current)
                     folded = time.monotonic()
-                    await loop.run_in_executor(self._threads, self.engine.folded, result)
+                    await loop.run_in_executor(self._threads, self.engine.commit, result)
                     took("collecting", max(0.0, self.engine.clock() - current.opened_at - (time.monotonic() - closed)))
                     took("folding", folded - closed)
                     took("committing", time.monotonic() - folded)
@@ -222,7 +222,7 @@ class Server:
                     await asyncio.sleep(_TICK_SECONDS)
                     if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
                         with contextlib.suppress(PufError):
-                            await loop.run_in_executor(self._threads, self.engine.mend)
+                            await loop.run_in_executor(self._threads, self.engine.verify_spool)
 
 
 def _reachable(address: str, port: int) -> str:

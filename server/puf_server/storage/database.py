@@ -11,7 +11,7 @@ from puf_common.errors import StorageCorrupted, Unavailable
 from puf_server.core import audit_chain
 from puf_server.storage.durable import end_process
 
-__all__ = ["append_audit", "audit_head", "audit_lines", "connect", "scrub", "unsaved"]
+__all__ = ["append_audit", "audit_head", "audit_lines", "connect", "purge_free_pages", "unsaved"]
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -28,7 +28,7 @@ def connect(path: Path) -> sqlite3.Connection:
     return db
 
 
-def scrub(db: sqlite3.Connection) -> bool:
+def purge_free_pages(db: sqlite3.Connection) -> bool:
     """Takes what was overwritten out of the write-ahead log, too; False while somebody reads an older state.
 
     `secure_delete` wipes pages of the database itself; the log keeps their older versions until it is reset.

@@ -42,7 +42,7 @@ from puf_server.core.unlearning.model_versions import made_by
 from puf_server.failpoints import hit
 from puf_server.storage import federation_file, migrations
 from puf_server.storage import rows as records
-from puf_server.storage.database import append_audit, audit_head, audit_lines, connect, scrub, unsaved
+from puf_server.storage.database import append_audit, audit_head, audit_lines, connect, purge_free_pages, unsaved
 from puf_server.storage.durable import DISK, Files, FileSource, NewFile, new_file, remove, sync_directory, unwritten
 
 __all__ = ["KEY_FILE", "Store", "append_audit", "audit_head", "audit_lines", "create", "key_fingerprint"]
@@ -308,9 +308,9 @@ class Store:
         for note in notes:
             append_audit(self.db, note.at, note.event, note.facts)
 
-    def scrub(self) -> bool:
+    def purge_free_pages(self) -> bool:
         """Wipes what was overwritten or deleted; False where that has to wait."""
-        return scrub(self.db)
+        return purge_free_pages(self.db)
 
     # -- model files ---------------------------------------------------------------------------------------------------
 
@@ -369,7 +369,7 @@ class Store:
                     f"the file of model {model.version} is damaged: {error.message}; bring {path} back from a backup"
                 ) from None
 
-    def sweep(self, state: State, *, everything: bool = False) -> None:
+    def delete_orphans(self, state: State, *, everything: bool = False) -> None:
         """Deletes files that no record names. `everything` also takes what may be on its way: only before serving."""
         coming: tuple[str, ...] = (f"v{state.newest + 1:06d}-",)
         models = {_model_name(m) for m in state.models.values() if m.status is not ModelStatus.DELETED}

@@ -11,6 +11,7 @@ from puf_common.receipts.page import page
 from puf_lab.experiments.setting import Setting
 from puf_lab.federations.in_process import LocalFederation
 from puf_server.core.config import Forgetting, Recipe
+from puf_server.engine import receipts
 
 
 @pytest.mark.parametrize(("method", "strength"), [("puf", "kappa 2"), ("not", "")])
@@ -26,7 +27,7 @@ def test_the_page_of_every_method(method: str, strength: str, tmp_path: Path) ->
     with LocalFederation(setting, tmp_path / "federation") as federation:
         federation.train()
         (ticket,) = federation.forget([0])
-        shown = page(receipt_file.read(federation.engine.receipt(ticket.id)))
+        shown = page(receipt_file.read(receipts.issue(federation.engine, ticket.id)))
     assert ticket.method in shown
     assert ("kappa" in shown) == bool(strength)
     assert strength in shown

@@ -91,7 +91,7 @@ def run_rounds(local: Local, count: int) -> None:
     for _ in range(count):
         for name in NAMES:
             local.submit(name, 0.1 * (1 + NAMES.index(name)))
-        local.engine.settle()
+        local.engine.fold_ready()
 
 
 def test_a_restart_between_any_two_steps_gives_the_same_bits(tmp_path: Path) -> None:
@@ -114,14 +114,14 @@ def test_a_restart_between_any_two_steps_gives_the_same_bits(tmp_path: Path) -> 
             for name in NAMES:
                 local.submit(name, 0.1 * (1 + NAMES.index(name)))
                 local = again(local)
-            current = local.engine.fold_wanted()
+            current = local.engine.round_to_fold()
             assert current is not None
             folded = local.engine.fold(current)
             # The model file is there and nothing is committed: the worst moment to die.
             local = again(local)
             if not restart:
-                local.engine.folded(folded)
-            local.engine.settle()
+                local.engine.commit(folded)
+            local.engine.fold_ready()
             local = again(local)
         digests.append([m.digest for m in local.engine.state.models.values()])
         local.engine.close()
@@ -137,7 +137,7 @@ def test_updates_are_gone_when_the_round_commits(state: Path) -> None:
     local.submit("b", 0.2)
     local.submit("c", 0.3)
     assert len(local.spool()) == 3
-    local.engine.settle()
+    local.engine.fold_ready()
     assert local.spool() == []
     local.engine.close()
 
@@ -149,15 +149,15 @@ def test_a_request_filed_during_the_fold_keeps_its_client_out_of_the_sum(state: 
     run_rounds(local, 1)
     for name in NAMES:
         local.submit(name, 0.1 * 2.0 ** NAMES.index(name))
-    current = local.engine.fold_wanted()
+    current = local.engine.round_to_fold()
     assert current is not None
     outdated = local.engine.fold(current)
     request = tk.UnlearningRequest(request_key="k", scope=tk.SCOPE_CLIENT)
     local.handlers.file_unlearning("b", fed.FileUnlearningRequest(request=request))
-    local.engine.folded(outdated)
+    local.engine.commit(outdated)
     assert local.engine.state.version == 1
     assert [name.split(".")[2] for name in local.spool()] == ["a", "c"]
-    local.engine.settle()
+    local.engine.fold_ready()
     assert local.engine.state.version == 2
     assert local.engine.state.models[2].digest != outdated.digest
     assert local.engine.state.records[2].contributions == 2
@@ -179,7 +179,7 @@ def test_a_sum_that_is_not_finite_leaves_out_whoever_made_it_so(tmp_path: Path) 
     local.join(*NAMES)
     for name in NAMES:
         local.submit(name, payload=half(60000.0 if name == "b" else 1.0))
-    local.engine.settle()
+    local.engine.fold_ready()
     state = local.engine.state
     assert (state.version, state.halted) == (1, "")
     assert "tensor w would no longer be finite with the update of b" in state.members["b"].on_hold

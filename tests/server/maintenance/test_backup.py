@@ -21,6 +21,7 @@ from puf_server.cli.main import main
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.tickets import TicketState
+from puf_server.engine import receipts
 from puf_server.maintenance import audit_reader
 from puf_server.maintenance.backup import answer_for_receipts, backup, restore
 from puf_server.storage.state_store import KEY_FILE, Store
@@ -84,7 +85,7 @@ def test_a_receipt_lists_the_backups_that_still_know_the_client(directory: Path,
     made = backup(directory, tmp_path / "b.tar")
     with OnDisk(directory) as f:
         f.join(*EVERYONE)
-        told = read(f.engine.receipt(f.forget("anna"))).content
+        told = read(receipts.issue(f.engine, f.forget("anna"))).content
     assert [(b["digest"], b["versions"]) for b in told["backups"]] == [(made.digest, [1, 2])]
 
 
@@ -96,7 +97,7 @@ class TestNeverUnForgets:
         (tmp_path / "receipts").mkdir()
         with OnDisk(directory) as f:
             f.join(*EVERYONE)
-            file = f.engine.receipt(f.forget("cleo"), "cleo")
+            file = receipts.issue(f.engine, f.forget("cleo"), "cleo")
         (tmp_path / "receipts" / "receipt.json").write_bytes(file)
         return tmp_path / "b.tar", tmp_path / "receipts"
 
@@ -117,7 +118,7 @@ class TestNeverUnForgets:
             assert f.engine.state.tickets[ticket_id].state is TicketState.COMPLETED
             assert f.engine.state.members["cleo"].status is MemberStatus.FORGOTTEN
             assert {f.engine.state.models[v].status for v in (1, 2)} == {ModelStatus.DELETED}
-            assert read(f.engine.receipt(ticket_id, "cleo")).ticket == ticket_id
+            assert read(receipts.issue(f.engine, ticket_id, "cleo")).ticket == ticket_id
         audit_reader.verify(tmp_path / "new", [])
 
     def test_so_does_a_client_that_shows_its_own(self, older: tuple[Path, Path], tmp_path: Path) -> None:
@@ -177,7 +178,7 @@ class TestServedOnlyWithAnAnswer:
         (tmp_path / "receipts").mkdir()
         with OnDisk(directory) as f:
             f.join(*EVERYONE)
-            file = f.engine.receipt(f.forget("cleo"), "cleo")
+            file = receipts.issue(f.engine, f.forget("cleo"), "cleo")
         (tmp_path / "receipts" / "receipt.json").write_bytes(file)
         restore(tmp_path / "b.tar", tmp_path / "new")
         answer_for_receipts(tmp_path / "new", tmp_path / "receipts", waived=False)

@@ -86,13 +86,13 @@ def test_an_update_that_is_lost_is_asked_for_again(
 def test_an_update_that_is_lost_while_serving_does_not_stop_the_round(tmp_path: Path, digests: list[str]) -> None:
     small = two_updates_in(make(tmp_path))
     small._turn("c")
-    current = small.engine.fold_wanted()
+    current = small.engine.round_to_fold()
     assert current is not None
     small.engine.store.spool_path(spool_name(current, "a/main")).unlink()
     with pytest.raises(OSError, match="No such file"):
         small.engine.fold(current)
-    small.engine.mend()
-    assert small.engine.fold_wanted() is None
+    small.engine.verify_spool()
+    assert small.engine.round_to_fold() is None
     assert finished(small) == digests
 
 
@@ -286,15 +286,15 @@ def test_a_disk_that_takes_nothing_any_more(tmp_path: Path, digests: list[str]) 
         small._turn("a")
     for name in NAMES:
         small._turn(name)
-    current = small.engine.fold_wanted()
+    current = small.engine.round_to_fold()
     assert current is not None
     with pytest.raises(OSError, match="File too large"), nothing_can_grow():
         small.engine.fold(current)
     result = small.engine.fold(current)
     with pytest.raises(Unavailable), nothing_can_grow():
-        small.engine.folded(result)
+        small.engine.commit(result)
     assert small.state.version == 0
-    small.engine.folded(result)
+    small.engine.commit(result)
     assert small.state.version == 1
     assert finished(small) == digests
 
@@ -343,7 +343,7 @@ def test_a_disk_that_is_really_full(small_disk: Path, digests: list[str]) -> Non
     ballast.unlink()
     for name in ("a", "b", "c"):
         small._turn(name)
-    current = small.engine.fold_wanted()
+    current = small.engine.round_to_fold()
     assert current is not None
     ballast = fill(small_disk)
     with pytest.raises(OSError, match="No space"):
@@ -352,13 +352,13 @@ def test_a_disk_that_is_really_full(small_disk: Path, digests: list[str]) -> Non
     result = small.engine.fold(current)
     small.close()
     small = Small(small_disk / "state")
-    assert small.engine.fold_wanted() is not None
+    assert small.engine.round_to_fold() is not None
     result = small.engine.fold(current)
     ballast = fill(small_disk)
     with pytest.raises(Unavailable, match="disk is full"):
-        small.engine.folded(result)
+        small.engine.commit(result)
     assert small.state.version == 0
     ballast.unlink()
-    small.engine.folded(result)
+    small.engine.commit(result)
     assert [m.status for m in small.state.models.values()] == [ModelStatus.READY] * 2
     assert finished(small) == digests

@@ -1,0 +1,153 @@
+"""Computes the model of a closed round from its updates and writes the model file. Changes no state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from puf_common.tensors.digests import hasher
+from puf_common.tensors.model_file import write_header
+from puf_server.aggregation.fold import Contribution, NotFinite, Source, fold
+from puf_server.aggregation.history_writer import kept_source, remember
+from puf_server.aggregation.method_rules import Incoming, combine
+from puf_server.core import methods
+from puf_server.core.methods.layers import outputs
+from puf_server.core.state.rounds import Assignment, HistoryRecord, Round
+from puf_server.core.state.state import State
+from puf_server.core.unlearning import history
+from puf_server.failpoints import hit
+from puf_server.storage.durable import FileSource
+from puf_server.storage.state_store import Store, spool_name
+
+__all__ = ["FoldResult", "Folder"]
+
+Writer = Callable[[memoryview], object]
+
+
+@dataclass(frozen=True)
+class FoldResult:
+    """The model file that a fold has written, or the reason why it has written none."""
+
+    round: Round
+    digest: str = ""
+    nbytes: int = 0
+    blake3: str = ""
+    failure: str = ""
+    remembered: tuple[HistoryRecord, ...] = ()
+    # The client whose update made the fold fail; empty where this is unknown.
+    culprit: str = ""
+
+
+class Folder:
+    """Folds rounds of one federation. Safe to use from any thread; one fold at a time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._config = store.config
+        self._manifest = store.manifest
+
+    def fold(self, state: State, current: Round) -> FoldResult:
+        """Writes the model of `current`, a closed round of `state`, and the history that the method needs of it."""
+        version = state.newest + 1
+        sha, quick = hasher("sha256"), hasher("blake3")
+        half, written = self._manifest.nbytes("model") // 2, 0
+        hit("fold.start")
+        file = self._store.new_model(version)
+        try:
+            with ExitStack() as stack:
+                base = stack.enter_context(self._store.model_source(state.models[current.base]))
+
+                def write(block: memoryview) -> None:
+                    nonlocal written
+                    sha.update(block)
+                    quick.update(block)
+                    file.write(block)
+                    if written <= half < written + len(block):
+                        hit("fold.middle")
+                    written += len(block)
+
+                # The digest is known only at the end, so it is not in the file's header.
+                file.write(write_header(self._manifest, {"version": str(version), "round": str(current.number)}))
+                if current.combine.rule == "fold":
+                    self._sum(state, current, base, write, stack)
+                else:
+                    self._combine(state, current, base, write, stack)
+            hit("fold.end")
+            self._store.publish_model(file, version, sha.hexdigest())
+            kinds = history.wanted(state, self._config, current)
+            kept = remember(self._store, state, current, kinds, server_lr=self._server_lr(current))
+        except NotFinite as error:
+            file.discard()
+            failure = f"round {current.number}: {error.message}"
+            return FoldResult(current, failure=failure, culprit=error.facts.get("client", ""))
+        except BaseException:
+            file.discard()
+            raise
+        return FoldResult(
+            current, sha.hexdigest(), self._manifest.nbytes("model"), blake3=quick.hexdigest(), remembered=kept
+        )
+
+    def _server_lr(self, current: Round) -> float:
+        return self._config.plan.server_lr if current.denominator is None else 1.0
+
+    def _update(self, current: Round, assignment: Assignment, stack: ExitStack) -> FileSource:
+        return stack.enter_context(self._store.files.read(self._store.spool_path(spool_name(current, assignment.key))))
+
+    def _sum(self, state: State, current: Round, base: Source, write: Writer, stack: ExitStack) -> None:
+        """Sums the received updates and the stored updates that the round's rule adds."""
+        contributions = [
+            Contribution(
+                client=assignment.client,
+                part=assignment.part,
+                samples=current.received[assignment.key].samples,
+                source=self._update(current, assignment, stack),
+                scale=assignment.scale if assignment.flip == "server" else 1.0,
+                negated=assignment.negated,
+            )
+            for assignment in current.assignments
+            if assignment.key in current.received
+        ]
+        for key in current.combine.history:
+            kept = state.history[key]
+            source = stack.enter_context(kept_source(self._store, kept))
+            contributions.append(Contribution(client=kept.client, part="main", samples=kept.samples, source=source))
+        fold(
+            self._manifest,
+            base,
+            contributions,
+            write,
+            denominator=current.denominator,
+            server_lr=self._server_lr(current),
+        )
+
+    def _combine(self, state: State, current: Round, base: Source, write: Writer, stack: ExitStack) -> None:
+        """Applies the rule of the round's method in place of the sum."""
+        method = methods.serving_round(self._config.forgetting, current)
+        incoming = [
+            Incoming(
+                client=assignment.client,
+                samples=current.received[assignment.key].samples,
+                source=self._update(current, assignment, stack),
+                layout=outputs(self._manifest, assignment.outputs),
+            )
+            for assignment in current.assignments
+            if assignment.key in current.received
+        ]
+        for key in current.combine.history:
+            kept = state.history[key]
+            source = stack.enter_context(kept_source(self._store, kept))
+            incoming.append(Incoming(client=kept.client, samples=kept.samples, source=source, layout=self._manifest))
+        others = {
+            name: stack.enter_context(self._store.model_source(state.models[version]))
+            for name, version in current.combine.others.items()
+        }
+        combine(
+            self._manifest,
+            base,
+            others,
+            incoming,
+            write,
+            lambda pieces: method.rule(current.combine, self._manifest, pieces),
+            measure=method.measures,
+        )

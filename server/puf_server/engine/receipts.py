@@ -1,0 +1,56 @@
+"""Issues the receipts of completed tickets and takes back receipts that this federation has signed."""
+
+from __future__ import annotations
+
+from puf_common.errors import Mismatch, NotYours
+from puf_common.receipts import receipt_file
+from puf_common.receipts.receipt_file import Receipt
+from puf_common.receipts.signing import fingerprint
+from puf_common.version import VERSION
+from puf_server.core import audit_chain, tickets
+from puf_server.core.state.state import State
+from puf_server.core.unlearning import receipt_content, reopen
+from puf_server.engine.engine import Engine
+from puf_server.storage.state_store import audit_head, audit_lines
+
+__all__ = ["issue", "present", "read_own"]
+
+
+def issue(engine: Engine, ticket_id: str, name: str | None = None) -> bytes:
+    """The signed receipt of a completed ticket. `name` restricts it to tickets of that client; None: the operator asks."""
+    db = engine.store.db
+
+    def read(state: State) -> tuple[State, audit_chain.Head, list[audit_chain.AuditEntry]]:
+        return state, audit_head(db), list(audit_lines(db, *receipt_content.EVENTS))
+
+    state, head, lines = engine.read(read)
+    ticket = tickets.find(state, name, ticket_id)
+    content = receipt_content.build(
+        state, engine.config, ticket, head=head, lines=lines, now=engine.clock(), software=VERSION
+    )
+    return receipt_file.issue(content, engine.store.key)
+
+
+def present(engine: Engine, file: bytes, name: str | None = None) -> tuple[bool, str, str]:
+    """Whether a receipt of this federation opened its ticket again, why, and the ticket's id."""
+    shown = read_own(file, engine.config.id, engine.store.key.public)
+    if name is not None and shown.client != name:
+        raise NotYours(f"the receipt is not one of {name}", client=name)
+
+    def change(state: State, now: float) -> tuple[State, tuple[bool, str, str]]:
+        state, reopened, why = reopen.reopen(state, engine.config, shown.content, now)
+        return state, (reopened, why, shown.ticket)
+
+    return engine.call(change)
+
+
+def read_own(file: bytes, federation: str, key: bytes) -> Receipt:
+    """The receipt in `file`; raises unless this federation has signed it."""
+    shown = receipt_file.read(file)
+    if shown.federation != federation:
+        raise Mismatch(f"the receipt is of federation {shown.federation}, this is {federation}")
+    if shown.key != key:
+        raise Mismatch(
+            f"the receipt is signed with the key {shown.key_fingerprint}, this federation's is {fingerprint(key)}"
+        )
+    return shown
