@@ -178,7 +178,7 @@ def _moves_are_not_audited(patch: pytest.MonkeyPatch) -> None:
 def _acknowledged_before_it_is_kept(patch: pytest.MonkeyPatch) -> None:
     original = rounds.close
 
-    def fold(state: State, now: float) -> State:
+    def close(state: State, now: float) -> State:
         current = state.round
         assert current is not None
         if current.kind is RoundKind.TRAIN and len(current.received) > 1:
@@ -186,7 +186,7 @@ def _acknowledged_before_it_is_kept(patch: pytest.MonkeyPatch) -> None:
             state = replace(state, round=replace(current, received=received))
         return original(state, now)
 
-    patch.setattr(rounds, "fold", fold)
+    patch.setattr(rounds, "close", close)
 
 
 def _targets_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
