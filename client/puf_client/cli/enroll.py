@@ -7,9 +7,9 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from puf_client.state.names import check_name
 from puf_common.errors import NotYours, Unavailable, UsageError
 from puf_common.files.private import private_directory, write_new, write_over
+from puf_common.names import check_name
 from puf_common.network.certificates import key_pem, new_key, signing_request
 from puf_common.network.tls import ClientTls, read_key
 

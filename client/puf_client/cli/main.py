@@ -118,7 +118,7 @@ def _resolve(model: type[M], arguments: argparse.Namespace) -> M:
 
 def _named(options: C) -> C:
     """Checked before anything is loaded: a missing flag must not cost a minute. A certificate names its client."""
-    from puf_client.state.names import check_name
+    from puf_common.names import check_name
 
     if not options.name and options.tls_cert is not None:
         from puf_client.transport.dial import certified_name

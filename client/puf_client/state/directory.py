@@ -33,10 +33,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puf_client.state.local_models import LastModels
-from puf_client.state.names import check_name
 from puf_common.errors import Mismatch, StorageCorrupted, UsageError
 from puf_common.files.durable import DISK, Writes, make_directories
 from puf_common.files.private import create_once, write_over
+from puf_common.names import check_name
 from puf_common.receipts.signing import fingerprint
 
 __all__ = ["Exclusion", "StateDir", "default_root"]

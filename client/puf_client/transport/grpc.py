@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 import grpc
 from google.protobuf.message import DecodeError
 
-from puf_client.state.names import check_name
 from puf_client.transport.retry import Attempts, Line
 from puf_common.errors import InvalidUpdate, TransferCorrupted
 from puf_common.logging import get_logger
+from puf_common.names import check_name
 from puf_common.network.status import IDENTITY_KEY, TOKEN_KEY, channel_options, error_from
 from puf_common.network.tls import ClientTls
 from puf_common.tensors.chunk_frames import chunk_frame, chunk_of

@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from puf_common.errors import NotAuthenticated, UsageError
+from puf_common.names import NAME
 
 __all__ = [
-    "NAME",
     "Holder",
     "Role",
     "common_name",
@@ -38,7 +38,6 @@ __all__ = [
 
 Role = Literal["client", "operator"]
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _URI = re.compile(rf"puf:(client|operator):({NAME.pattern})")
 
 

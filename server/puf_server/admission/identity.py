@@ -11,11 +11,11 @@ from typing import Any, Protocol
 from cryptography import x509
 from grpc import aio
 
-from puf_common.errors import NotAuthenticated
+from puf_common.errors import InvalidArgument, NotAuthenticated
+from puf_common.names import check_name
 from puf_common.network.certificates import Holder, holder_of
 from puf_common.network.status import IDENTITY_KEY, TOKEN_KEY
 from puf_server.admission.tokens import Revocations, Tokens
-from puf_server.rpc.messages import client_name
 
 __all__ = ["Anybody", "Bearer", "Certificate", "Claimed", "Identify", "OperatorCertificate"]
 
@@ -38,7 +38,7 @@ class Claimed:
         values = _metadata(context, IDENTITY_KEY)
         if len(values) != 1:
             raise NotAuthenticated(f"the call names no client: send the metadata key {IDENTITY_KEY} once")
-        return client_name(values[0])
+        return check_name(values[0], InvalidArgument)
 
 
 class Anybody:

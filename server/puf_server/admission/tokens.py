@@ -25,7 +25,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from puf_common.errors import NotAuthenticated, NotFound, PufError, StorageCorrupted, UsageError
 from puf_common.files.private import write_over
 from puf_common.logging import get_logger
-from puf_common.network.certificates import NAME, Holder
+from puf_common.names import check_name
+from puf_common.network.certificates import Holder
 
 __all__ = ["Revocations", "Revoked", "Token", "TokenList", "Tokens"]
 
@@ -140,8 +141,7 @@ class Tokens:
 
     def add(self, name: str, days: float, *, replace: bool = False) -> str:
         """A new token for the name. It is returned once and stored nowhere."""
-        if not NAME.fullmatch(name):
-            raise UsageError(f"{name!r} cannot be a client's name: up to 64 letters, digits and . _ - are allowed")
+        check_name(name)
         with self._file.locked() as known:
             if (name in known.tokens) is not replace:
                 raise UsageError(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from puf_common.config.exit_codes import Exit
 from puf_common.config.settings import Parser
 from puf_common.errors import UsageError
+from puf_common.names import check_name
 
 if TYPE_CHECKING:
     from puf_server.cli.operator_client import Control
@@ -228,11 +229,7 @@ def _subject(arguments: argparse.Namespace) -> dict[str, str]:
     if sum(map(bool, (arguments.name, arguments.cert, arguments.serial))) != 1:
         raise UsageError("say whom: a client's NAME, the key of a certificate with --cert FILE, or --serial HEX")
     if arguments.name:
-        from puf_common.network.certificates import NAME
-
-        if not NAME.fullmatch(arguments.name):
-            raise UsageError(f"{arguments.name!r} cannot be a client's name")
-        return {"name": arguments.name}
+        return {"name": check_name(arguments.name)}
     if arguments.cert:
         from puf_common.network.certificates import key_digest
         from puf_common.network.tls import read_certificates

@@ -25,7 +25,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from puf_common.errors import NotAuthenticated, UsageError
 from puf_common.files.private import private_directory, write_new, write_over
-from puf_common.network.certificates import NAME, Role, holder_of, key_pem, new_key, requested_name, subject, uri
+from puf_common.names import check_name
+from puf_common.network.certificates import Role, holder_of, key_pem, new_key, requested_name, subject, uri
 from puf_common.network.tls import read_certificates, read_key
 
 __all__ = ["AUTHORITY_DAYS", "LEAF_DAYS", "Authority", "Issued", "ephemeral_operator"]
@@ -126,9 +127,7 @@ class Authority:
         return self._issue(where, common, alternatives, purpose, days, renew)
 
     def _place(self, role: Role, name: str, renew: bool) -> Path:
-        if not NAME.fullmatch(name):
-            raise UsageError(f"{name!r} cannot be a name: up to 64 letters, digits and . _ - are allowed")
-        where = private_directory(self.directory / f"{role}s") / name
+        where = private_directory(self.directory / f"{role}s") / check_name(name)
         certificate = where.with_name(f"{name}.crt")
         if renew and certificate.exists() and holder_of(read_certificates(certificate)[0]).name != name:
             raise UsageError(f"{certificate} is of another name")

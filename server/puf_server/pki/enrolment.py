@@ -17,7 +17,7 @@ from pathlib import Path
 from puf_common.errors import PufError, UsageError
 from puf_common.files.private import write_over
 from puf_common.logging import get_logger
-from puf_common.network.certificates import NAME
+from puf_common.names import NAME
 from puf_server.pki.authority import LEAF_DAYS, Authority
 
 __all__ = ["answer_all"]

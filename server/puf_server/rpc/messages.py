@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import islice
@@ -30,7 +29,6 @@ from puf_server.core.unlearning import recovery
 __all__ = [
     "attack",
     "client_info",
-    "client_name",
     "model_info",
     "page",
     "part_of",
@@ -48,16 +46,6 @@ __all__ = [
 ]
 
 _PAGE_BYTES = MAX_MESSAGE_BYTES // 2
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-def client_name(text: str) -> str:
-    """Names become parts of file names and of logs, so they are plain."""
-    if not _NAME.fullmatch(text):
-        raise InvalidArgument(
-            "a client's name has 1 to 64 letters, digits, dots, dashes or underscores, and no dot or dash first"
-        )
-    return text
 
 
 def page(found: Iterable[Any], offset: int) -> list[Any]:

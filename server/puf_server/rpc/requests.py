@@ -10,6 +10,7 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from puf_common.errors import Forgotten, InvalidArgument, Mismatch
+from puf_common.names import check_name
 from puf_common.tensors.chunks import CHUNK_BYTES
 from puf_common.tensors.manifest import MODEL
 from puf_common.v1 import federation_pb2 as fed
@@ -70,13 +71,13 @@ class Handlers:
         )
 
     def lease_shard(self, name: str, request: fed.LeaseShardRequest) -> fed.LeaseShardReply:
-        messages.client_name(name)
+        check_name(name, InvalidArgument)
         wish = request.wish if request.HasField("wish") else None
         shard = self.engine.call(lambda state, now: shards.lease(state, self.config, name, wish, now))
         return fed.LeaseShardReply(shard=shard, shards=self.config.plan.shards)
 
     def join(self, name: str, request: fed.JoinRequest) -> fed.JoinReply:
-        messages.client_name(name)
+        check_name(name, InvalidArgument)
         c = self.config
         self.engine.manifest.require(request.manifest_fingerprint, f"the model of {name}")
         if request.recipe_fingerprint != c.recipe_fingerprint():

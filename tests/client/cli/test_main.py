@@ -52,7 +52,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         ([], "COMMAND"),
         (["rum"], "did you mean run?"),
         (["run", "--data", "digits"], "--name"),
-        (["run", "--name", "a b", "--data", "digits"], "cannot be a client's name"),
+        (["run", "--name", "a b", "--data", "digits"], "cannot be a name"),
         (["run", "--name", "a"], "--data"),
         (["run", "--name", "a", "--serve", "x:1"], "did you mean --server?"),
         (["run", "--name", "a", "--data", "digits", "--shard", "10/10"], "I from 0 to N-1"),
