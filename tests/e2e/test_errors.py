@@ -118,10 +118,13 @@ def test_a_port_in_use(flag: str, served: Federation, trained: Path, refused: Re
     refused(serve, Exit.USAGE, f"cannot listen on {served.server.address}: the port is in use")
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:99999", "nowhere", ":x"])
-def test_an_address_that_is_none(address: str, trained: Path, refused: Refused) -> None:
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [("127.0.0.1:99999", "the port must lie between 0 and 65535"), ("nowhere", "HOST:PORT"), (":x", "HOST:PORT")],
+)
+def test_an_address_that_is_none(address: str, says: str, trained: Path, refused: Refused) -> None:
     where = ["--state", str(trained / "server"), "--listen", address, "--operator", "127.0.0.1:0"]
-    refused(["puf-server", "serve", "--insecure", *where], Exit.USAGE, "a port from 0 to 65535")
+    refused(["puf-server", "serve", "--insecure", *where], Exit.USAGE, says)
 
 
 def test_a_federation_that_is_served_already(served: Federation, refused: Refused) -> None:

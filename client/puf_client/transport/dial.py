@@ -9,7 +9,7 @@ from puf_client.transport.grpc import GrpcTransport
 from puf_common.errors import UsageError
 from puf_common.files.private import exposed
 from puf_common.logging import get_logger
-from puf_common.network.status import is_loopback
+from puf_common.network.addresses import is_loopback
 from puf_common.network.tls import ClientTls
 
 __all__ = ["TokenFile", "certified_name", "dial"]

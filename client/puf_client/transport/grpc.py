@@ -17,6 +17,7 @@ from puf_client.transport.retry import Attempts, Line
 from puf_common.errors import InvalidUpdate, TransferCorrupted
 from puf_common.logging import get_logger
 from puf_common.names import check_name
+from puf_common.network.addresses import check_target
 from puf_common.network.status import IDENTITY_KEY, TOKEN_KEY, channel_options, error_from
 from puf_common.network.tls import ClientTls
 from puf_common.tensors.chunk_frames import chunk_frame, chunk_of
@@ -132,7 +133,7 @@ class GrpcTransport:
         first_pause: float = 0.2,
         longest_pause: float = 10.0,
     ) -> None:
-        self.target = target
+        self.target = check_target(target, "the server's address")
         # Tensor bytes, repeated attempts included.
         self.bytes_sent = 0
         self.bytes_received = 0

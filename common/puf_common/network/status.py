@@ -7,7 +7,6 @@ RetryInfo.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,6 +17,7 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 from grpc_status import rpc_status
 
 from puf_common.errors import PufError, Unavailable, from_status
+from puf_common.network.addresses import is_loopback
 from puf_common.tensors.chunks import CHUNK_BYTES
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ __all__ = [
     "abort_sync",
     "channel_options",
     "error_from",
-    "is_loopback",
     "is_transient",
     "server_options",
     "status_of",
@@ -101,17 +100,6 @@ def _both_sides() -> Options:
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ]
-
-
-def is_loopback(target: str) -> bool:
-    """Whether HOST:PORT is this machine."""
-    if target.startswith("unix:"):
-        return True
-    host = target.removeprefix("dns:///").rsplit(":", 1)[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def status_of(error: PufError) -> grpc.Status:

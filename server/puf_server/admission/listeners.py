@@ -17,6 +17,7 @@ from grpc import aio
 
 from puf_common.errors import StorageCorrupted, UsageError
 from puf_common.files.private import write_over
+from puf_common.network.addresses import parse_address
 from puf_common.network.status import Options, server_options
 from puf_common.network.tls import ClientTls, ServerTls
 from puf_server.admission.identity import Anybody, Bearer, Certificate, Claimed, Identify, OperatorCertificate
@@ -130,9 +131,7 @@ def secure_doors(directory: Path, tls: ServerTls, limits: Limits) -> tuple[Door,
 
 def bind(server: aio.Server, door: Door, address: str) -> int:
     """The port that the server listens on from now on."""
-    host, separator, port_text = address.rpartition(":")
-    if not separator or not host or not port_text.isdecimal() or int(port_text) > 65535:
-        raise UsageError(f"cannot listen on {address!r}: give HOST:PORT with a port from 0 to 65535")
+    parse_address(address, "cannot listen:", free_port=True)
     try:
         if door.credentials is None:
             port = server.add_insecure_port(address)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import grpc
 
 from puf_common.errors import NotAuthenticated, PufError, StorageCorrupted, TransferCorrupted, UsageError
+from puf_common.network.addresses import check_target
 from puf_common.network.status import channel_options, error_from
 from puf_common.network.tls import ClientTls, refusal
 from puf_common.tensors.chunks import Assembler
@@ -39,7 +40,7 @@ class Control:
         self._connect(target, tls)
 
     def _connect(self, target: str, tls: ClientTls | None) -> None:
-        self._target = target
+        self._target = check_target(target, "the operator's address")
         self._tls = tls
         options = channel_options(target)
         self._channel = tls.channel(target, options) if tls else grpc.insecure_channel(target, options=options)

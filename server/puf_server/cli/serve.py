@@ -63,7 +63,7 @@ def run(settings: ServeSettings) -> None:
         )
     from puf_common.logging import configure, get_logger
     from puf_common.malloc import keep_freed_memory
-    from puf_common.network.status import is_loopback
+    from puf_common.network.addresses import is_loopback
     from puf_common.network.tls import ServerTls
     from puf_server.runtime.server import Listeners, serve
 

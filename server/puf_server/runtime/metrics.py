@@ -19,6 +19,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from puf_common.errors import PufError, UsageError
 from puf_common.logging import get_logger
+from puf_common.network.addresses import parse_address
 from puf_common.tensors.manifest import MODEL
 from puf_common.version import VERSION
 from puf_server.core import roster, scheduler
@@ -183,12 +184,9 @@ class Listener:
     """`/metrics` over HTTP on an address of its own, so that who scrapes reaches nothing else."""
 
     def __init__(self, metrics: Metrics, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        # A port alone would be open to every network, and nobody said so.
-        if not host or not port.isdecimal() or int(port) > 65535:
-            raise UsageError(f"--metrics {address!r} must be HOST:PORT, e.g. 127.0.0.1:9300")
+        host, port = parse_address(address, "--metrics", free_port=True)
         try:
-            server, thread = start_http_server(int(port), host.strip("[]"), metrics.registry)
+            server, thread = start_http_server(port, host, metrics.registry)
         except OSError as error:
             raise UsageError(f"cannot listen on {address} for --metrics: {error.strerror}") from None
         self._server: WSGIServer = server
