@@ -226,36 +226,31 @@ class SimServer:
         self, name: str, *, instance: str, samples: int, holdout: int, rejoin: bool, only_if_no_worker: bool
     ) -> tuple[str, int]:
         self._tokens += 1
-        token = str(self._tokens)
+        wanted = roster.JoinRequest(
+            instance=instance,
+            token=str(self._tokens),
+            samples=samples,
+            holdout=holdout,
+            device="sim",
+            rejoin=rejoin,
+            only_if_no_worker=only_if_no_worker,
+        )
 
         def change(state: State, now: float) -> tuple[State, None]:
-            state = roster.join(
-                state,
-                self.engine.config,
-                name,
-                instance=instance,
-                token=token,
-                samples=samples,
-                holdout=holdout,
-                device="sim",
-                rejoin=rejoin,
-                only_if_no_worker=only_if_no_worker,
-                now=now,
-            )
+            state = roster.join(state, self.engine.presence, self.engine.config, name, wanted, now)
             return rounds.samples_changed(state, name, now), None
 
-        self.engine.call(change)
+        self.engine.call(change, lambda presence, now: presence.heard(name, now))
         member = self.engine.state.members[name]
         return member.session, member.membership
 
     def heartbeat(self, name: str, session: str, training_id: str) -> bool:
         def change(state: State, now: float) -> tuple[State, bool]:
-            state = roster.beat(state, name, session, "", now)
             asked = work.work_for(state, self.engine.config, name, session, now)
             wanted = work.training_id(asked) if isinstance(asked, work.Train) else ""
             return state, bool(training_id) and training_id != wanted
 
-        abandon = self.engine.call(change)
+        abandon = self.engine.call(change, lambda presence, now: presence.heard(name, now, ""))
         return abandon and not self.engine.state.paused and not self.engine.state.halted
 
     def leave(self, name: str, session: str) -> None:
@@ -353,7 +348,9 @@ class SimServer:
         ticket_id = f"t-{self._tokens:04d}"
 
         def change(state: State, now: float) -> tuple[State, str]:
-            state, ticket, _ = tickets.file(state, self.engine.config, name, request, ticket_id=ticket_id, now=now)
+            state, ticket, _ = tickets.file(
+                state, self.engine.presence, self.engine.config, name, request, ticket_id=ticket_id, now=now
+            )
             return state, ticket.id
 
         filed = self.engine.call(change)
@@ -376,7 +373,7 @@ class SimServer:
     def ticket(self, name: str, ticket_id: str) -> tuple[Ticket, bool]:
         state = self.engine.state
         ticket = tickets.find(state, name, ticket_id)
-        return ticket, roster.worker_alive(state, name, self.engine.config, self.world.now)
+        return ticket, roster.worker_alive(self.engine.presence, name, self.engine.config, self.world.now)
 
     # -- backups -------------------------------------------------------------------------------------------------------
 

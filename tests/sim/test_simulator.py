@@ -14,6 +14,7 @@ from puf_server.core import roster, rounds, scheduler, tickets
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.models import ModelStatus, ModelVersion
+from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import RoundKind, RoundPhase
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket, TicketState
@@ -100,11 +101,11 @@ def _scripted(seed: int, faults: dict[str, float], method: str) -> World:
 def _forgotten_may_return(patch: pytest.MonkeyPatch) -> None:
     original = roster.join
 
-    def join(state: State, config: FederationConfig, name: str, **facts: Any) -> State:
+    def join(state: State, presence: Presence, config: FederationConfig, name: str, *rest: Any) -> State:
         member = state.members.get(name)
         if member is not None and member.status is MemberStatus.FORGOTTEN:
             state = state.with_member(replace(member, status=MemberStatus.ACTIVE))
-        return original(state, config, name, **facts)
+        return original(state, presence, config, name, *rest)
 
     patch.setattr(roster, "join", join)
 
@@ -123,17 +124,17 @@ def _fold_ignores_revision(patch: pytest.MonkeyPatch) -> None:
 
 
 def _closes_without_its_targets(patch: pytest.MonkeyPatch) -> None:
-    def close_if_due(state: State, config: FederationConfig, now: float) -> State:
+    def close_if_due(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
         current = state.round
         if current is None or current.phase is not RoundPhase.COLLECTING:
             return state
-        return state if rounds.hopeful(current, state, config, now) else rounds.close(state, now)
+        return state if rounds.hopeful(current, presence, config, now) else rounds.close(state, now)
 
     patch.setattr(jobs, "close_if_due", close_if_due)
 
 
 def _expires_what_is_applied(patch: pytest.MonkeyPatch) -> None:
-    def expire(state: State, config: FederationConfig, now: float) -> State:
+    def expire(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
         for t in state.tickets.values():
             if t.recovering and now >= t.filed_at + 300:
                 state = state.with_ticket(replace(t, state=TicketState.FAILED))

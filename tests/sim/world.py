@@ -221,7 +221,9 @@ class World:
                 agent = next(a for a in self.agents if a.name == name)
                 self.after(self.rng.uniform(1.0, 100.0), self._rejoin, agent)
             away = [
-                n for n in sorted(state.members) if not roster.worker_alive(state, n, server.engine.config, self.now)
+                n
+                for n in sorted(state.members)
+                if not roster.worker_alive(server.engine.presence, n, server.engine.config, self.now)
             ]
             if away and self.strikes("forget_absent"):
                 server.run(lambda: server.forget(self.rng.choice(away)))
@@ -297,7 +299,7 @@ class World:
 
     def _stuck(self) -> str:
         state = self.server.engine.state
-        waiting = scheduler.waiting_for(state, self.scenario.config, self.now)
+        waiting = scheduler.waiting_for(state, self.server.engine.presence, self.scenario.config, self.now)
         tickets = ", ".join(f"{t.id} {t.state} ({t.history[-1].note})" for t in state.tickets.values() if t.open)
         return f"{scheduler.phase(state)}; {waiting}; {tickets}"
 

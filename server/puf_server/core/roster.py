@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 from random import Random
 
@@ -11,13 +11,14 @@ from puf_common.errors import Forgotten, NotFound, NotNow, Superseded, TooMuch, 
 from puf_common.seeds import derive
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import Member, MemberStatus
+from puf_server.core.state.presence import Presence
 from puf_server.core.state.state import State
 from puf_server.core.validation import SESSION_CHARS
 
 __all__ = [
+    "JoinRequest",
     "absentees",
     "approve",
-    "beat",
     "cohort",
     "distillers",
     "evaluators",
@@ -41,29 +42,31 @@ __all__ = [
 _COMPARABLE = 3
 
 
-def join(
-    state: State,
-    config: FederationConfig,
-    name: str,
-    *,
-    instance: str,
-    token: str,
-    samples: int,
-    holdout: int,
-    device: str,
-    rejoin: bool,
-    only_if_no_worker: bool,
-    now: float,
-    unlabeled: int = 0,
-) -> State:
-    """A worker enters the roster or re-attaches to it; the newest process wins, the same process keeps its session.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest:
+    """What a worker states when it joins. `token` is random and makes its session secret."""
 
-    A session is its generation and a random token: an older generation was superseded, a newer one is not known here
-    (the state was restored from a backup) and has to join again.
+    instance: str
+    token: str
+    samples: int
+    holdout: int
+    unlabeled: int = 0
+    device: str = ""
+    rejoin: bool = False
+    only_if_no_worker: bool = False
+
+
+def join(
+    state: State, presence: Presence, config: FederationConfig, name: str, request: JoinRequest, now: float
+) -> State:
+    """The state with this worker on the roster. The newest process wins; the same process keeps its session.
+
+    A session is its generation and a random token. An older generation was superseded. A newer one is not known here,
+    because the state was restored from a backup; its worker has to join again.
     """
     member = state.members.get(name)
     limits = config.limits
-    announced = max(samples, holdout, unlabeled)
+    announced = max(request.samples, request.holdout, request.unlabeled)
     if announced > limits.max_samples:
         raise TooMuch(
             f"{name} announces {announced} samples; this federation takes {limits.max_samples} of one client",
@@ -71,20 +74,20 @@ def join(
         )
     if member is None and len(state.members) >= limits.max_clients:
         raise TooMuch(f"this federation has its {limits.max_clients} clients", limit=limits.max_clients)
-    if member is None or (member.status is MemberStatus.READMITTED and rejoin):
+    if member is None or (member.status is MemberStatus.READMITTED and request.rejoin):
         member = Member(
             name=name,
             membership=member.membership + 1 if member else 1,
             status=MemberStatus.ACTIVE,
-            samples=samples,
-            holdout=holdout,
+            samples=request.samples,
+            holdout=request.holdout,
             generation=member.generation if member else 0,
             session="",
             instance="",
-            device=device,
+            device=request.device,
             joined_at=now,
         )
-        state = state.note("client.joined", now, client=name, membership=member.membership, samples=samples)
+        state = state.note("client.joined", now, client=name, membership=member.membership, samples=request.samples)
     if member.status is MemberStatus.FORGOTTEN:
         raise Forgotten(
             f"{name} was forgotten by this federation; to return, the operator runs `puf-server clients readmit {name}` "
@@ -93,30 +96,33 @@ def join(
         )
     if member.status is MemberStatus.READMITTED:
         raise Forgotten(f"{name} was forgotten and readmitted; join with --rejoin to start anew", client=name)
-    if only_if_no_worker and member.instance != instance and worker_alive(state, name, config, now):
+    if request.only_if_no_worker and member.instance != request.instance and worker_alive(presence, name, config, now):
         raise WorkerAlive(f"a process works as {name} already", client=name)
-    if member.samples != samples:
-        state = state.note("client.samples_changed", now, client=name, before=member.samples, after=samples)
-    if member.instance != instance:
+    if member.samples != request.samples:
+        state = state.note("client.samples_changed", now, client=name, before=member.samples, after=request.samples)
+    if member.instance != request.instance:
         generation = member.generation + 1
-        member = replace(member, generation=generation, session=f"{generation}.{token}", instance=instance)
-    member = replace(member, samples=samples, holdout=holdout, unlabeled=unlabeled, device=device)
-    return _seen(state.with_member(member), name, now)
+        member = replace(
+            member, generation=generation, session=f"{generation}.{request.token}", instance=request.instance
+        )
+    return state.with_member(
+        replace(
+            member,
+            samples=request.samples,
+            holdout=request.holdout,
+            unlabeled=request.unlabeled,
+            device=request.device,
+        )
+    )
 
 
 def leave(state: State, name: str, session: str, now: float) -> State:
-    """A worker goes home by itself: it stays a member but is not waited for."""
+    """The state without this worker's session. The client stays a member, and rounds do not wait for it."""
     member = state.members.get(name)
-    if member is None or member.session != session or name not in state.seen:
+    if member is None or not session or member.session != session:
         return state
-    # The session ends too: a server that restarts waits for workers that hold one, and this one has gone home.
-    state = state.with_member(replace(member, session="", instance="")).note("client.left", now, client=name)
-    return replace(state, seen={n: at for n, at in state.seen.items() if n != name})
-
-
-def beat(state: State, name: str, session: str, activity: str, now: float) -> State:
-    session_member(state, name, session)
-    return replace(_seen(state, name, now), activity={**state.activity, name: activity[:200]})
+    # A server that restarts waits for workers that hold a session.
+    return state.with_member(replace(member, session="", instance="")).note("client.left", now, client=name)
 
 
 def readmit(state: State, name: str, now: float) -> State:
@@ -203,12 +209,13 @@ def session_member(state: State, name: str, session: str) -> Member:
     return member
 
 
-def worker_alive(state: State, name: str, config: FederationConfig, now: float) -> bool:
-    return state.alive(name, now, config.plan.absent_seconds)
+def worker_alive(presence: Presence, name: str, config: FederationConfig, now: float) -> bool:
+    seen = presence.seen.get(name)
+    return seen is not None and now - seen <= config.plan.absent_seconds
 
 
-def absentees(names: Iterable[str], state: State, config: FederationConfig, now: float) -> list[str]:
-    return [name for name in names if not worker_alive(state, name, config, now)]
+def absentees(names: Iterable[str], presence: Presence, config: FederationConfig, now: float) -> list[str]:
+    return [name for name in names if not worker_alive(presence, name, config, now)]
 
 
 def retained(state: State) -> list[Member]:
@@ -217,7 +224,7 @@ def retained(state: State) -> list[Member]:
     return [m for name, m in sorted(state.members.items()) if m.trains and name not in out]
 
 
-def distillers(state: State, config: FederationConfig, now: float) -> list[Member]:
+def distillers(state: State, presence: Presence, config: FederationConfig, now: float) -> list[Member]:
     """Members that are alive and hold unlabeled data to distill on, by name."""
     out = state.kept_out()
     return [
@@ -226,7 +233,7 @@ def distillers(state: State, config: FederationConfig, now: float) -> list[Membe
         if m.status is MemberStatus.ACTIVE
         and m.unlabeled
         and name not in out
-        and worker_alive(state, name, config, now)
+        and worker_alive(presence, name, config, now)
     ]
 
 
@@ -249,6 +256,7 @@ def required(state: State, config: FederationConfig) -> int:
 def cohort(
     members: list[Member],
     state: State,
+    presence: Presence,
     config: FederationConfig,
     now: float,
     *,
@@ -256,7 +264,7 @@ def cohort(
     round_number: int | None = None,
 ) -> list[Member]:
     """Those of `members` that are alive, or the plan's share of them, drawn by seed and round alone."""
-    alive = [m for m in members if worker_alive(state, m.name, config, now)]
+    alive = [m for m in members if worker_alive(presence, m.name, config, now)]
     size = max(ceil(config.plan.participation * len(alive)), min(at_least, len(alive)))
     if size == len(alive):
         return alive
@@ -265,7 +273,7 @@ def cohort(
     return sorted(drawn, key=lambda m: m.name)
 
 
-def evaluators(state: State, config: FederationConfig, now: float) -> tuple[str, ...]:
+def evaluators(state: State, presence: Presence, config: FederationConfig, now: float) -> tuple[str, ...]:
     """Who measures models: dedicated evaluators where there are any, else retained clients with hold-outs."""
     out = state.kept_out()
     able = [
@@ -273,13 +281,9 @@ def evaluators(state: State, config: FederationConfig, now: float) -> tuple[str,
         for name, m in sorted(state.members.items())
         if m.status is MemberStatus.ACTIVE and m.holdout > 0 and name not in out
     ]
-    able = [m for m in able if worker_alive(state, m.name, config, now)]
+    able = [m for m in able if worker_alive(presence, m.name, config, now)]
     chosen = [m for m in able if m.samples == 0] or able
     if len(chosen) > config.plan.max_evaluators:
         draw = Random(derive(config.recipe.seed, "evaluators", state.number))  # noqa: S311
         chosen = draw.sample(chosen, config.plan.max_evaluators)
     return tuple(sorted(m.name for m in chosen))
-
-
-def _seen(state: State, name: str, now: float) -> State:
-    return replace(state, seen={**state.seen, name: now})

@@ -12,6 +12,7 @@ from puf_server.core import roster, update_bounds
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import Member
 from puf_server.core.state.models import ModelStatus, ModelVersion
+from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import Assignment, Part, ReceivedUpdate, Round, RoundKind, RoundPhase, RoundRecord
 from puf_server.core.state.state import State
 
@@ -158,7 +159,7 @@ def receive(
     return replace(state, round=replace(current, received=received)), False
 
 
-def close_if_due(state: State, config: FederationConfig, now: float) -> State:
+def close_if_due(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
     """Closes an ordinary round on all, or on quorum when the rest is absent or late; below quorum it is repeated."""
     current = state.round
     if current is None or current.phase is not RoundPhase.COLLECTING:
@@ -167,12 +168,12 @@ def close_if_due(state: State, config: FederationConfig, now: float) -> State:
         return abandon(state, now, "nobody is left in it")
     if not current.missing:
         return close(state, now)
-    waiting = hopeful(current, state, config, now)
+    waiting = hopeful(current, presence, config, now)
     if waiting:
         return state
     if has_quorum(current, config):
         return close_without(state, now)
-    return _repeat(state, config, current, now)
+    return _repeat(state, presence, config, current, now)
 
 
 def close_without(state: State, now: float) -> State:
@@ -182,37 +183,37 @@ def close_without(state: State, now: float) -> State:
     return close(state.note("round.closed_without", now, round=current.number, clients=_names(current.missing)), now)
 
 
-def hopeful(current: Round, state: State, config: FederationConfig, now: float) -> tuple[Assignment, ...]:
+def hopeful(current: Round, presence: Presence, config: FederationConfig, now: float) -> tuple[Assignment, ...]:
     """Missing updates that may still come in time: not declined, not late, their clients alive."""
     if current.deadline_at is not None and now >= current.deadline_at:
         return ()
     return tuple(
         s
         for s in current.missing
-        if s.key not in current.declined and roster.worker_alive(state, s.client, config, now)
+        if s.key not in current.declined and roster.worker_alive(presence, s.client, config, now)
     )
 
 
-def stalled(state: State, config: FederationConfig, now: float) -> bool:
+def stalled(state: State, presence: Presence, config: FederationConfig, now: float) -> bool:
     """Whether the round under way can neither close nor hope; somebody's erasure must not wait behind it."""
     current = state.round
     if current is None or current.phase is not RoundPhase.COLLECTING:
         return False
-    return not hopeful(current, state, config, now) and not has_quorum(current, config)
+    return not hopeful(current, presence, config, now) and not has_quorum(current, config)
 
 
 def has_quorum(current: Round, config: FederationConfig) -> bool:
     return len(current.received) >= max(1, ceil(config.plan.quorum * len(current.assignments)))
 
 
-def _repeat(state: State, config: FederationConfig, current: Round, now: float) -> State:
+def _repeat(state: State, presence: Presence, config: FederationConfig, current: Round, now: float) -> State:
     """Keeps attempt and what was received; gives places of those who stay away to others that are alive."""
     away = {s.client for s in current.missing if s.key in current.declined}
-    absent = sorted(away | set(roster.absentees((s.client for s in current.missing), state, config, now)))
+    absent = sorted(away | set(roster.absentees((s.client for s in current.missing), presence, config, now)))
     # Whoever declined stays out even where its place was given away: two who decline would swap for ever.
     taken = {s.client for s in current.assignments} | {key.partition("/")[0] for key in current.declined}
     spare = [
-        m for m in roster.retained(state) if m.name not in taken and roster.worker_alive(state, m.name, config, now)
+        m for m in roster.retained(state) if m.name not in taken and roster.worker_alive(presence, m.name, config, now)
     ]
     swapped = dict(zip(absent, ordinary_assignments(spare, config), strict=False))
     late = current.deadline_at is not None and now >= current.deadline_at
@@ -246,7 +247,9 @@ def abandon(state: State, now: float, why: str) -> State:
     return state.note("round.abandoned", now, round=current.number, attempt=current.attempt, why=why)
 
 
-def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: float, blake3: str = "") -> State:
+def commit(
+    state: State, *, digest: str, nbytes: int, status: ModelStatus, now: float, blake3: str = "", nbytes_down: int = 0
+) -> State:
     """The round's sum is the new model, or one on the way to it. Contributions of the round are counted, then forgotten."""
     current = state.round
     if current is None or current.phase is not RoundPhase.FOLDING:
@@ -276,7 +279,7 @@ def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: 
         opened_at=current.opened_at,
         committed_at=now,
         nbytes_up=sum(u.wire_nbytes or u.nbytes for u in updates),
-        nbytes_down=state.nbytes_down,
+        nbytes_down=nbytes_down,
         samples_processed=sum(u.samples_processed for u in updates),
         train_loss=sum(loss * n for loss, n in losses) / weight if weight else None,
         tickets=current.tickets,
@@ -306,7 +309,6 @@ def commit(state: State, *, digest: str, nbytes: int, status: ModelStatus, now: 
         attempt=0,
         trained=state.trained + (current.kind is RoundKind.TRAIN),
         round=None,
-        nbytes_down=0,
         members=members,
         records={**state.records, record.number: record},
     )

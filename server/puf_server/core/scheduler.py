@@ -8,6 +8,7 @@ from dataclasses import replace
 from puf_server.core import roster, rounds, tickets
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.models import ModelStatus
+from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import HistoryRecord, RoundKind, RoundPhase
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
@@ -16,47 +17,49 @@ from puf_server.core.unlearning import evaluation, history, jobs, model_versions
 __all__ = ["advance", "committed", "fold_failed", "phase", "restarted", "unfit", "waiting_for"]
 
 
-def advance(state: State, config: FederationConfig, now: float, since: State | None = None) -> State:
+def advance(
+    state: State, presence: Presence, config: FederationConfig, now: float, since: State | None = None
+) -> State:
     """`since` is a state that was advanced before, where there is one: what did not change is not weighed again."""
     if since is None or state.members is not since.members or state.tickets is not since.tickets:
         state = roster.weigh(state, config, now)
     while True:
-        after = _once(state, config, now)
+        after = _once(state, presence, config, now)
         if after is state:
             return state
         state = after
 
 
-def _once(state: State, config: FederationConfig, now: float) -> State:
-    state = tickets.expire(state, config, now)
+def _once(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
+    state = tickets.expire(state, presence, config, now)
     if state.round is not None and state.round.kind is RoundKind.RESET and not roster.nobody_left(state):
         return rounds.abandon(state, now, "somebody is there to retain the model after all")
     if state.paused or state.stopping or state.halted:
         return state
     if state.round is not None:
         if state.round.kind is RoundKind.UNLEARN:
-            return jobs.close_if_due(state, config, now)
-        if rounds.stalled(state, config, now) and jobs.ready(state, config, now):
+            return jobs.close_if_due(state, presence, config, now)
+        if rounds.stalled(state, presence, config, now) and jobs.ready(state, presence, config, now):
             return rounds.abandon(state, now, "it cannot close, and a request to be forgotten waits")
-        return rounds.close_if_due(state, config, now)
+        return rounds.close_if_due(state, presence, config, now)
     if state.evaluation is not None:
-        return evaluation.close_if_due(state, config, now)
+        return evaluation.close_if_due(state, presence, config, now)
     if state.job is not None:
-        return jobs.drive(state, config, now)
-    waiting = jobs.ready(state, config, now)
+        return jobs.drive(state, presence, config, now)
+    waiting = jobs.ready(state, presence, config, now)
     if waiting:
-        return jobs.start(state, config, waiting, now)
+        return jobs.start(state, presence, config, waiting, now)
     if state.recovery is not None:
-        return recovery.drive(state, config, now)
+        return recovery.drive(state, presence, config, now)
     if _measurement_due(state, config):
-        who = roster.evaluators(state, config, now)
+        who = roster.evaluators(state, presence, config, now)
         if who:
             return evaluation.open_evaluation(state, config, who, now)
     if state.trained < state.planned:
         members = roster.retained(state)
-        alive = [m for m in members if roster.worker_alive(state, m.name, config, now)]
+        alive = [m for m in members if roster.worker_alive(presence, m.name, config, now)]
         if len(alive) >= roster.required(state, config):
-            assignments = rounds.ordinary_assignments(roster.cohort(members, state, config, now), config)
+            assignments = rounds.ordinary_assignments(roster.cohort(members, state, presence, config, now), config)
             return rounds.open_round(state, config, RoundKind.TRAIN, assignments, now)
     return state
 
@@ -69,6 +72,7 @@ def committed(
     nbytes: int,
     now: float,
     blake3: str = "",
+    nbytes_down: int = 0,
     remembered: tuple[HistoryRecord, ...] = (),
 ) -> State:
     """The shell has written the folded model: model, round, roster, tickets and what is remembered move together."""
@@ -82,7 +86,9 @@ def committed(
     status = ModelStatus.UNLEARNED if recovering else ModelStatus.READY
     if current.into:
         status = ModelStatus.AUXILIARY
-    state = rounds.commit(state, digest=digest, nbytes=nbytes, status=status, now=now, blake3=blake3)
+    state = rounds.commit(
+        state, digest=digest, nbytes=nbytes, status=status, now=now, blake3=blake3, nbytes_down=nbytes_down
+    )
     state = history.keep(state, remembered)
     if current.kind is RoundKind.UNLEARN and not current.last:
         state = jobs.stepped(state, current)
@@ -121,14 +127,13 @@ def unfit(state: State, config: FederationConfig, culprit: str, why: str, now: f
 
 def restarted(state: State, config: FederationConfig, now: float) -> State:
     """After a restart every worker gets the time to come back before it counts as absent, and no clock has run meanwhile."""
-    seen = {m.name: now for m in state.members.values() if m.session}
     grace = now + config.plan.absent_seconds
     current, measuring = state.round, state.evaluation
     if current is not None and current.deadline_at is not None:
         current = replace(current, deadline_at=max(current.deadline_at, grace))
     if measuring is not None and measuring.deadline_at is not None:
         measuring = replace(measuring, deadline_at=max(measuring.deadline_at, grace))
-    return replace(state, seen=seen, round=current, evaluation=measuring, stopping=False)
+    return replace(state, round=current, evaluation=measuring, stopping=False)
 
 
 def phase(state: State) -> str:
@@ -147,10 +152,10 @@ def phase(state: State) -> str:
     return "training" if state.evaluation is not None else "waiting"
 
 
-def waiting_for(state: State, config: FederationConfig, now: float) -> str:
+def waiting_for(state: State, presence: Presence, config: FederationConfig, now: float) -> str:
     """One sentence on what the federation is waiting for, and who waits for the operator's word."""
     held = _on_hold(state)
-    return f"{_waiting_for(state, config, now)}{'; ' if held else ''}{held}"
+    return f"{_waiting_for(state, presence, config, now)}{'; ' if held else ''}{held}"
 
 
 def _on_hold(state: State) -> str:
@@ -161,7 +166,7 @@ def _on_hold(state: State) -> str:
     return "; ".join(said)
 
 
-def _waiting_for(state: State, config: FederationConfig, now: float) -> str:
+def _waiting_for(state: State, presence: Presence, config: FederationConfig, now: float) -> str:
     if state.halted:
         return f"halted: {state.halted}; look into it, then run `puf-server resume`"
     if state.paused:
@@ -185,7 +190,7 @@ def _waiting_for(state: State, config: FederationConfig, now: float) -> str:
         return f"waiting for {_few(sorted(t.client for t in pending))} to come and be forgotten"
     if state.trained >= state.planned:
         return "nothing to do: serving the model and taking requests"
-    alive = sum(roster.worker_alive(state, m.name, config, now) for m in roster.retained(state))
+    alive = sum(roster.worker_alive(presence, m.name, config, now) for m in roster.retained(state))
     missing = roster.required(state, config) - alive
     return f"waiting for {missing} more client{'s' * (missing != 1)} to join"
 

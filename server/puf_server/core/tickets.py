@@ -12,6 +12,7 @@ from puf_server.core.methods.base import Asked
 from puf_server.core.roster import worker_alive
 from puf_server.core.state.measurements import Evidence, Sums
 from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket, TicketEvent, TicketState
@@ -55,7 +56,14 @@ class Request:
 
 
 def file(
-    state: State, config: FederationConfig, name: str, request: Request, *, ticket_id: str, now: float
+    state: State,
+    presence: Presence,
+    config: FederationConfig,
+    name: str,
+    request: Request,
+    *,
+    ticket_id: str,
+    now: float,
 ) -> tuple[State, Ticket, bool]:
     """Opens a ticket, or finds the one that stands already (second value True). Refuses what the policy does not allow."""
     member = state.members.get(name)
@@ -83,7 +91,7 @@ def file(
     ticket = _checked(
         request, policy, member.samples, now, ticket_id=ticket_id, name=name, membership=member.membership
     )
-    if request.by == "operator" and not worker_alive(state, name, config, now):
+    if request.by == "operator" and not worker_alive(presence, name, config, now):
         ticket = _fallen_back(ticket, state, config, "absent") or ticket
     for standing in mine:
         if not standing.waiting:
@@ -171,7 +179,7 @@ def move(state: State, ticket_id: str, to: TicketState, now: float, note: str, *
     return state.with_ticket(ticket).note(f"ticket.{to}", now, ticket=ticket_id, client=ticket.client, why=note)
 
 
-def expire(state: State, config: FederationConfig, now: float) -> State:
+def expire(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
     """Fails what is past its deadline while its client is away, or leaves it to the fallback, which needs no client.
 
     One that is there, or was filed just now, is still served, and so is one whose method can do without it. A reset that
@@ -190,7 +198,9 @@ def expire(state: State, config: FederationConfig, now: float) -> State:
             continue
         if not methods.serving(config.forgetting, ticket).requires.target_takes_part:
             continue
-        if now >= ticket.filed_at + config.plan.absent_seconds and not worker_alive(state, ticket.client, config, now):
+        if now >= ticket.filed_at + config.plan.absent_seconds and not worker_alive(
+            presence, ticket.client, config, now
+        ):
             why = "deadline passed: the client never came back for its unlearning round"
             state = _without_method(state, config, ticket, "absent", why, now)
     return state

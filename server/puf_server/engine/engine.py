@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from puf_common.logging import get_logger
 from puf_server.aggregation.folder import Folder, FoldResult
 from puf_server.core import rounds, scheduler
+from puf_server.core.state.presence import Presence, after_restart, settled
 from puf_server.core.state.rounds import Round, RoundKind, RoundPhase
 from puf_server.core.state.state import AuditNote, State
 from puf_server.core.state.tickets import TicketState
@@ -58,6 +59,7 @@ class Engine:
         # What is tried again and again without success, for the operator's eyes; empty when all is well.
         self.trouble = ""
         self._purge_due = True
+        self.presence = Presence()
         self._advanced: State | None = None
         self._lock = threading.Lock()
         try:
@@ -71,21 +73,33 @@ class Engine:
         self.state = self.store.load()
         self.store.require_models(self.state)
         self.verify_spool()
-        self.call(lambda state, now: (scheduler.restarted(state, self.config, now), None))
+        self.call(
+            lambda state, now: (scheduler.restarted(state, self.config, now), None),
+            lambda _, now: after_restart(self.state, now),
+        )
         self.store.delete_orphans(self.state, everything=True)
         self._purge()
 
-    def call(self, change: Callable[[State, float], tuple[State, T]]) -> T:
-        """Applies a change, lets the federation advance, and keeps the result before anybody sees it."""
+    def call(
+        self,
+        change: Callable[[State, float], tuple[State, T]],
+        attend: Callable[[Presence, float], Presence] = lambda presence, _: presence,
+    ) -> T:
+        """Applies a change, lets the federation advance, and keeps the result before anybody sees it.
+
+        `attend` changes the presence, after `change` has looked at the old one.
+        """
         with self._lock:
             before, now = self.state, self.clock()
             after, result = change(before, now)
-            after = scheduler.advance(after, self.config, now, since=self._advanced)
+            presence = settled(attend(self.presence, now), before, after)
+            after = scheduler.advance(after, presence, self.config, now, since=self._advanced)
             completed = after.tickets is not before.tickets and _completed(after) > _completed(before)
             if completed:
                 hit("completion.before")
             self.store.save(before, after)
             self.state = self._advanced = replace(after, notes=()) if after.notes else after
+            self.presence = settled(presence, before, after)
             for note in after.notes:
                 # What the audit log says, for whoever reads logs: round, client and ticket are among the facts.
                 log.info(note.event, **{"round": after.number, **note.facts})
@@ -178,6 +192,7 @@ class Engine:
                 digest=result.digest,
                 blake3=result.blake3,
                 nbytes=result.nbytes,
+                nbytes_down=self.presence.nbytes_down,
                 now=now,
                 remembered=result.remembered,
             )

@@ -20,6 +20,7 @@ from puf_server.core import roster, scheduler, validation
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.measurements import Evidence, Sums
 from puf_server.core.state.models import ModelVersion
+from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import Part, Round, RoundRecord
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket
@@ -188,7 +189,7 @@ def score(total: Sums | None, clients: int) -> tk.Score | None:
     return tk.Score(accuracy=total.score, loss=total.loss, samples=total.samples, clients=clients)
 
 
-def ticket(t: Ticket, state: State, config: FederationConfig, now: float) -> tk.Ticket:
+def ticket(t: Ticket, state: State, presence: Presence, config: FederationConfig, now: float) -> tk.Ticket:
     strength = tk.Strength(epochs=t.epochs)
     if t.kappa is not None:
         strength.kappa = t.kappa
@@ -224,7 +225,7 @@ def ticket(t: Ticket, state: State, config: FederationConfig, now: float) -> tk.
         score_recovered=score(t.score_recovered, t.score_clients),
         deleted_versions=t.deleted_versions,
         method=t.method,
-        worker_alive=roster.worker_alive(state, t.client, config, now),
+        worker_alive=roster.worker_alive(presence, t.client, config, now),
         attempts=t.attempts,
         measurements=[_measurement(t, v) for v in sorted(t.measurements)],
         retained=[
@@ -257,7 +258,7 @@ def _ticket_state(value: str) -> str:
     return f"TICKET_STATE_{value.upper()}"
 
 
-def round_info(current: Round, state: State) -> op.RoundInfo:
+def round_info(current: Round, presence: Presence) -> op.RoundInfo:
     updates = current.received.values()
     return op.RoundInfo(
         number=current.number,
@@ -269,7 +270,7 @@ def round_info(current: Round, state: State) -> op.RoundInfo:
         received=len(current.received),
         missing=sorted({s.client for s in current.missing}),
         opened_at=current.opened_at,
-        bytes_down=state.nbytes_down,
+        bytes_down=presence.nbytes_down,
         bytes_up=sum(u.nbytes for u in updates),
         samples_processed=sum(u.samples_processed for u in updates),
         tickets=current.tickets,
@@ -307,21 +308,21 @@ def model_info(model: ModelVersion) -> op.ModelInfo:
     )
 
 
-def client_info(name: str, state: State, config: FederationConfig, now: float) -> op.ClientInfo:
+def client_info(name: str, state: State, presence: Presence, config: FederationConfig, now: float) -> op.ClientInfo:
     m = state.members[name]
     leaving = any(t.client == name and t.membership == m.membership and t.waiting for t in state.tickets.values())
     return op.ClientInfo(
         name=m.name,
         membership=m.membership,
         status="leaving" if leaving else "held" if m.on_hold or m.outweighs else m.status,
-        alive=roster.worker_alive(state, name, config, now),
+        alive=roster.worker_alive(presence, name, config, now),
         samples=m.samples,
         holdout_samples=m.holdout,
         first_round=m.first_round,
         last_round=m.last_round,
         device=m.device,
-        activity=state.activity.get(name, ""),
-        silent_seconds=now - state.seen[name] if name in state.seen else -1.0,
+        activity=presence.activity.get(name, ""),
+        silent_seconds=now - presence.seen[name] if name in presence.seen else -1.0,
         shard=state.leases.get(name),
         held=m.on_hold or ("announces more than its share of all samples" if m.outweighs else ""),
     )

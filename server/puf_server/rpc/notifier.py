@@ -16,8 +16,7 @@ from puf_server.core.state.state import State
 
 __all__ = ["Changes", "concerns_waiters"]
 
-_PRESENCE = frozenset({"seen", "activity", "nbytes_down", "notes"})
-_LOOKED_AT = tuple(f.name for f in fields(State) if f.name not in (*_PRESENCE, "round", "evaluation"))
+_LOOKED_AT = tuple(f.name for f in fields(State) if f.name not in ("notes", "round", "evaluation"))
 # Asking whether there is something for a caller takes about 10 us; this leaves three quarters of the time.
 _SECONDS_PER_WAITER = 0.00004
 

@@ -44,7 +44,7 @@ class OperatorService(rpc.OperatorServicer):
 
     @answered
     async def Status(self, request: op.StatusRequest, context: Context) -> op.StatusReply:
-        state, now = self._engine.state, self._engine.clock()
+        state, presence, now = self._engine.state, self._engine.presence, self._engine.clock()
         scored = [m for m in state.models.values() if m.score is not None]
         newest = max(scored, key=lambda m: m.version, default=None)
         return op.StatusReply(
@@ -53,14 +53,14 @@ class OperatorService(rpc.OperatorServicer):
             position=self._handlers.position(),
             rounds_planned=state.planned,
             rounds_trained=state.trained,
-            waiting_for=scheduler.waiting_for(state, self._config, now),
+            waiting_for=scheduler.waiting_for(state, presence, self._config, now),
             clients_active=sum(m.status is MemberStatus.ACTIVE for m in state.members.values()),
-            clients_alive=sum(roster.worker_alive(state, name, self._config, now) for name in state.members),
+            clients_alive=sum(roster.worker_alive(presence, name, self._config, now) for name in state.members),
             tickets_open=sum(t.open for t in state.tickets.values()),
             tickets_failed=sum(t.state is TicketState.FAILED for t in state.tickets.values()),
             tickets_overdue=sum(t.waiting and now >= t.deadline_at for t in state.tickets.values()),
             trouble=self._engine.trouble,
-            round=messages.round_info(state.round, state) if state.round else None,
+            round=messages.round_info(state.round, presence) if state.round else None,
             score=messages.score(newest.score, newest.score_clients) if newest else None,
             score_version=newest.version if newest else 0,
             bytes_received=self._handlers.bytes_received,
@@ -80,7 +80,7 @@ class OperatorService(rpc.OperatorServicer):
     @answered
     async def ListRounds(self, request: op.ListRoundsRequest, context: Context) -> op.ListRoundsReply:
         state = self._engine.state
-        current = [messages.round_info(state.round, state)] if state.round else []
+        current = [messages.round_info(state.round, self._engine.presence)] if state.round else []
         records = [messages.record_info(r) for _, r in sorted(state.records.items(), reverse=True)]
         return op.ListRoundsReply(rounds=[*current, *records][: request.limit or 20])
 
@@ -128,7 +128,9 @@ class OperatorService(rpc.OperatorServicer):
     async def Readmit(self, request: op.ReadmitRequest, context: Context) -> op.ReadmitReply:
         await self._run(self._engine.call, lambda state, now: (roster.readmit(state, request.client, now), None))
         state, now = self._engine.state, self._engine.clock()
-        return op.ReadmitReply(client=messages.client_info(request.client, state, self._config, now))
+        return op.ReadmitReply(
+            client=messages.client_info(request.client, state, self._engine.presence, self._config, now)
+        )
 
     @answered
     async def ReleaseShard(self, request: op.ReleaseShardRequest, context: Context) -> op.ReleaseShardReply:
@@ -186,7 +188,7 @@ class OperatorService(rpc.OperatorServicer):
             await self._run(chunks.close)
 
     def _client(self, name: str, state: State, now: float) -> op.ClientInfo:
-        info = messages.client_info(name, state, self._config, now)
+        info = messages.client_info(name, state, self._engine.presence, self._config, now)
         if state.members[name].status is not MemberStatus.ACTIVE:
             self._handlers.rates.forget(name)
         line = self._handlers.rates.of(name)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Generator
-from dataclasses import replace
 
 from puf_common.errors import Forgotten, InvalidArgument, Mismatch
 from puf_common.names import check_name
@@ -97,25 +96,23 @@ class Handlers:
         if not request.instance:
             raise InvalidArgument("a worker must name its instance: any random text of its own")
 
+        wanted = roster.JoinRequest(
+            instance=request.instance[:64],
+            token=secrets.token_hex(8),
+            samples=request.samples,
+            holdout=request.holdout_samples,
+            unlabeled=request.unlabeled_samples,
+            device=request.device[:100],
+            rejoin=request.rejoin,
+            only_if_no_worker=request.only_if_no_worker,
+        )
+
         def change(state: State, now: float) -> tuple[State, None]:
-            state = roster.join(
-                state,
-                c,
-                name,
-                instance=request.instance[:64],
-                token=secrets.token_hex(8),
-                samples=request.samples,
-                holdout=request.holdout_samples,
-                unlabeled=request.unlabeled_samples,
-                device=request.device[:100],
-                rejoin=request.rejoin,
-                only_if_no_worker=request.only_if_no_worker,
-                now=now,
-            )
+            state = roster.join(state, self.engine.presence, c, name, wanted, now)
             return rounds.samples_changed(state, name, now), None
 
         hit("join.before_persist")
-        self.engine.call(change)
+        self.engine.call(change, lambda presence, now: presence.heard(name, now))
         hit("join.after_persist")
         member = self.engine.state.members[name]
         return fed.JoinReply(
@@ -131,12 +128,11 @@ class Handlers:
 
     def heartbeat(self, name: str, request: fed.HeartbeatRequest) -> fed.HeartbeatReply:
         def change(state: State, now: float) -> tuple[State, bool]:
-            state = roster.beat(state, name, request.session, request.activity, now)
             asked = work.work_for(state, self.config, name, request.session, now)
             wanted = work.training_id(asked) if isinstance(asked, work.Train) else ""
             return state, bool(request.training_id) and request.training_id != wanted
 
-        abandon = self.engine.call(change)
+        abandon = self.engine.call(change, lambda presence, now: presence.heard(name, now, request.activity))
         # While paused nobody is asked anything, but nobody should throw work away either.
         paused = self.engine.state.paused or bool(self.engine.state.halted)
         return fed.HeartbeatReply(position=self.position(), abandon_training=abandon and not paused)
@@ -247,7 +243,7 @@ class Handlers:
 
     def count_sent(self, nbytes: int) -> None:
         self.bytes_sent += nbytes
-        self.engine.call(lambda state, _: (replace(state, nbytes_down=state.nbytes_down + nbytes), None))
+        self.engine.call(lambda state, _: (state, None), lambda presence, _: presence.sent(nbytes))
 
     # -- requests to be forgotten --------------------------------------------------------------------------------------
 
@@ -256,7 +252,9 @@ class Handlers:
         ticket_id = f"t-{secrets.token_hex(6)}"
 
         def change(state: State, now: float) -> tuple[State, tuple[str, bool]]:
-            state, ticket, duplicate = tickets.file(state, self.config, name, wanted, ticket_id=ticket_id, now=now)
+            state, ticket, duplicate = tickets.file(
+                state, self.engine.presence, self.config, name, wanted, ticket_id=ticket_id, now=now
+            )
             return state, (ticket.id, duplicate)
 
         hit("ticket.before_persist")
@@ -311,7 +309,9 @@ class Handlers:
         )
 
         def change(state: State, now: float) -> tuple[State, tuple[str, bool]]:
-            state, ticket, duplicate = tickets.file(state, self.config, client, wanted, ticket_id=ticket_id, now=now)
+            state, ticket, duplicate = tickets.file(
+                state, self.engine.presence, self.config, client, wanted, ticket_id=ticket_id, now=now
+            )
             return state, (ticket.id, duplicate)
 
         filed, duplicate = self.engine.call(change)
@@ -319,8 +319,8 @@ class Handlers:
         return self.ticket(None, filed), duplicate
 
     def ticket(self, name: str | None, ticket_id: str) -> tk.Ticket:
-        state = self.engine.state
-        return messages.ticket(tickets.find(state, name, ticket_id), state, self.config, self.engine.clock())
+        state, presence = self.engine.state, self.engine.presence
+        return messages.ticket(tickets.find(state, name, ticket_id), state, presence, self.config, self.engine.clock())
 
     def position(self) -> fed.Position:
         return messages.position(self.engine.state)

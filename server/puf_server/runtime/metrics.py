@@ -205,7 +205,7 @@ def _client_state(name: str, state: State, engine: Engine, now: float) -> str:
         return member.status.value
     if name in state.kept_out():
         return "leaving"
-    return "alive" if roster.worker_alive(state, name, engine.config, now) else "absent"
+    return "alive" if roster.worker_alive(engine.presence, name, engine.config, now) else "absent"
 
 
 def _tickets(state: State, now: float) -> Iterator[Metric]:

@@ -148,7 +148,7 @@ class Server:
         if self.engine.state.stopping:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_FAREWELL_SECONDS):
-                    while self.engine.state.seen:
+                    while self.engine.presence.seen:
                         await asyncio.sleep(0.05)
 
     async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:

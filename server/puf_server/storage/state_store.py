@@ -76,7 +76,7 @@ _MANY: dict[str, TypeAdapter[Any]] = {
     "records": records.adapter(RoundRecord),
     "history": records.adapter(HistoryRecord),
 }
-VOLATILE = frozenset({"stopping", "seen", "activity", "nbytes_down", "notes"})
+VOLATILE = frozenset({"stopping", "notes"})
 assert {f.name for f in fields(State)} == {*_SCALARS, *_SINGLES, *_MANY, *VOLATILE}
 
 

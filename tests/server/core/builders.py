@@ -9,6 +9,7 @@ from puf_server.core import roster, rounds, scheduler, tickets
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
 from puf_server.core.state.measurements import Sums
 from puf_server.core.state.models import ModelStatus, ModelVersion
+from puf_server.core.state.presence import Presence, after_restart, settled
 from puf_server.core.state.rounds import Part, ReceivedUpdate, Round, RoundKind
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket
@@ -37,6 +38,7 @@ class Federation:
 
     config: FederationConfig
     state: State = field(init=False)
+    presence: Presence = field(default_factory=Presence)
     now: float = 1000.0
 
     def __post_init__(self) -> None:
@@ -48,28 +50,28 @@ class Federation:
         return self.state.round
 
     def apply(self, state: State) -> None:
-        self.state = scheduler.advance(state, self.config, self.now)
+        """What the engine does after a change."""
+        before = self.state
+        self.presence = settled(self.presence, before, state)
+        self.state = scheduler.advance(state, self.presence, self.config, self.now)
+        self.presence = settled(self.presence, before, self.state)
 
-    def join(self, *names: str, samples: int = 10, holdout: int = 5) -> None:
+    def join(self, *names: str, samples: int = 10, holdout: int = 5, **request: Any) -> None:
         for name in names:
-            joined = roster.join(
-                self.state,
-                self.config,
-                name,
-                instance=f"i-{name}",
-                token="t",
-                samples=samples,
-                holdout=holdout,
-                device="cpu",
-                rejoin=False,
-                only_if_no_worker=False,
-                now=self.now,
-            )
+            stated = {"instance": f"i-{name}", "token": "t"} | request
+            wanted = roster.JoinRequest(samples=samples, holdout=holdout, **stated)
+            joined = roster.join(self.state, self.presence, self.config, name, wanted, self.now)
+            self.presence = self.presence.heard(name, self.now)
             self.apply(rounds.samples_changed(joined, name, self.now))
 
-    def beat(self, *names: str) -> None:
+    def restart(self, state: State) -> None:
+        """The server starts with this state."""
+        self.state, self.presence = state, after_restart(state, self.now)
+
+    def beat(self, *names: str, activity: str = "") -> None:
         for name in names:
-            self.state = roster.beat(self.state, name, self.state.members[name].session, "", self.now)
+            roster.session_member(self.state, name, self.state.members[name].session)
+            self.presence = self.presence.heard(name, self.now, activity)
 
     def wait(self, seconds: float, *alive: str) -> None:
         self.now += seconds
@@ -130,7 +132,7 @@ class Federation:
     def file(self, name: str, **request: Any) -> Ticket:
         wanted = tickets.Request(**{"key": f"k-{name}"} | request)
         state, ticket, _ = tickets.file(
-            self.state, self.config, name, wanted, ticket_id=f"t-{len(self.state.tickets)}", now=self.now
+            self.state, self.presence, self.config, name, wanted, ticket_id=f"t-{len(self.state.tickets)}", now=self.now
         )
         self.apply(state)
         return self.state.tickets[ticket.id]

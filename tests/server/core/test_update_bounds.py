@@ -38,7 +38,7 @@ def test_a_client_that_announces_nearly_everything_waits_for_the_operators_word(
     for name in order:
         f.join(name, samples=1000 if name == "m" else 10)
     assert f.state.members["m"].outweighs
-    assert "m held" in scheduler.waiting_for(f.state, f.config, f.now)
+    assert "m held" in scheduler.waiting_for(f.state, f.presence, f.config, f.now)
     # The others go on meanwhile.
     assert {s.client for s in f.round.assignments} == {"a", "b"}
     f.apply(roster.approve(f.state, "m", f.now))
@@ -154,7 +154,7 @@ def test_requests_beyond_the_budget_are_kept_and_wait_for_the_operators_word() -
     assert [bool(t.on_hold) for t in (first, second, third)] == [False, False, True]
     assert (third.weight, third.state) == (10, TicketState.PENDING)
     assert "75%" in third.on_hold
-    assert third.id in scheduler.waiting_for(f.state, f.config, f.now)
+    assert third.id in scheduler.waiting_for(f.state, f.presence, f.config, f.now)
     f.answer_evaluation(0.8)
     for ticket in (first, second):
         assert f.run_round(RoundKind.UNLEARN).tickets == (ticket.id,)
@@ -240,7 +240,7 @@ def test_a_model_that_collapsed_is_held_for_the_operator() -> None:
     f, ticket = collapsed()
     assert f.ticket(ticket).state is TicketState.RECOVERING
     assert f.state.models[f.state.version].status is ModelStatus.UNLEARNED
-    said = scheduler.waiting_for(f.state, f.config, f.now)
+    said = scheduler.waiting_for(f.state, f.presence, f.config, f.now)
     assert "30.0%" in said
     assert "puf-server rollback" in said
     f.wait(10 * DAY, *"bcd")

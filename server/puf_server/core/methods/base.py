@@ -25,6 +25,7 @@ from puf_server.core import roster
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.jobs import UnlearningJob
 from puf_server.core.state.members import Member
+from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import Assignment, Combine, Part
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket
@@ -135,6 +136,7 @@ class View:
     """What a method may look at when it plans."""
 
     state: State
+    presence: Presence
     config: FederationConfig
     now: float
     # None before there is one, when tickets are looked at: `about` names them.
@@ -165,11 +167,14 @@ class View:
         return sorted([*roster.retained(self.state), *(m for m in back if m.trains)], key=lambda m: m.name)
 
     def alive(self, name: str) -> bool:
-        return roster.worker_alive(self.state, name, self.config, self.now)
+        return roster.worker_alive(self.presence, name, self.config, self.now)
 
     def cohort(self, *, at_least: int = 0, drawn_as: int | None = None) -> list[Member]:
         """The plan's share of the retained clients that are alive; drawn by the next round's number or by another."""
-        return roster.cohort(self.retained, self.state, self.config, self.now, at_least=at_least, round_number=drawn_as)
+        members = self.retained
+        return roster.cohort(
+            members, self.state, self.presence, self.config, self.now, at_least=at_least, round_number=drawn_as
+        )
 
     @property
     def enough(self) -> bool:

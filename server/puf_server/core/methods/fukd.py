@@ -92,14 +92,14 @@ class Fukd(Method):
         return None
 
     def ready(self, ticket: Ticket, view: View) -> bool:
-        return bool(roster.distillers(view.state, view.config, view.now))
+        return bool(roster.distillers(view.state, view.presence, view.config, view.now))
 
     def step(self, view: View) -> Step | None:
         if view.started.step == 0:
             sums = (_key(t.member) for t in view.targets)
             kept = tuple(sorted(key for key in sums if key in view.state.history))
             return Step(base=view.state.version, combine=Combine(rule="erase", history=kept))
-        distillers = roster.distillers(view.state, view.config, view.now)
+        distillers = roster.distillers(view.state, view.presence, view.config, view.now)
         if not distillers:
             return None
         assignment = Assignment(

@@ -177,7 +177,9 @@ def _scale(target: Target, n: int) -> float:
 def _others(view: View) -> list[Member]:
     """Retained clients of a Regular round: the plan's share, and as many as the round needs to close."""
     at_least = view.config.forgetting.min_retained
-    return roster.cohort(roster.retained(view.state), view.state, view.config, view.now, at_least=at_least)
+    return roster.cohort(
+        roster.retained(view.state), view.state, view.presence, view.config, view.now, at_least=at_least
+    )
 
 
 def _strength(ticket: Ticket, view: View) -> float:

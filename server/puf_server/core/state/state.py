@@ -54,10 +54,6 @@ class State:
     leases: Mapping[str, int] = field(default_factory=dict)
     # Volatile.
     stopping: bool = False
-    seen: Mapping[str, float] = field(default_factory=dict)
-    activity: Mapping[str, str] = field(default_factory=dict)
-    # Tensor bytes sent since the last commit: for the round under way and the measurements before it.
-    nbytes_down: int = 0
     # Lines not written yet.
     notes: tuple[AuditNote, ...] = ()
 
@@ -77,10 +73,6 @@ class State:
 
     def with_model(self, model: ModelVersion) -> State:
         return replace(self, models={**self.models, model.version: model})
-
-    def alive(self, name: str, now: float, absent_seconds: float) -> bool:
-        seen = self.seen.get(name)
-        return seen is not None and now - seen <= absent_seconds
 
     def kept_out(self) -> set[str]:
         """Clients that a ticket keeps out of ordinary training."""

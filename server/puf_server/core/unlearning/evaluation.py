@@ -9,6 +9,7 @@ from puf_common.errors import InvalidArgument, StaleRound
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.measurements import Evaluation, Sums
+from puf_server.core.state.presence import Presence
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
 
@@ -49,13 +50,13 @@ def answer(
     return replace(state, evaluation=evaluation)
 
 
-def close_if_due(state: State, config: FederationConfig, now: float) -> State:
+def close_if_due(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
     """Closes when all have answered, or when those missing are absent or late; then hands the answers to whoever asked."""
     evaluation = state.evaluation
     if evaluation is None:
         return state
     late = evaluation.deadline_at is not None and now >= evaluation.deadline_at
-    absent = roster.absentees(evaluation.missing, state, config, now)
+    absent = roster.absentees(evaluation.missing, presence, config, now)
     if not late and len(absent) < len(evaluation.missing):
         return state
     state = replace(state, evaluation=None)

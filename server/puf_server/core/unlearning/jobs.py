@@ -14,6 +14,7 @@ from puf_server.core import methods, roster, rounds, tickets
 from puf_server.core.config import FederationConfig
 from puf_server.core.methods.base import Method, Step, View
 from puf_server.core.state.jobs import Recovery, UnlearningJob
+from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import Round, RoundKind, RoundPhase
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket, TicketState
@@ -25,7 +26,7 @@ _LONGEST_PAUSE = 3600.0
 _NOBODY = "everybody else has asked to be forgotten meanwhile"
 
 
-def ready(state: State, config: FederationConfig, now: float) -> list[Ticket]:
+def ready(state: State, presence: Presence, config: FederationConfig, now: float) -> list[Ticket]:
     """Tickets that could be served now, oldest first."""
     waiting = [t for t in state.tickets.values() if t.state is TicketState.PENDING and now >= t.not_before]
     if roster.nobody_left(state) and any(t.on_hold and t.waiting for t in state.tickets.values()):
@@ -33,7 +34,7 @@ def ready(state: State, config: FederationConfig, now: float) -> list[Ticket]:
         return []
 
     def able(ticket: Ticket) -> bool:
-        view = View(state=state, config=config, now=now, about=(ticket.id,))
+        view = View(state=state, presence=presence, config=config, now=now, about=(ticket.id,))
         return methods.serving(config.forgetting, ticket).ready(ticket, view)
 
     free = [t for t in waiting if not t.on_hold]
@@ -49,7 +50,7 @@ def _discloses(config: FederationConfig, ticket: Ticket) -> bool:
     return methods.serving(config.forgetting, ticket).name == "puf" and ticket.mode == "special"
 
 
-def start(state: State, config: FederationConfig, waiting: list[Ticket], now: float) -> State:
+def start(state: State, presence: Presence, config: FederationConfig, waiting: list[Ticket], now: float) -> State:
     """Begins an job for the oldest ready ticket and those that its method serves together with it."""
     for ticket in waiting:
         if _nothing_to_forget(state, ticket):
@@ -59,12 +60,12 @@ def start(state: State, config: FederationConfig, waiting: list[Ticket], now: fl
     first = waiting[0]
     method = methods.serving(config.forgetting, first)
     alike = [t for t in waiting if bool(t.fallback) == bool(first.fallback)]
-    chosen = method.choose(alike, View(state=state, config=config, now=now))
+    chosen = method.choose(alike, View(state=state, presence=presence, config=config, now=now))
     for ticket in chosen:
         note = f"to be served by {_label(method, ticket)}"
         state = tickets.move(state, ticket.id, TicketState.SCHEDULED, now, note)
     before = state.recovery.before if state.recovery else {}
-    who = state.recovery.evaluators if state.recovery else roster.evaluators(state, config, now)
+    who = state.recovery.evaluators if state.recovery else roster.evaluators(state, presence, config, now)
     job = UnlearningJob(
         tickets=tuple(t.id for t in chosen),
         mode=first.mode,
@@ -76,7 +77,7 @@ def start(state: State, config: FederationConfig, waiting: list[Ticket], now: fl
     return replace(state, job=job)
 
 
-def drive(state: State, config: FederationConfig, now: float) -> State:
+def drive(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
     """The next step of the job: the measurement before, or the method's next round."""
     job = state.job
     if job is None:
@@ -85,13 +86,13 @@ def drive(state: State, config: FederationConfig, now: float) -> State:
         return evaluation.open_evaluation(state, config, job.evaluators, now, training_side=True)
     method = _method(config, job)
     if method.requires.target_takes_part:
-        lost = [t for t in job.tickets if not roster.worker_alive(state, state.tickets[t].client, config, now)]
+        lost = [t for t in job.tickets if not roster.worker_alive(presence, state.tickets[t].client, config, now)]
         if lost:
             return _release(state, config, lost, now, "the client went away")
     few = len(job.tickets) < config.forgetting.special_min_targets
     if few and _discloses(config, state.tickets[job.tickets[0]]):
         return _release(state, config, list(job.tickets), now, "too few targets are left for PUF-Special")
-    view = View(state=state, config=config, now=now, job=job)
+    view = View(state=state, presence=presence, config=config, now=now, job=job)
     if not method.possible(view):
         return _release(state, config, list(job.tickets), now, _NOBODY)
     step = method.step(view)
@@ -132,18 +133,18 @@ def _open(state: State, config: FederationConfig, job: UnlearningJob, step: Step
     return state
 
 
-def close_if_due(state: State, config: FederationConfig, now: float) -> State:
+def close_if_due(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
     """Closes a round of an job. With targets in it: with all of them, or those that failed it go back to PENDING."""
     current, job = state.round, state.job
     if current is None or job is None or current.phase is not RoundPhase.COLLECTING:
         return state
     method = _method(config, job)
-    view = View(state=state, config=config, now=now, job=job)
+    view = View(state=state, presence=presence, config=config, now=now, job=job)
     if not method.possible(view):
         return _release(rounds.abandon(state, now, _NOBODY), config, list(job.tickets), now, _NOBODY)
     if not any(s.ticket for s in current.assignments):
-        return _close_without_targets(state, config, current, now)
-    waiting = rounds.hopeful(current, state, config, now)
+        return _close_without_targets(state, presence, config, current, now)
+    waiting = rounds.hopeful(current, presence, config, now)
     lost = sorted({s.ticket for s in current.missing if s.ticket and s not in waiting})
     if lost:
         reasons = "; ".join(r for key, r in current.declined.items() if any(s.key == key for s in current.missing))
@@ -162,11 +163,13 @@ def close_if_due(state: State, config: FederationConfig, now: float) -> State:
     return rounds.close(state, now)
 
 
-def _close_without_targets(state: State, config: FederationConfig, current: Round, now: float) -> State:
+def _close_without_targets(
+    state: State, presence: Presence, config: FederationConfig, current: Round, now: float
+) -> State:
     """As an ordinary round closes; one that cannot is planned anew with whoever is there, nothing trained twice."""
     if current.assignments and not current.missing:
         return rounds.close(state, now)
-    if rounds.hopeful(current, state, config, now):
+    if rounds.hopeful(current, presence, config, now):
         return state
     if current.assignments and rounds.has_quorum(current, config):
         return rounds.close_without(state, now)
@@ -205,7 +208,6 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
         since = min(since, member.first_round or since)
         if ticket.scope == "client":
             state = state.with_member(roster.forgotten(member))
-            state = replace(state, seen={n: at for n, at in state.seen.items() if n != member.name})
         label = "reset" if current.kind is RoundKind.RESET else _label(method, ticket)
         state = tickets.move(
             state,
@@ -255,7 +257,6 @@ def _complete_empty(state: State, ticket: Ticket, now: float) -> State:
     member = state.members[ticket.client]
     if ticket.scope == "client":
         state = state.with_member(roster.forgotten(member))
-        state = replace(state, seen={n: at for n, at in state.seen.items() if n != member.name})
     why = "no update of this client was ever folded: nothing to forget"
     state = tickets.move(
         state, ticket.id, TicketState.APPLIED, now, why, method="none", applied_at=now, applied_round=state.number

@@ -8,6 +8,7 @@ from math import ceil
 from puf_server.core import roster, rounds, tickets
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.jobs import Recovery
+from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket, TicketState
@@ -16,7 +17,7 @@ from puf_server.core.unlearning import evaluation, model_versions
 __all__ = ["drive", "still_measured"]
 
 
-def drive(state: State, config: FederationConfig, now: float) -> State:
+def drive(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
     """The next step of recovery: a measurement, another round, or the end."""
     recovery = state.recovery
     if recovery is None:
@@ -34,7 +35,7 @@ def drive(state: State, config: FederationConfig, now: float) -> State:
             return state
         return replace(state, recovery=replace(recovery, on_hold=collapsed)).note("model.held", now, why=collapsed)
     members = roster.retained(state)
-    alive = roster.cohort(members, state, config, now)
+    alive = roster.cohort(members, state, presence, config, now)
     if not alive or len(alive) < ceil(config.plan.participation * config.plan.quorum * len(members)):
         return state
     for ticket in state.tickets.values():

@@ -13,7 +13,7 @@ from puf_client.routines.distill import DistillOptions
 from puf_client.routines.inputs import options_from
 from puf_common.errors import NotNow
 from puf_common.tensors.manifest import Manifest, TensorSpec
-from puf_server.core import methods, roster
+from puf_server.core import methods
 from puf_server.core.methods.base import TensorBlock, UpdateBlock
 from puf_server.core.methods.fukd import FukdOptions, accumulate, erase
 from puf_server.core.state.rounds import Combine, HistoryRecord, RoundKind
@@ -77,22 +77,7 @@ def federation(*, since: int = 1, distiller: bool = True) -> Federation:
 
 
 def bring(f: Federation) -> None:
-    f.apply(
-        roster.join(
-            f.state,
-            f.config,
-            "public",
-            instance="i",
-            token="t",
-            samples=0,
-            holdout=0,
-            unlabeled=50,
-            device="cpu",
-            rejoin=False,
-            only_if_no_worker=False,
-            now=f.now,
-        )
-    )
+    f.join("public", samples=0, holdout=0, unlabeled=50)
 
 
 def test_the_server_erases_and_the_distiller_repairs() -> None:

@@ -373,21 +373,20 @@ def test_a_forgotten_identity_cannot_drift_back() -> None:
     f.apply(roster.readmit(f.state, "b", f.now))
     with pytest.raises(Forgotten, match="--rejoin"):
         f.join("b")
-    state = roster.join(
-        f.state,
-        f.config,
-        "b",
-        instance="new",
-        token="t",
-        samples=10,
-        holdout=5,
-        device="cpu",
-        rejoin=True,
-        only_if_no_worker=False,
-        now=f.now,
-    )
-    assert state.members["b"].membership == 2
-    assert state.members["b"].first_round == 0
+    f.join("b", instance="new", rejoin=True)
+    assert f.state.members["b"].membership == 2
+    assert f.state.members["b"].first_round == 0
+
+
+def test_nothing_about_the_presence_of_a_forgotten_client_is_kept() -> None:
+    f = trained()
+    f.beat("a", "b", activity="training")
+    f.file("b")
+    f.answer_evaluation(0.8)
+    f.run_round(RoundKind.UNLEARN)
+    assert f.state.members["b"].status is MemberStatus.FORGOTTEN
+    assert "a" in f.presence.seen
+    assert "b" not in {*f.presence.seen, *f.presence.activity}
 
 
 def test_completion_waits_for_the_leavers_own_measurements_but_not_forever() -> None:

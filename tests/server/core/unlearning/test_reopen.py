@@ -45,7 +45,7 @@ def older(**request: Any) -> tuple[Federation, dict[str, Any]]:
     f = trained()
     backup = f.state
     receipt = completed(f, **request)
-    f.state = backup
+    f.restart(backup)
     return f, receipt
 
 
@@ -113,7 +113,7 @@ def test_asking_again_finds_the_reopened_ticket() -> None:
     f, receipt = older()
     show(f, receipt)
     again = tickets.Request(key="another", scope="client")
-    _, ticket, duplicate = tickets.file(f.state, f.config, "b", again, ticket_id="t-new", now=f.now)
+    _, ticket, duplicate = tickets.file(f.state, f.presence, f.config, "b", again, ticket_id="t-new", now=f.now)
     assert duplicate
     assert ticket.id == receipt["ticket"]["id"]
 
@@ -134,7 +134,7 @@ def test_one_that_is_on_its_way_goes_on() -> None:
     f.run_round(RoundKind.UNLEARN)
     f.answer_evaluation(0.8)
     receipt = build(f.state, f.config, f.ticket(ticket.id), head=Head(9, b""), now=f.now, software="1")
-    f.state = backup
+    f.restart(backup)
     reopened, why = show(f, receipt)
     assert not reopened
     assert "scheduled" in why
@@ -150,7 +150,7 @@ def test_a_client_that_the_backup_never_knew_is_not_let_in_again() -> None:
     ticket = f.file("b")
     assert f.ticket(ticket.id).method == "none"
     receipt = build(f.state, f.config, f.ticket(ticket.id), head=Head(9, b""), now=f.now, software="1")
-    f.state = backup
+    f.restart(backup)
     assert show(f, receipt)[0]
     f.apply(f.state)
     assert f.ticket(ticket.id).state is TicketState.COMPLETED
@@ -203,7 +203,7 @@ class TestNothingReadyComesOfAWithdrawnModel:
     def waiting(self) -> tuple[Federation, str]:
         """b was forgotten, a backup from before is back, and b stays away."""
         f, receipt = older()
-        f.state = roster.leave(f.state, "b", f.state.members["b"].session, f.now)
+        f.apply(roster.leave(f.state, "b", f.state.members["b"].session, f.now))
         f.apply(replace(show_pending(f, receipt), planned=4))
         return f, receipt["ticket"]["id"]
 
