@@ -8,6 +8,7 @@ from puf_client.cli.options import Secured
 from puf_client.transport.grpc import GrpcTransport
 from puf_common.errors import UsageError
 from puf_common.files.private import exposed
+from puf_common.files.watched import Watched
 from puf_common.logging import get_logger
 from puf_common.network.addresses import is_loopback
 from puf_common.network.tls import ClientTls
@@ -22,27 +23,29 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen: tuple[int, int] | None = None
-        self._token = ""
+        self._file = Watched(self._read, [path])
         self()
         if exposed(path):
             log.warning("others can read the token; run chmod 600 on it", file=str(path))
 
     def __call__(self) -> str:
+        self._file.refresh()
+        token, problem = self._file.value
+        if problem:
+            raise UsageError(problem)
+        return token
+
+    def _read(self) -> tuple[str, str]:
+        """The token, or the problem with its file."""
         try:
-            found = self._path.stat()
-            if (found.st_mtime_ns, found.st_ino) != self._seen:
-                self._token = self._path.read_text("ascii").strip()
-                self._seen = found.st_mtime_ns, found.st_ino
+            token = self._path.read_text("ascii").strip()
         except OSError as error:
-            raise UsageError(f"cannot read --token-file {self._path}: {error.strerror}") from None
+            return "", f"cannot read --token-file {self._path}: {error.strerror}"
         except UnicodeDecodeError:
-            self._token = ""
-        if not self._token or not self._token.isprintable() or " " in self._token:
-            raise UsageError(
-                f"--token-file {self._path} holds no token: it is the one line that puf-server tokens add shows"
-            )
-        return self._token
+            token = ""
+        if not token or not token.isprintable() or " " in token:
+            return "", f"--token-file {self._path} holds no token: it is the one line that puf-server tokens add shows"
+        return token, ""
 
 
 def dial(options: Secured, *, server: str, name: str, patience: float) -> GrpcTransport:

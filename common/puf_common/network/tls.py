@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from puf_common.errors import PufError, UsageError
 from puf_common.files.private import exposed
+from puf_common.files.watched import Watched
 from puf_common.logging import get_logger
 from puf_common.network.certificates import Holder, holder_of, server_names
 
@@ -92,23 +93,21 @@ class ServerTls:
 
     def credentials(self) -> grpc.ServerCredentials:
         """Raises UsageError for what is wrong now; what is wrong later is logged, and the files before are kept."""
-        first, seen = self._configuration(), [self._seen()]
+        paths = [path.expanduser() for path in (self.certificate, self.key, self.client_ca) if path is not None]
+        files = Watched(self._configuration, paths)
 
         def fetch() -> grpc.ServerCertificateConfiguration | None:
             try:
-                now = self._seen()
-                if now == seen[0]:
+                if not files.refresh():
                     return None
-                seen[0] = now
-                fresh = self._configuration()
             except (OSError, PufError) as error:
                 log.error("TLS files changed and cannot be used; the ones before stay in use", error=str(error))
                 return None
             log.info("TLS files read anew", certificate=str(self.certificate))
-            return fresh
+            return files.value
 
         # None, for "as before", is in gRPC's documentation and not in its stubs.
-        return grpc.dynamic_ssl_server_credentials(first, fetch, self._asks)  # type: ignore[arg-type]
+        return grpc.dynamic_ssl_server_credentials(files.value, fetch, self._asks)  # type: ignore[arg-type]
 
     @property
     def _asks(self) -> bool:
@@ -118,10 +117,6 @@ class ServerTls:
         certificate, key, _ = _pair(self.certificate, self.key)
         roots = (_roots(self.client_ca, "--client-ca") if self.client_ca else b"") + self.more_roots
         return grpc.ssl_server_certificate_configuration([(key, certificate)], roots or None)
-
-    def _seen(self) -> tuple[tuple[int, int], ...]:
-        stats = [path.expanduser().stat() for path in (self.certificate, self.key, self.client_ca) if path is not None]
-        return tuple((s.st_mtime_ns, s.st_ino) for s in stats)
 
 
 @dataclass(frozen=True)

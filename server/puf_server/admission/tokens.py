@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from puf_common.errors import NotAuthenticated, NotFound, PufError, StorageCorrupted, UsageError
 from puf_common.files.private import write_over
+from puf_common.files.watched import Watched
 from puf_common.logging import get_logger
 from puf_common.names import check_name
 from puf_common.network.certificates import Holder
@@ -74,21 +75,15 @@ class _Watched(Generic[M]):
     def __init__(self, path: Path, kind: type[M]) -> None:
         self.path = path
         self._kind = kind
-        self._seen = self.look()
-        self._value = self._read()
+        self._file = Watched(self._read, [path])
 
     def now(self) -> M:
-        seen = self.look()
-        if seen != self._seen:
-            self._seen = seen
-            try:
-                self._value = self._read()
+        try:
+            if self._file.refresh():
                 log.info("read anew", file=self.path.name)
-            except (PufError, OSError) as error:
-                log.error(
-                    "changed and cannot be read; what it said before holds", file=self.path.name, error=str(error)
-                )
-        return self._value
+        except (PufError, OSError) as error:
+            log.error("changed and cannot be read; what it said before holds", file=self.path.name, error=str(error))
+        return self._file.value
 
     @contextmanager
     def locked(self) -> Iterator[M]:
@@ -105,15 +100,11 @@ class _Watched(Generic[M]):
 
     def write(self, value: M) -> None:
         write_over(self.path, value.model_dump_json(indent=1).encode())
-        self._seen, self._value = self.look(), value
+        self._file.replaced(value)
 
-    def look(self) -> tuple[int, int, int] | None:
+    def look(self) -> object:
         """Differs from what it was when the file has changed."""
-        try:
-            found = self.path.stat()
-        except FileNotFoundError:
-            return None
-        return found.st_mtime_ns, found.st_ino, found.st_size
+        return self._file.stamps()
 
     def _read(self) -> M:
         try:
