@@ -14,14 +14,14 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from puf_client.transport.retry import Attempts, Line
-from puf_common.errors import InvalidUpdate, TransferCorrupted
+from puf_common.errors import InvalidUpdate, TooMuch, TransferCorrupted
 from puf_common.logging import get_logger
 from puf_common.names import check_name
 from puf_common.network.addresses import check_target
 from puf_common.network.status import IDENTITY_KEY, TOKEN_KEY, channel_options, error_from
 from puf_common.network.tls import ClientTls
 from puf_common.tensors.chunk_frames import chunk_frame, chunk_of
-from puf_common.tensors.chunks import CHUNK_BYTES, Assembler, Payload, pieces
+from puf_common.tensors.chunks import CHUNK_BYTES, Assembler, Payload, chunk_views
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import federation_pb2_grpc as pb_grpc
 from puf_common.v1 import tensors_pb2, tickets_pb2
@@ -316,7 +316,7 @@ class GrpcTransport:
             return first.header, assembler.finish()
         except DecodeError:
             raise TransferCorrupted(f"the server sent something else than model {request.version}") from None
-        except InvalidUpdate as error:
+        except (InvalidUpdate, TooMuch) as error:
             raise TransferCorrupted(
                 f"model {request.version} arrived damaged: {error.message}", **error.facts
             ) from None
@@ -344,7 +344,7 @@ class GrpcTransport:
         started.CopyFrom(header)
         started.resume_at = begin
         yield pb.SubmitUpdateRequest(header=started).SerializeToString()
-        for piece in pieces(payload, self._chunk_bytes, begin):
+        for piece in chunk_views(payload, self._chunk_bytes, begin):
             self.bytes_sent += len(piece.data)
             yield chunk_frame(piece.offset, piece.data)
 

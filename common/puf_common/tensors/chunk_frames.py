@@ -8,7 +8,7 @@ protobuf encoder lays it out, `chunk_of` leaves to the generated class: the cont
 
 from __future__ import annotations
 
-from puf_common.tensors.chunks import Payload, Piece
+from puf_common.tensors.chunks import ChunkView, Payload
 
 __all__ = ["chunk_frame", "chunk_of"]
 
@@ -25,7 +25,7 @@ def chunk_frame(offset: int, data: Payload) -> bytes:
     return b"".join((bytes((_BYTES_2,)), _varint(len(inner) + len(data)), inner, data))
 
 
-def chunk_of(frame: bytes) -> Piece | None:
+def chunk_of(frame: bytes) -> ChunkView | None:
     """The chunk in a frame, its data a view into it; None: no chunk, or one for the generated class to judge."""
     try:
         if frame[0] != _BYTES_2:
@@ -41,7 +41,7 @@ def chunk_of(frame: bytes) -> Piece | None:
         length, at = _read_varint(frame, at + 1)
     except (IndexError, ValueError):
         return None
-    return Piece(offset, memoryview(frame)[at:]) if at + length == len(frame) else None
+    return ChunkView(offset, memoryview(frame)[at:]) if at + length == len(frame) else None
 
 
 def _varint(value: int) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from puf_common.errors import Forgotten, InvalidUpdate, StaleRound, TransferCorrupted, Unavailable
-from puf_common.tensors.chunks import Piece
+from puf_common.tensors.chunks import ChunkView, check_offset
 from puf_common.tensors.digests import digest_kind
 from puf_common.tensors.encodings import Expander
 from puf_common.v1 import federation_pb2 as fed
@@ -129,7 +129,7 @@ class PendingUpload:
             return False
         return assignment.key not in current.received
 
-    def write(self, chunk: ts.Chunk | Piece) -> None:
+    def write(self, chunk: ts.Chunk | ChunkView) -> None:
         with self._busy:
             try:
                 self._write(chunk)
@@ -137,17 +137,16 @@ class PendingUpload:
                 self._arrived.spoilt = True
                 raise
 
-    def _write(self, chunk: ts.Chunk | Piece) -> None:
+    def _write(self, chunk: ts.Chunk | ChunkView) -> None:
         self._handlers.bytes_received += len(chunk.data)
         arrived = self._arrived
         if arrived.expander is None:
             arrived.upload.write(chunk)
         else:
-            if chunk.offset != arrived.on_wire:
-                raise TransferCorrupted(f"a chunk starts at byte {chunk.offset}, expected was byte {arrived.on_wire}")
+            check_offset(chunk, arrived.on_wire)
             data = arrived.expander.feed(chunk.data)
             if data:
-                arrived.upload.write(Piece(arrived.expanded, data))
+                arrived.upload.write(ChunkView(arrived.expanded, data))
             arrived.expanded += len(data)
         arrived.on_wire += len(chunk.data)
 

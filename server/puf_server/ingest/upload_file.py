@@ -6,9 +6,9 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from puf_common.errors import CutShort, InvalidUpdate, TooMuch, TransferCorrupted
-from puf_common.tensors.chunks import Piece
-from puf_common.tensors.digests import DIGEST_BYTES, DigestKind, hasher
+from puf_common.errors import InvalidUpdate
+from puf_common.tensors.chunks import ChunkSequence, ChunkView
+from puf_common.tensors.digests import DigestKind
 from puf_common.tensors.manifest import UPDATE, Manifest
 from puf_common.v1 import tensors_pb2 as ts
 from puf_server.core.update_bounds import Norms
@@ -35,34 +35,22 @@ class Upload:
         expected = layout.nbytes(UPDATE)
         if nbytes != expected:
             raise InvalidUpdate(f"the update has {nbytes} bytes, the manifest asks for {expected}", expected=expected)
-        if len(digest) != DIGEST_BYTES:
-            raise InvalidUpdate(f"the digest must have {DIGEST_BYTES} bytes")
-        self._nbytes = nbytes
-        self._digest = digest
-        self._hash = hasher(kind)
+        self._sequence = ChunkSequence(nbytes, digest, kind)
         self._check = check or UpdateCheck(layout)
-        self._received = 0
         self._store = store
         self._file: NewFile | None = None
         with _on_disk():
             self._file = NewFile(store.spool_path(f"{secrets.token_hex(8)}.part"), store.files, "spool")
 
-    def write(self, chunk: ts.Chunk | Piece) -> None:
-        data = chunk.data
-        if chunk.offset != self._received:
-            raise TransferCorrupted(f"a chunk starts at byte {chunk.offset}, expected was byte {self._received}")
-        if not data:
-            raise InvalidUpdate("a chunk is empty")
-        if self._received + len(data) > self._nbytes:
-            raise TooMuch(f"the update is longer than the {self._nbytes} bytes its header states")
+    def write(self, chunk: ts.Chunk | ChunkView) -> None:
+        self._sequence.check(chunk)
         assert self._file is not None
-        self._check.feed(data)
-        self._hash.update(data)
+        self._check.feed(chunk.data)
         with _on_disk():
-            self._file.write(data)
-        if not self._received:
+            self._file.write(chunk.data)
+        self._sequence.add(chunk.data)
+        if not chunk.offset:
             hit("upload.after_first_chunk")
-        self._received += len(data)
 
     @property
     def norms(self) -> Norms:
@@ -70,10 +58,7 @@ class Upload:
 
     def publish(self, name: str) -> None:
         """Verifies the whole and puts it into the spool under `name`, durably."""
-        if self._received != self._nbytes:
-            raise CutShort(f"the stream ended after {self._received} of {self._nbytes} bytes")
-        if self._hash.digest() != self._digest:
-            raise TransferCorrupted("the update does not match its digest; send it again")
+        self._sequence.finish()
         assert self._file is not None
         with _on_disk():
             self._file.publish(self._store.spool_path(name))

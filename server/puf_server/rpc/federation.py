@@ -24,7 +24,7 @@ from puf_common.errors import CutShort, InvalidUpdate, PufError, Unavailable
 from puf_common.logging import get_logger
 from puf_common.network.status import abort
 from puf_common.tensors.chunk_frames import chunk_of
-from puf_common.tensors.chunks import Piece
+from puf_common.tensors.chunks import ChunkView
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import federation_pb2_grpc as rpc
 from puf_common.v1 import tensors_pb2 as ts
@@ -110,7 +110,7 @@ def _message(frame: bytes) -> fed.SubmitUpdateRequest:
         raise InvalidUpdate("a message of the update is no SubmitUpdateRequest") from None
 
 
-def _chunk(frame: bytes) -> Piece | ts.Chunk:
+def _chunk(frame: bytes) -> ChunkView | ts.Chunk:
     """The chunk of a frame, read in place where it is laid out as usual."""
     piece = chunk_of(frame)
     if piece is not None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puf_common.tensors.chunk_frames import chunk_frame, chunk_of
-from puf_common.tensors.chunks import Piece
+from puf_common.tensors.chunks import ChunkView
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 
@@ -27,7 +27,7 @@ def test_a_frame_is_what_the_generated_classes_make(offset: int, data: bytes) ->
 def test_a_frame_of_the_generated_classes_is_read_in_place(offset: int, data: bytes) -> None:
     frame = fed.SubmitUpdateRequest(chunk=ts.Chunk(offset=offset, data=data)).SerializeToString()
     piece = chunk_of(frame)
-    assert piece == Piece(offset, data)
+    assert piece == ChunkView(offset, data)
     assert isinstance(piece.data, memoryview)
     assert piece.data.obj is frame
 

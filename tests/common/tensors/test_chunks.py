@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from puf_common.errors import InvalidUpdate, TransferCorrupted
+from puf_common.errors import InvalidUpdate, TooMuch, TransferCorrupted
 from puf_common.tensors.chunks import Assembler, chunks
 from puf_common.tensors.digests import digest
 from puf_common.v1 import tensors_pb2 as pb
@@ -96,7 +96,7 @@ def hollow(stream: list[pb.Chunk], at: int) -> list[pb.Chunk]:
 def test_any_damage_is_noticed(damage: Damage, payload: bytes, size: int, data: st.DataObject) -> None:
     stream = list(chunks(payload, size))
     damaged = damage(stream, data.draw(st.integers(0, len(stream) - 1)))
-    with pytest.raises((TransferCorrupted, InvalidUpdate)):
+    with pytest.raises((TransferCorrupted, InvalidUpdate, TooMuch)):
         assemble(damaged, len(payload), digest(payload))
 
 
