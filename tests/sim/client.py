@@ -389,6 +389,7 @@ class Agent:
             part=assignment.part,
             base=current.base,
             samples=len(ids),
+            applied_scale=update.applied_scale,
             update=update,
         )
 

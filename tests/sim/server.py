@@ -14,7 +14,7 @@ from puf_server.core import roster, rounds, tickets
 from puf_server.core.state.measurements import Sums
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus, ModelVersion
-from puf_server.core.state.rounds import HistoryRecord, Part, ReceivedUpdate, Round
+from puf_server.core.state.rounds import HistoryRecord, ReceivedUpdate, Round
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket
 from puf_server.core.unlearning import evaluation, history, model_versions, reopen
@@ -33,14 +33,10 @@ _RETRY_SECONDS = 0.5
 _TICK_SECONDS = 10.0
 
 
-@dataclass(frozen=True)
-class Header:
-    membership: int
-    number: int
-    attempt: int
-    part: Part
-    base: int
-    samples: int
+@dataclass(frozen=True, kw_only=True)
+class Header(rounds.UpdateHeader):
+    """The header of an update, and the update itself."""
+
     update: Update
 
 
@@ -275,21 +271,8 @@ class SimServer:
         state = self.engine.state
         if roster.member_of(state, name).status is not MemberStatus.ACTIVE:
             raise Forgotten(f"{name} was forgotten", client=name)
-        current, assignment = rounds.expected_assignment(
-            state,
-            name,
-            membership=header.membership,
-            number=header.number,
-            attempt=header.attempt,
-            part=header.part,
-        )
-        rounds.check_header(
-            current,
-            assignment,
-            base=header.base,
-            samples=header.samples,
-            applied_scale=header.update.applied_scale,
-        )
+        current, assignment = rounds.expected_assignment(state, name, header)
+        rounds.check_header(current, assignment, header)
         return current
 
     def finish(self, name: str, header: Header, current: Round) -> bool:
@@ -305,17 +288,7 @@ class SimServer:
             update = ReceivedUpdate(
                 digest=digest, samples=header.samples, nbytes=8, train_loss=1.0, samples_processed=1, at=now
             )
-            state, duplicate = rounds.receive(
-                state,
-                name,
-                membership=header.membership,
-                number=header.number,
-                attempt=header.attempt,
-                part=header.part,
-                base=header.base,
-                applied_scale=header.update.applied_scale,
-                update=update,
-            )
+            state, duplicate = rounds.receive(state, name, header, update)
             if file not in self.store.spool:
                 raise Unavailable("swept away while it arrived")
             return state, duplicate

@@ -99,7 +99,7 @@ class Core(RuleBasedStateMachine):
         elif lie == "samples":
             header = replace(header, samples=SAMPLES + 1)
         elif lie == "scale":
-            header = replace(header, update=replace(header.update, applied_scale=-7.0))
+            header = replace(header, applied_scale=-7.0)
         self._send(assignment.client, header)
 
     @precondition(lambda self: self.state.round is not None)
@@ -143,6 +143,7 @@ class Core(RuleBasedStateMachine):
             part=assignment.part,
             base=current.base,
             samples=len(ids),
+            applied_scale=update.applied_scale,
             update=update,
         )
 

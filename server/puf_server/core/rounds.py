@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -17,6 +17,7 @@ from puf_server.core.state.rounds import Assignment, Part, ReceivedUpdate, Round
 from puf_server.core.state.state import State
 
 __all__ = [
+    "UpdateHeader",
     "abandon",
     "check_header",
     "close",
@@ -90,70 +91,67 @@ def open_round(
     )
 
 
-def expected_assignment(
-    state: State, name: str, *, membership: int, number: int, attempt: int, part: Part
-) -> tuple[Round, Assignment]:
-    """The assignment an update is for; refuses what no round expects, naming the round that is current."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateHeader:
+    """What a client states about an update before its tensors."""
+
+    membership: int
+    number: int
+    attempt: int
+    part: Part
+    base: int
+    samples: int
+    applied_scale: float
+
+
+def expected_assignment(state: State, name: str, header: UpdateHeader) -> tuple[Round, Assignment]:
+    """The open round and the assignment of an update. Refuses an update that no round expects."""
     current = state.round
     assignment = None
-    if current is not None and (current.number, current.attempt) == (number, attempt):
-        assignment = next(
-            (s for s in current.assignments if (s.client, s.membership, s.part) == (name, membership, part)), None
-        )
+    if current is not None and (current.number, current.attempt) == (header.number, header.attempt):
+        wanted = (name, header.membership, header.part)
+        assignment = next((a for a in current.assignments if (a.client, a.membership, a.part) == wanted), None)
     if current is None or assignment is None:
         raise StaleRound(
-            f"no update of {name} is expected for round {number}, attempt {attempt}, part {part}",
+            f"no update of {name} is expected for round {header.number}, attempt {header.attempt}, part {header.part}",
             current_round=current.number if current else state.number,
             current_attempt=current.attempt if current else 0,
         )
     if current.phase is RoundPhase.FOLDING and assignment.key not in current.received:
+        number = current.number
         raise StaleRound(f"round {number} has closed without this update of {name}", current_round=number + 1)
     return current, assignment
 
 
-def check_header(current: Round, assignment: Assignment, *, base: int, samples: int, applied_scale: float) -> None:
-    """What can be judged before a single tensor byte is read."""
-    if base != current.base:
+def check_header(current: Round, assignment: Assignment, header: UpdateHeader) -> None:
+    """Refuses an update whose header does not fit its assignment, before a tensor byte is read."""
+    if header.base != current.base:
         raise StaleRound(
-            f"the update starts from model {base}, the round from {current.base}", current_round=current.number
+            f"the update starts from model {header.base}, the round from {current.base}", current_round=current.number
         )
-    if (
-        samples < 1
-        or samples > assignment.samples
-        or (current.denominator is not None and samples != assignment.samples)
-    ):
+    exact = current.denominator is not None
+    if not 1 <= header.samples <= assignment.samples or (exact and header.samples != assignment.samples):
         raise InvalidUpdate(
-            f"the update states {samples} samples, announced were {assignment.samples}", announced=assignment.samples
+            f"the update states {header.samples} samples, announced were {assignment.samples}",
+            announced=assignment.samples,
         )
     wanted = assignment.scale if assignment.flip == "client" else 1.0
-    if applied_scale != wanted:
+    if header.applied_scale != wanted:
         raise InvalidUpdate(
-            f"the update was scaled by {applied_scale!r}, assigned was {wanted!r} on the side of the {assignment.flip}",
+            f"the update was scaled by {header.applied_scale!r}, assigned was {wanted!r} on the side of the "
+            f"{assignment.flip}",
             assigned=wanted,
         )
 
 
-def receive(
-    state: State,
-    name: str,
-    *,
-    membership: int,
-    number: int,
-    attempt: int,
-    part: Part,
-    base: int,
-    applied_scale: float,
-    update: ReceivedUpdate,
-) -> tuple[State, bool]:
-    """Books an update that is verified and on disk; True when the very same had been booked before."""
-    current, assignment = expected_assignment(
-        state, name, membership=membership, number=number, attempt=attempt, part=part
-    )
-    check_header(current, assignment, base=base, samples=update.samples, applied_scale=applied_scale)
+def receive(state: State, name: str, header: UpdateHeader, update: ReceivedUpdate) -> tuple[State, bool]:
+    """Records an update that is verified and on disk. The second value is True when it was recorded before."""
+    current, assignment = expected_assignment(state, name, header)
+    check_header(current, assignment, header)
     known = current.received.get(assignment.key)
     if known is not None:
         if known.digest != update.digest:
-            raise Conflict(f"{name} has sent another update for round {number} already", digest=known.digest)
+            raise Conflict(f"{name} has already sent another update for round {current.number}", digest=known.digest)
         return state, True
     received = {**current.received, assignment.key: update}
     return replace(state, round=replace(current, received=received)), False

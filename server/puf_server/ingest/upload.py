@@ -59,19 +59,19 @@ class PendingUpload:
             raise Forgotten(f"{name} was forgotten by this federation; its updates are refused", client=name)
         self._engine.manifest.require(header.manifest_fingerprint, f"the update of {name}")
         key = header.key
-        self._part = messages.part_of(key.part)
-        self._round, self._assignment = rounds.expected_assignment(
-            state, name, membership=key.membership, number=key.round, attempt=key.attempt, part=self._part
-        )
-        if not math.isfinite(header.applied_scale):
-            raise InvalidUpdate("the stated scale is not finite")
-        rounds.check_header(
-            self._round,
-            self._assignment,
+        self._stated = rounds.UpdateHeader(
+            membership=key.membership,
+            number=key.round,
+            attempt=key.attempt,
+            part=messages.part_of(key.part),
             base=header.base_version,
             samples=header.samples,
             applied_scale=header.applied_scale,
         )
+        self._round, self._assignment = rounds.expected_assignment(state, name, self._stated)
+        if not math.isfinite(header.applied_scale):
+            raise InvalidUpdate("the stated scale is not finite")
+        rounds.check_header(self._round, self._assignment, self._stated)
         validation.processed(header.samples_processed, self._assignment)
         wanted = handlers.config.plan.update_encoding
         if header.encoding != messages.encoding(wanted):
@@ -120,11 +120,8 @@ class PendingUpload:
 
     def wanted(self) -> bool:
         """Whether the round still waits for this update."""
-        key, state = self._header.key, self._engine.state
         try:
-            current, assignment = rounds.expected_assignment(
-                state, self._name, membership=key.membership, number=key.round, attempt=key.attempt, part=self._part
-            )
+            current, assignment = rounds.expected_assignment(self._engine.state, self._name, self._stated)
         except StaleRound:
             return False
         return assignment.key not in current.received
@@ -171,17 +168,7 @@ class PendingUpload:
                 norm=self._arrived.upload.norms.parameters,
                 buffer_norm=self._arrived.upload.norms.buffers,
             )
-            state, duplicate = rounds.receive(
-                state,
-                self._name,
-                membership=header.key.membership,
-                number=header.key.round,
-                attempt=header.key.attempt,
-                part=self._part,
-                base=header.base_version,
-                applied_scale=header.applied_scale,
-                update=update,
-            )
+            state, duplicate = rounds.receive(state, self._name, self._stated, update)
             if not store.spool_path(file).exists():
                 raise Unavailable("the update was swept away while it arrived; send it again")
             return state, duplicate

@@ -10,7 +10,7 @@ from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, R
 from puf_server.core.state.measurements import Sums
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.presence import Presence, after_restart, settled
-from puf_server.core.state.rounds import Part, ReceivedUpdate, Round, RoundKind
+from puf_server.core.state.rounds import Assignment, Part, ReceivedUpdate, Round, RoundKind
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket
 from puf_server.core.unlearning import evaluation
@@ -30,6 +30,19 @@ def config(**changes: Any) -> FederationConfig:
 def initial(c: FederationConfig) -> State:
     model = ModelVersion(version=0, round=0, digest="00", nbytes=8, status=ModelStatus.READY, created_at=0.0)
     return State(planned=c.plan.rounds, models={0: model})
+
+
+def header(current: Round, assignment: Assignment) -> rounds.UpdateHeader:
+    """What a client states that did what it was asked."""
+    return rounds.UpdateHeader(
+        membership=assignment.membership,
+        number=current.number,
+        attempt=current.attempt,
+        part=assignment.part,
+        base=current.base,
+        samples=assignment.samples,
+        applied_scale=assignment.scale if assignment.flip == "client" else 1.0,
+    )
 
 
 @dataclass
@@ -89,17 +102,8 @@ class Federation:
             samples_processed=assignment.samples,
             at=self.now,
         )
-        state, duplicate = rounds.receive(
-            self.state,
-            name,
-            membership=assignment.membership,
-            number=current.number,
-            attempt=current.attempt,
-            part=part,
-            base=current.base,
-            applied_scale=assignment.scale if assignment.flip == "client" else 1.0,
-            update=update,
-        )
+        stated = header(current, assignment)
+        state, duplicate = rounds.receive(self.state, name, stated, update)
         self.apply(state)
         return duplicate
 

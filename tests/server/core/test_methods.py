@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from puf_common.errors import NotNow
+from puf_common.errors import NotNow, StaleRound
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core import methods, rounds, tickets
 from puf_server.core.audit_chain import EMPTY
@@ -22,11 +22,11 @@ from puf_server.core.methods import comparison, federaser, layers
 from puf_server.core.methods.base import TensorBlock, UpdateBlock
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus
-from puf_server.core.state.rounds import Combine, HistoryRecord, Part, RoundKind
+from puf_server.core.state.rounds import Combine, HistoryRecord, RoundKind
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import receipt_content
-from tests.server.core.builders import Federation, config
+from tests.server.core.builders import Federation, config, header
 
 EVERYONE = ("a", "b", "c", "d")
 NET = Manifest(
@@ -339,8 +339,9 @@ def test_the_table_has_a_row_for_every_method() -> None:
 def test_an_update_for_a_step_is_checked_like_any_other() -> None:
     f = trained(method="retrain")
     f.file("b")
-    with pytest.raises(Exception, match="no update of b"):
-        rounds.expected_assignment(f.state, "b", membership=1, number=4, attempt=1, part=Part.MAIN)
+    stated = header(f.round, f.round.assignments[0])
+    with pytest.raises(StaleRound, match="no update of b"):
+        rounds.expected_assignment(f.state, "b", stated)
     with pytest.raises(NotNow):
         tickets.withdraw(f.state, "b", next(iter(f.state.tickets)), f.now)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from puf_common.errors import Conflict, InvalidUpdate, StaleRound
 from puf_server.core import rounds
-from puf_server.core.state.rounds import Part, ReceivedUpdate, RoundKind, RoundPhase
-from tests.server.core.builders import Federation, config
+from puf_server.core.state.rounds import ReceivedUpdate, RoundKind, RoundPhase
+from tests.server.core.builders import Federation, config, header
 
 
 def test_no_round_before_enough_clients() -> None:
@@ -52,9 +54,10 @@ def test_the_same_update_twice_is_one_and_another_is_a_conflict() -> None:
 def test_a_late_update_is_refused_with_the_current_round() -> None:
     f = Federation(config())
     f.join("a", "b")
+    late = header(f.round, f.round.assignments[0])
     f.run_round(RoundKind.TRAIN)
     with pytest.raises(StaleRound) as caught:
-        rounds.expected_assignment(f.state, "a", membership=1, number=1, attempt=1, part=Part.MAIN)
+        rounds.expected_assignment(f.state, "a", late)
     assert caught.value.facts["current_round"] == "2"
 
 
@@ -66,18 +69,9 @@ def test_headers_that_do_not_fit_are_refused(base: int, samples: int, scale: flo
     f = Federation(config())
     f.join("a", "b")
     update = ReceivedUpdate(digest="aa", samples=samples, nbytes=8, train_loss=None, samples_processed=1, at=f.now)
+    stated = header(f.round, f.round.assignments[0])
     with pytest.raises(error):
-        rounds.receive(
-            f.state,
-            "a",
-            membership=1,
-            number=1,
-            attempt=1,
-            part=Part.MAIN,
-            base=base,
-            applied_scale=scale,
-            update=update,
-        )
+        rounds.receive(f.state, "a", replace(stated, base=base, samples=samples, applied_scale=scale), update)
 
 
 def test_absent_clients_are_not_waited_for_once_there_is_quorum() -> None:
