@@ -18,7 +18,7 @@ from puf_client.transport.grpc import GrpcTransport
 from puf_common.network.tls import ServerTls
 from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
-from puf_server.runtime.server import Listeners, Server
+from puf_server.runtime.server import Addresses, Server
 from puf_server.storage.state_store import Store, create
 
 TINY = Manifest(
@@ -69,7 +69,7 @@ def running(directory: Path, tls: ServerTls | None = None, metrics: str = "") ->
     started: Future[tuple[Server, asyncio.AbstractEventLoop]] = Future()
 
     async def serve() -> None:
-        listeners = Listeners("127.0.0.1:0", "127.0.0.1:0", metrics)
+        listeners = Addresses("127.0.0.1:0", "127.0.0.1:0", metrics)
         async with Server(Store.open(directory), listeners, tls) as server:
             started.set_result((server, asyncio.get_running_loop()))
             await server.stopped.wait()
@@ -124,7 +124,7 @@ class Federation:
         return float(w[0])
 
     async def _serve(self, started: threading.Event) -> None:
-        async with Server(Store.open(self.directory), Listeners(self.target, "127.0.0.1:0")) as server:
+        async with Server(Store.open(self.directory), Addresses(self.target, "127.0.0.1:0")) as server:
             self._loop = asyncio.get_running_loop()
             self.server = server
             started.set()

@@ -89,9 +89,7 @@ DIRECTION = {
 }
 # Imports that break the table and are about to be removed: importing sub-package, imported sub-package.
 EXCEPTIONS = {
-    ("puf_server.admission", "rpc"),
     ("puf_server.ingest", "rpc"),
-    ("puf_server.rpc", "runtime"),
     ("puf_client.routines", "session"),
     ("puf_client.transport", "state"),
     ("puf_client.transport", "cli"),

@@ -17,7 +17,8 @@ from puf_common.errors import Forgotten, NotAuthenticated
 from puf_common.receipts import receipt_file
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
-from puf_server.admission.tokens import Revocations, Tokens
+from puf_server.admission.revocations import Revocations
+from puf_server.admission.tokens import Tokens
 from puf_server.cli.main import main as server_main
 from puf_server.engine import receipts
 from tests.fixtures.driver import Clock, Opened, client_facts
@@ -265,9 +266,9 @@ def test_tokens_and_revocations_are_still_valid(idle: Old) -> None:
     with pytest.raises(NotAuthenticated):
         Tokens(idle.path, idle.clock).holder("puf_another")
     revoked = Revocations(idle.path, idle.clock)
-    revoked.require("anna")
+    revoked.require_not_revoked("anna")
     with pytest.raises(NotAuthenticated):
-        revoked.require("mallory")
+        revoked.require_not_revoked("mallory")
     assert set(revoked.all().serials) == {"1f"}
 
 

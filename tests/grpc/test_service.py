@@ -339,12 +339,12 @@ def test_operator_calls_are_not_served_to_clients(server: Server) -> None:
 def test_a_port_in_use_is_a_clear_error(server: Server, tmp_path: Path) -> None:
     import asyncio
 
-    from puf_server.runtime.server import Listeners
+    from puf_server.runtime.server import Addresses
     from puf_server.storage.state_store import Store
 
     async def second() -> None:
         store = Store.open(make_state(tmp_path / "other", tiny_config(title="other")))
-        async with Server(store, Listeners(f"127.0.0.1:{server.port}", "127.0.0.1:0")):
+        async with Server(store, Addresses(f"127.0.0.1:{server.port}", "127.0.0.1:0")):
             pass
 
     with pytest.raises(UsageError, match="in use"):

@@ -27,7 +27,8 @@ from puf_common.network.tls import ClientTls, ServerTls
 from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
-from puf_server.admission.tokens import Revocations, Tokens
+from puf_server.admission.revocations import Revocations
+from puf_server.admission.tokens import Tokens
 from puf_server.cli.main import main
 from puf_server.cli.operator_client import Control
 from puf_server.runtime.server import Server

@@ -1,6 +1,6 @@
-"""Who is calling. Everything that authenticates lives here; the rest of the server only sees names.
+"""The identity of a caller. All authentication is here; the rest of the server works with names.
 
-Where TLS is on, the certificate or the token is the identity. What a caller claims in its metadata is not looked at.
+Under TLS the certificate or the token is the identity. A name that the caller claims in its metadata is ignored then.
 """
 
 from __future__ import annotations
@@ -15,9 +15,17 @@ from puf_common.errors import InvalidArgument, NotAuthenticated
 from puf_common.names import check_name
 from puf_common.network.certificates import Holder, holder_of
 from puf_common.network.status import IDENTITY_KEY, TOKEN_KEY
-from puf_server.admission.tokens import Revocations, Tokens
+from puf_server.admission.revocations import Revocations
+from puf_server.admission.tokens import Tokens
 
-__all__ = ["Anybody", "Bearer", "Certificate", "Claimed", "Identify", "OperatorCertificate"]
+__all__ = [
+    "AnyOperator",
+    "CertificateIdentity",
+    "ClaimedIdentity",
+    "Identify",
+    "OperatorIdentity",
+    "TokenIdentity",
+]
 
 Context = aio.ServicerContext[Any, Any]
 
@@ -26,13 +34,13 @@ _LONGEST_TOKEN = 200
 
 
 class Identify(Protocol):
-    """Turns a call's context into the caller's name, or raises NotAuthenticated. Cheap: asked again while calls last."""
+    """Returns the caller's name, or raises NotAuthenticated. Works in memory: it is repeated while a call lasts."""
 
     def __call__(self, context: Context) -> str: ...
 
 
-class Claimed:
-    """Without TLS a caller is who it says it is: for loopback and tests only."""
+class ClaimedIdentity:
+    """Without TLS: the name in the caller's metadata. For loopback and tests only."""
 
     def __call__(self, context: Context) -> str:
         values = _metadata(context, IDENTITY_KEY)
@@ -41,15 +49,15 @@ class Claimed:
         return check_name(values[0], InvalidArgument)
 
 
-class Anybody:
-    """The operator's listener without TLS: whoever reaches it steers the federation."""
+class AnyOperator:
+    """Without TLS: every caller of the operator port is the operator."""
 
     def __call__(self, context: Context) -> str:
         return "operator"
 
 
-class Certificate:
-    """mTLS: a caller is whom its certificate speaks for."""
+class CertificateIdentity:
+    """mTLS: the client that the caller's certificate names."""
 
     def __init__(self, revocations: Revocations) -> None:
         self._revocations = revocations
@@ -57,15 +65,13 @@ class Certificate:
     def __call__(self, context: Context) -> str:
         holder = _holder(context)
         if holder.role != "client":
-            raise NotAuthenticated(
-                f"the certificate of {holder.name} is an {holder.role}'s and does not act as a client"
-            )
-        self._revocations.require(holder.name, holder)
+            raise NotAuthenticated(f"the certificate of {holder.name} is an {holder.role}'s; a client needs another")
+        self._revocations.require_not_revoked(holder.name, holder)
         return holder.name
 
 
-class OperatorCertificate:
-    """The operator's listener: a certificate that says operator, of the clients' authority or of the server itself."""
+class OperatorIdentity:
+    """The operator port under TLS: an operator's certificate of the clients' authority, or of this server process."""
 
     def __init__(self, revocations: Revocations) -> None:
         self._revocations = revocations
@@ -76,13 +82,13 @@ class OperatorCertificate:
             raise NotAuthenticated(
                 f"{holder.name} is a client; operator commands need an operator's certificate (puf-server certs operator)"
             )
-        # Names of operators are not names of clients: only the certificate itself can be revoked here.
-        self._revocations.require("", holder)
+        # Operators and clients may have the same name, so only key and serial are checked here.
+        self._revocations.require_not_revoked("", holder)
         return holder.name
 
 
-class Bearer:
-    """TLS with a token per client: a caller is whose token it sends."""
+class TokenIdentity:
+    """TLS with tokens: the client that the caller's token belongs to."""
 
     def __init__(self, tokens: Tokens, revocations: Revocations) -> None:
         self._tokens = tokens
@@ -93,7 +99,7 @@ class Bearer:
         if len(values) != 1 or not values[0].lower().startswith(_SCHEME) or len(values[0]) > _LONGEST_TOKEN:
             raise NotAuthenticated("the call carries no token: give the client --token-file")
         name = self._tokens.holder(values[0][len(_SCHEME) :])
-        self._revocations.require(name)
+        self._revocations.require_not_revoked(name)
         return name
 
 
@@ -104,7 +110,7 @@ def _metadata(context: Context, wanted: str) -> list[str]:
 def _holder(context: Context) -> Holder:
     shown = list(context.auth_context().get("x509_pem_cert", ()))
     if len(shown) != 1:
-        raise NotAuthenticated("the connection shows no certificate")
+        raise NotAuthenticated("the connection has no client certificate")
     holder = _parsed(bytes(shown[0]))
     holder.require_current()
     return holder

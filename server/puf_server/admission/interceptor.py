@@ -1,7 +1,7 @@
-"""The door: every call of every service on a listener, of all four kinds, passes here before any other code sees it.
+"""The first code that sees a call: every method of every service on a listener, of all four kinds.
 
-A call is admitted first, then counted against its caller's limits, and only then its bytes are decoded. Calls that last
-are looked at again while they do: one whose caller is no longer let in ends, whatever it is doing.
+A call is identified first, then counted against its caller's limits, and only then its bytes are decoded. Long calls are
+identified again while they last: a call ends when its caller is revoked or its credential expires.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,16 +22,16 @@ from puf_common.errors import InvalidArgument, NotAuthenticated, PufError, TooMu
 from puf_common.logging import get_logger
 from puf_common.network.status import abort
 from puf_server.admission.identity import Context, Identify
-from puf_server.admission.rate_limit import Bucket, Meters
+from puf_server.admission.rate_limit import RateLimit, RateLimits
 from puf_server.core.config import Limits
 
-__all__ = ["HEALTH", "Guard"]
+__all__ = ["HEALTH", "AdmissionInterceptor"]
 
-# Says whether the server serves and nothing else; probes of load balancers hold no credentials.
+# Reports only whether the server serves. Probes of load balancers have no credentials.
 HEALTH = "/grpc.health.v1.Health/Check"
 
 _EXPIRY_SECONDS = 5.0
-# Calls that leave something on disk for good, if only a line in the audit log.
+# Calls that store something permanently, at least an entry of the audit log.
 _WRITES = frozenset(
     f"/puf.v1.Federation/{name}"
     for name in (
@@ -38,14 +39,14 @@ _WRITES = frozenset(
         "PresentReceipt",
     )
 )  # fmt: skip
-# A receipt lists every model that was withdrawn and every export.
+# A receipt lists every withdrawn model and every export, so it may exceed the limit for requests.
 _LARGE = frozenset({"/puf.v1.Federation/PresentReceipt"})
 
 log = get_logger(__name__)
 
 
-class _Call:
-    """A call under way."""
+class _OpenCall:
+    """A call under way. `refused` is the error that ends it."""
 
     def __init__(self, context: Context, name: str, task: asyncio.Task[Any]) -> None:
         self.context = context
@@ -54,31 +55,39 @@ class _Call:
         self.refused: PufError | None = None
 
 
-class Guard(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    def __init__(
-        self, identify: Identify, changes: Callable[[], object], limits: Limits | None = None, *, strict: bool = True
-    ) -> None:
-        """`changes` answers differently after somebody was revoked. Where callers are who they say they are (not
-        `strict`), health, reflection and unknown methods are answered to everybody."""
-        self._identify = identify
-        self._changes = changes
-        self._limits = limits or Limits()
-        self._strict = strict
-        self._writes = Meters(self._limits.writes_per_minute)
-        self._lines = Bucket(self._limits.refusals_per_minute)
-        self._unsaid = 0
-        self._open_calls: dict[str, int] = {}
-        self._seen = changes()
-        self._looked = time.monotonic()
-        self._calls: set[_Call] = set()
+class AdmissionInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
+    """Identifies and limits the callers of one listener."""
 
-    def look_again(self) -> None:
-        """Ends calls whose caller is no longer let in. To be called from the event loop, often; costs something only
-        when somebody was revoked, and every few seconds, because certificates and tokens expire."""
-        seen, now = self._changes(), time.monotonic()
-        if seen == self._seen and now - self._looked < _EXPIRY_SECONDS:
+    def __init__(
+        self, identify: Identify, refresh: Callable[[], object] | None = None, limits: Limits | None = None
+    ) -> None:
+        """`refresh` reads changed lists of tokens and revocations; its result differs after a change. It may block.
+
+        Without it callers are not authenticated. Health, reflection and unknown methods then need no name.
+        """
+        self._identify = identify
+        self._refresh = refresh
+        self._limits = limits or Limits()
+        self._writes = RateLimits(self._limits.writes_per_minute)
+        self._log_limit = RateLimit(self._limits.refusals_per_minute)
+        self._not_logged = 0
+        self._calls: set[_OpenCall] = set()
+        self._calls_of: Counter[str] = Counter()
+        self._seen = refresh() if refresh else None
+        self._checked_at = time.monotonic()
+
+    async def recheck(self) -> None:
+        """Ends calls whose caller is no longer accepted.
+
+        To be called often. Open calls are identified again after a change of the lists, and every few seconds because
+        certificates and tokens expire.
+        """
+        if self._refresh is None:
             return
-        self._seen, self._looked = seen, now
+        seen, now = await asyncio.to_thread(self._refresh), time.monotonic()
+        if seen == self._seen and now - self._checked_at < _EXPIRY_SECONDS:
+            return
+        self._seen, self._checked_at = seen, now
         for call in [c for c in self._calls if c.refused is None and c.name]:
             try:
                 self._identify(call.context)
@@ -92,33 +101,34 @@ class Guard(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the 
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
+        """The method's handler, with admission before it."""
         handler: Any = await continuation(handler_call_details)
         method = str(handler_call_details.method)
-        if handler is None and not self._strict:
+        if handler is None and self._refresh is None:
             return None
         if handler is None:
-            # An unknown method is answered like a known one: who is not let in learns nothing.
-            return grpc.unary_unary_rpc_method_handler(self._answer(method, _unknown, None))
+            # A caller that is not accepted gets the same answer for known and unknown methods.
+            return grpc.unary_unary_rpc_method_handler(self._unary(method, _unknown, None))
         make, behaviour = _kind(handler)
-        decode = self._decoded(method, handler)
-        answer = self._stream if handler.response_streaming else self._answer
-        # No deserializer: gRPC hands over bytes, and nobody looks at them before it is known whose they are.
-        return make(answer(method, behaviour, decode), None, handler.response_serializer)
+        decode = self._decoder(method, handler)
+        wrap = self._streaming if handler.response_streaming else self._unary
+        # No deserializer: gRPC passes bytes, which are decoded only after admission.
+        return make(wrap(method, behaviour, decode), None, handler.response_serializer)
 
-    def _decoded(self, method: str, handler: Any) -> Callable[[Any], Any]:
-        """The request, or each of its messages as they come."""
+    def _decoder(self, method: str, handler: Any) -> Callable[[Any], Any]:
+        """Decodes the request, or each message of a stream of requests as it arrives."""
         if handler.request_deserializer is None:
-            # A method that reads its frames itself, and faster.
+            # The method decodes its frames itself, which is faster.
             return lambda messages: messages
         most = None if handler.request_streaming or method in _LARGE else self._limits.request_bytes
 
         def one(data: bytes) -> Any:
             if most is not None and len(data) > most:
-                raise TooMuch(f"a request of {len(data)} bytes; at most {most} are taken", limit=most)
+                raise TooMuch(f"the request has {len(data)} bytes; the limit is {most}", limit=most)
             try:
                 return handler.request_deserializer(data)
             except (DecodeError, ValueError):
-                raise InvalidArgument("the request cannot be decoded: it is no message of this contract") from None
+                raise InvalidArgument("the request cannot be decoded: it is not a message of this contract") from None
 
         async def each(messages: AsyncIterator[bytes]) -> AsyncIterator[Any]:
             async for data in messages:
@@ -126,7 +136,7 @@ class Guard(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the 
 
         return each if handler.request_streaming else one
 
-    def _answer(
+    def _unary(
         self, method: str, behaviour: Callable[..., Awaitable[Any]], decode: Callable[[Any], Any] | None
     ) -> Callable[..., Awaitable[Any]]:
         async def call(request: Any, context: Context) -> Any:
@@ -140,10 +150,10 @@ class Guard(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the 
 
         return call
 
-    def _stream(
+    def _streaming(
         self, method: str, behaviour: Callable[..., Any], decode: Callable[[Any], Any]
     ) -> Callable[..., Awaitable[None]]:
-        # Writes instead of yielding: a call that ends while a slow reader blocks it is still in our hands then.
+        # Writes instead of yielding, so that a call that a slow reader blocks can still be cancelled here.
         async def call(request: Any, context: Context) -> None:
             name = await self._admit(method, context)
             with self._open(context, name) as opened:
@@ -157,64 +167,68 @@ class Guard(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the 
         return call
 
     async def _admit(self, method: str, context: Context) -> str:
-        if method == HEALTH or (not self._strict and method.startswith("/grpc.")):
+        """The caller's name; empty for methods that need none. Aborts the call of a caller that is not accepted."""
+        if method == HEALTH or (self._refresh is None and method.startswith("/grpc.")):
             return ""
         try:
+            if self._refresh is not None:
+                await asyncio.to_thread(self._refresh)
             return self._identify(context)
         except PufError as error:
-            self._refusal(call=method, peer=context.peer(), reason=error.message)
+            self._log_refusal(call=method, peer=context.peer(), reason=error.message)
             await abort(context, error)
         except Exception as error:
-            # Whatever a strange certificate or token did to us: it does not come in.
-            self._refusal(call=method, peer=context.peer(), reason=f"{type(error).__name__}: {str(error)[:200]}")
+            # A malformed certificate or token must not be accepted because checking it failed.
+            self._log_refusal(call=method, peer=context.peer(), reason=f"{type(error).__name__}: {str(error)[:200]}")
             await abort(context, NotAuthenticated("the caller cannot be identified"))
 
     async def _request(
         self, method: str, name: str, request: Any, decode: Callable[[Any], Any] | None, context: Context
     ) -> Any:
-        """What an admitted caller asks for, if it is within its limits and a message at all."""
+        """The decoded request of an admitted caller. Aborts the call if it exceeds a limit or cannot be decoded."""
         limits = self._limits
         try:
-            if name and self._open_calls.get(name, 0) > limits.calls_per_client:
-                raise TooMuch(f"{name} has {limits.calls_per_client} calls open already", limit=limits.calls_per_client)
-            if name and method in _WRITES and not (bucket := self._writes.of(name)).take():
+            if name and self._calls_of[name] > limits.calls_per_client:
+                raise TooMuch(f"{name} already has {limits.calls_per_client} open calls", limit=limits.calls_per_client)
+            if name and method in _WRITES and not (rate := self._writes.of(name)).take():
                 raise TooMuch(
                     f"{name} has made {limits.writes_per_minute:g} changes within a minute",
                     limit=limits.writes_per_minute,
-                    retry_seconds=bucket.seconds,
+                    retry_seconds=rate.retry_seconds,
                 )
             return decode(request) if decode else request
         except PufError as error:
-            self._refusal(call=method, client=name, peer=context.peer(), reason=error.message)
+            self._log_refusal(call=method, client=name, peer=context.peer(), reason=error.message)
             await abort(context, error)
 
-    def _refusal(self, **facts: str) -> None:
-        """A line in the log, but not one for every stone that somebody throws."""
-        if not self._lines.take():
-            self._unsaid += 1
+    def _log_refusal(self, **facts: str) -> None:
+        """Logs a refused call, at most `refusals_per_minute`. The next line counts those that were not logged."""
+        if not self._log_limit.take():
+            self._not_logged += 1
             return
-        if self._unsaid:
-            facts["more_since"] = str(self._unsaid)
-            self._unsaid = 0
-        log.warning("refused", **facts)
+        if self._not_logged:
+            facts["not_logged"] = str(self._not_logged)
+            self._not_logged = 0
+        log.warning("call refused", **facts)
 
     @contextmanager
-    def _open(self, context: Context, name: str) -> Iterator[_Call]:
+    def _open(self, context: Context, name: str) -> Iterator[_OpenCall]:
         task = asyncio.current_task()
         assert task is not None
-        opened = _Call(context, name, task)
+        opened = _OpenCall(context, name, task)
         self._calls.add(opened)
-        self._open_calls[name] = self._open_calls.get(name, 0) + 1
+        self._calls_of[name] += 1
         try:
             yield opened
         finally:
             self._calls.discard(opened)
-            self._open_calls[name] -= 1
-            if not self._open_calls[name]:
-                del self._open_calls[name]
+            self._calls_of[name] -= 1
+            if not self._calls_of[name]:
+                del self._calls_of[name]
 
 
 def _kind(handler: Any) -> tuple[Callable[..., Any], Any]:
+    """The constructor for handlers of this kind, and the method itself."""
     if handler.request_streaming and handler.response_streaming:
         return grpc.stream_stream_rpc_method_handler, handler.stream_stream
     if handler.request_streaming:
@@ -226,7 +240,7 @@ def _kind(handler: Any) -> tuple[Callable[..., Any], Any]:
 
 async def _write_all(replies: Any, context: Context) -> None:
     if inspect.isawaitable(replies):
-        # A method that writes by itself.
+        # The method writes its replies itself.
         await replies
         return
     try:
@@ -236,8 +250,8 @@ async def _write_all(replies: Any, context: Context) -> None:
         await replies.aclose()
 
 
-async def _end(call: _Call) -> None:
-    """Turns our own cancellation into the reason for it; one that came from outside goes on."""
+async def _end(call: _OpenCall) -> None:
+    """Aborts a call that `recheck` cancelled with its reason. Returns if the caller cancelled it."""
     if call.refused is not None:
         call.task.uncancel()
         await abort(call.context, call.refused)

@@ -1,47 +1,46 @@
-"""How a server's two listeners are locked, and the file that lets its owner's commands in.
-
-`DIR/operator.json` is made by every server process, readable by its owner alone: where the operator port is and, under
-TLS, a certificate that this process alone accepts. Whoever may read the state directory may steer the server, nobody else
-may; another machine needs a certificate of the clients' authority (`puf-server certs operator`).
-"""
+"""The two listeners of a server, for clients and for the operator: identities, limits and TLS."""
 
 from __future__ import annotations
 
-import json
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
 from grpc import aio
 
-from puf_common.errors import StorageCorrupted, UsageError
-from puf_common.files.private import write_over
+from puf_common.errors import UsageError
 from puf_common.network.addresses import parse_address
 from puf_common.network.status import Options, server_options
-from puf_common.network.tls import ClientTls, ServerTls
-from puf_server.admission.identity import Anybody, Bearer, Certificate, Claimed, Identify, OperatorCertificate
-from puf_server.admission.interceptor import Guard
-from puf_server.admission.tokens import Revocations, Tokens
+from puf_common.network.tls import ServerTls
+from puf_server.admission.access_file import OperatorAccess
+from puf_server.admission.identity import (
+    AnyOperator,
+    CertificateIdentity,
+    ClaimedIdentity,
+    Identify,
+    OperatorIdentity,
+    TokenIdentity,
+)
+from puf_server.admission.interceptor import AdmissionInterceptor
+from puf_server.admission.revocations import Revocations
+from puf_server.admission.tokens import Tokens
 from puf_server.core.config import Limits
 from puf_server.pki.authority import ephemeral_operator
 
-__all__ = ["Door", "OperatorAccess", "bind", "insecure_doors", "secure_doors"]
-
-_FILE = "operator.json"
-_PAUSE = 0.1
+__all__ = ["Listener", "insecure_listeners", "secure_listeners"]
 
 
 @dataclass(frozen=True)
-class Door:
-    """One listener: who calls, over what, and how much at a time."""
+class Listener:
+    """How one listener identifies callers, limits them and encrypts."""
 
     identify: Identify
-    guard: Guard
+    interceptor: AdmissionInterceptor
     limits: Limits
     credentials: grpc.ServerCredentials | None = None
 
     def server(self) -> aio.Server:
+        """A gRPC server without services that is not bound yet."""
         options: Options = [
             ("grpc.max_concurrent_streams", self.limits.streams),
             ("grpc.max_allowed_incoming_connections", self.limits.connections),
@@ -50,95 +49,53 @@ class Door:
         ]
         return aio.server(
             options=[*server_options(), *options],
-            interceptors=[self.guard],
-            # gRPC refuses what is beyond by itself, before it reads a request.
+            interceptors=[self.interceptor],
+            # gRPC refuses calls beyond this number before it reads their request.
             maximum_concurrent_rpcs=self.limits.calls,
         )
 
-    def look_again(self) -> None:
-        self.guard.look_again()
-
-
-@dataclass(frozen=True)
-class OperatorAccess:
-    """What operator commands on this machine need to know."""
-
-    address: str
-    server_certificate: str = ""
-    certificate: str = ""
-    key: str = ""
-
-    def write(self, directory: Path) -> None:
-        write_over(directory / _FILE, json.dumps(vars(self), indent=1).encode())
-
-    @staticmethod
-    def remove(directory: Path) -> None:
-        (directory / _FILE).unlink(missing_ok=True)
-
-    @classmethod
-    def read(cls, directory: Path, *, patience: float = 0.0) -> OperatorAccess:
-        """`patience`: seconds within which a server that is just starting may write its file."""
-        path = directory / _FILE
-        until = time.monotonic() + patience
+    def bind(self, server: aio.Server, address: str) -> int:
+        """Binds the server to HOST:PORT and returns the port. Port 0 takes a free one."""
+        parse_address(address, "cannot listen:", free_port=True)
         try:
-            while not path.exists() and (directory / "federation.json").exists() and time.monotonic() < until:
-                time.sleep(_PAUSE)
-            return cls(**json.loads(path.read_bytes()))
-        except FileNotFoundError:
-            raise UsageError(f"no server serves {directory} now (there is no {_FILE} in it)") from None
-        except PermissionError:
-            raise UsageError(f"{path} is for its owner alone: run this as the user who runs the server") from None
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror}") from None
-        except (ValueError, TypeError):
-            raise StorageCorrupted(f"{path} is damaged; restart the server", file=path) from None
-
-    def tls(self) -> ClientTls | None:
-        if not self.certificate:
-            return None
-        return ClientTls.pinned(Path(self.server_certificate), self.certificate.encode(), self.key.encode())
+            if self.credentials is None:
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, self.credentials)
+        except RuntimeError:
+            port = 0
+        if not port:
+            raise UsageError(f"cannot listen on {address}: the port is in use, or the address is not this machine's")
+        return port
 
 
-def insecure_doors(limits: Limits) -> tuple[Door, Door, OperatorAccess]:
-    identify, anybody = Claimed(), Anybody()
-
-    def never() -> object:
-        return None
-
+def insecure_listeners(limits: Limits) -> tuple[Listener, Listener, OperatorAccess]:
+    """Listeners without TLS: the server accepts every name that a caller claims."""
+    client, operator = ClaimedIdentity(), AnyOperator()
     return (
-        Door(identify, Guard(identify, never, limits, strict=False), limits),
-        Door(anybody, Guard(anybody, never, limits, strict=False), limits),
+        Listener(client, AdmissionInterceptor(client, limits=limits), limits),
+        Listener(operator, AdmissionInterceptor(operator, limits=limits), limits),
         OperatorAccess(""),
     )
 
 
-def secure_doors(directory: Path, tls: ServerTls, limits: Limits) -> tuple[Door, Door, OperatorAccess]:
-    """Doors for clients and for the operator: mTLS where clients have an authority, else TLS and a token each."""
+def secure_listeners(directory: Path, tls: ServerTls, limits: Limits) -> tuple[Listener, Listener, OperatorAccess]:
+    """Listeners with TLS. Clients need a certificate if they have an authority, otherwise a token."""
     revocations, tokens = Revocations(directory), Tokens(directory)
-    identify: Identify = Certificate(revocations) if tls.client_ca else Bearer(tokens, revocations)
-    operator: Identify = OperatorCertificate(revocations)
+    client: Identify = CertificateIdentity(revocations) if tls.client_ca else TokenIdentity(tokens, revocations)
+    operator: Identify = OperatorIdentity(revocations)
     root, certificate, key = ephemeral_operator()
 
-    def changes() -> object:
-        return revocations.seen(), tokens.seen()
+    def refresh() -> object:
+        return revocations.refresh(), tokens.refresh()
 
     return (
-        Door(identify, Guard(identify, changes, limits), limits, tls.credentials()),
-        Door(operator, Guard(operator, changes, limits), limits, replace(tls, more_roots=root).credentials()),
+        Listener(client, AdmissionInterceptor(client, refresh, limits), limits, tls.credentials()),
+        Listener(
+            operator,
+            AdmissionInterceptor(operator, refresh, limits),
+            limits,
+            replace(tls, more_roots=root).credentials(),
+        ),
         OperatorAccess("", str(tls.certificate.expanduser().resolve()), certificate.decode(), key.decode()),
     )
-
-
-def bind(server: aio.Server, door: Door, address: str) -> int:
-    """The port that the server listens on from now on."""
-    parse_address(address, "cannot listen:", free_port=True)
-    try:
-        if door.credentials is None:
-            port = server.add_insecure_port(address)
-        else:
-            port = server.add_secure_port(address, door.credentials)
-    except RuntimeError:
-        port = 0
-    if not port:
-        raise UsageError(f"cannot listen on {address}: the port is in use, or the address is not this machine's")
-    return port

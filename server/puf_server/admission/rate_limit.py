@@ -1,4 +1,4 @@
-"""How often something may happen: so many times a minute, and all of a minute's worth at once."""
+"""How often something may happen: a number of times per minute, with bursts of one minute's worth."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-__all__ = ["Bucket", "Meters"]
+__all__ = ["RateLimit", "RateLimits"]
 
 _NAMES = 20_000
 
 
-class Bucket:
-    """Holds one minute's worth and fills steadily."""
+class RateLimit:
+    """A token bucket that holds one minute's worth and fills at a constant rate."""
 
     def __init__(self, per_minute: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = max(1.0, per_minute)
@@ -22,7 +22,7 @@ class Bucket:
         self._at = clock()
 
     def take(self) -> bool:
-        """Whether it may happen once more now."""
+        """Whether one more is allowed now; counts it if so."""
         now = self._clock()
         self._left = min(self._most, self._left + self._rate * (now - self._at))
         self._at = now
@@ -32,23 +32,24 @@ class Bucket:
         return True
 
     @property
-    def seconds(self) -> float:
-        """How long until it may happen again."""
+    def retry_seconds(self) -> float:
+        """Seconds from the last `take` until the next one is allowed."""
         return max(0.0, 1.0 - self._left) / self._rate
 
 
-class Meters:
-    """A bucket per name. Those not heard of for longest are dropped: by then they are full again."""
+class RateLimits:
+    """One rate limit per name. The least recently used name is dropped first; its bucket is full again by then."""
 
     def __init__(self, per_minute: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_minute = per_minute
         self._clock = clock
-        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        self._limits: OrderedDict[str, RateLimit] = OrderedDict()
 
-    def of(self, name: str) -> Bucket:
-        if name not in self._buckets:
-            self._buckets[name] = Bucket(self._per_minute, self._clock)
-            if len(self._buckets) > _NAMES:
-                self._buckets.popitem(last=False)
-        self._buckets.move_to_end(name)
-        return self._buckets[name]
+    def of(self, name: str) -> RateLimit:
+        """The rate limit of this name."""
+        if name not in self._limits:
+            self._limits[name] = RateLimit(self._per_minute, self._clock)
+            if len(self._limits) > _NAMES:
+                self._limits.popitem(last=False)
+        self._limits.move_to_end(name)
+        return self._limits[name]

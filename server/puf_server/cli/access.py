@@ -227,7 +227,7 @@ def _told(issued: Any) -> None:
 
 def _subject(arguments: argparse.Namespace) -> dict[str, str]:
     if sum(map(bool, (arguments.name, arguments.cert, arguments.serial))) != 1:
-        raise UsageError("say whom: a client's NAME, the key of a certificate with --cert FILE, or --serial HEX")
+        raise UsageError("say which one: a client's NAME, the key of a certificate with --cert FILE, or --serial HEX")
     if arguments.name:
         return {"name": check_name(arguments.name)}
     if arguments.cert:
@@ -242,7 +242,7 @@ def _subject(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _revoke(arguments: argparse.Namespace) -> int:
-    from puf_server.admission.tokens import Revocations
+    from puf_server.admission.revocations import Revocations
 
     whom = _subject(arguments)
     Revocations(_state(arguments)).revoke(**whom)
@@ -251,7 +251,7 @@ def _revoke(arguments: argparse.Namespace) -> int:
 
 
 def _restore(arguments: argparse.Namespace) -> int:
-    from puf_server.admission.tokens import Revocations
+    from puf_server.admission.revocations import Revocations
 
     whom = _subject(arguments)
     Revocations(_state(arguments)).restore(**whom)
@@ -260,13 +260,13 @@ def _restore(arguments: argparse.Namespace) -> int:
 
 
 def _revoked(arguments: argparse.Namespace) -> int:
-    from puf_server.admission.tokens import Revocations
+    from puf_server.admission.revocations import Revocations
 
     found = Revocations(_state(arguments)).all()
     for kind, entries in (("client", found.names), ("key", found.keys), ("serial", found.serials)):
         for what, at in sorted(entries.items()):
             print(f"{kind}  {what}  since {_day(at)}")
-    if found.nobody:
+    if found.empty:
         print("nobody is refused")
     return Exit.OK
 

@@ -49,13 +49,13 @@ class Control:
     @classmethod
     def of_state(cls, directory: Path, target: str = "", *, patience: float = 0.0) -> Control:
         """To the server that serves this directory; for whoever may read it."""
-        from puf_server.admission.listeners import OperatorAccess
+        from puf_server.admission.access_file import OperatorAccess
 
         def way() -> tuple[str, ClientTls | None]:
             access = OperatorAccess.read(directory)
             return target or access.address, access.tls()
 
-        OperatorAccess.read(directory, patience=patience)
+        OperatorAccess.read(directory, start_seconds=patience)
         control = cls(*way(), patience=patience)
         control._way = way
         return control

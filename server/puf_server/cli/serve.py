@@ -65,13 +65,14 @@ def run(settings: ServeSettings) -> None:
     from puf_common.malloc import keep_freed_memory
     from puf_common.network.addresses import is_loopback
     from puf_common.network.tls import ServerTls
-    from puf_server.runtime.server import Listeners, serve
+    from puf_server.runtime.process import serve
+    from puf_server.runtime.server import Addresses
 
     configure(level=settings.log_level, log_format=settings.log_format)
     keep_freed_memory()
     log = get_logger(__name__)
     federation = settings.listen or (HERE if settings.insecure else EVERYWHERE)
-    listeners = Listeners(federation, settings.operator, settings.metrics)
+    addresses = Addresses(federation, settings.operator, settings.metrics)
     tls = None
     if settings.tls_cert is not None and settings.tls_key is not None:
         tls = ServerTls(settings.tls_cert, settings.tls_key, settings.client_ca)
@@ -79,11 +80,11 @@ def run(settings: ServeSettings) -> None:
         log.info("TLS", clients="certificates" if tls.client_ca else "tokens", names=tls.names())
     else:
         log.warning("serving without TLS: anybody who reaches the port can act as any client")
-        for address in (listeners.federation, listeners.operator):
+        for address in (addresses.federation, addresses.operator):
             if not is_loopback(address):
                 log.warning("open to the network without TLS", address=address)
     from puf_server.maintenance.backup import answer_for_receipts
 
     answer_for_receipts(settings.state, settings.receipts, waived=settings.no_receipts)
     given = {name: getattr(settings.limits, name) for name in settings.limits.model_fields_set}
-    serve(settings.state, listeners, settings.announce, tls=tls, limits=given)
+    serve(settings.state, addresses, settings.announce, tls=tls, limits=given)

@@ -36,7 +36,6 @@ from puf_server.ingest.upload import PendingUpload, upload_key
 from puf_server.rpc.model_stream import SharedModels
 from puf_server.rpc.notifier import Changes
 from puf_server.rpc.requests import Handlers
-from puf_server.runtime.metrics import Metrics
 
 __all__ = ["FederationService", "answered", "in_thread", "streamed"]
 
@@ -132,10 +131,10 @@ class FederationService(rpc.FederationServicer):
         identify: Identify,
         changes: Changes,
         threads: ThreadPoolExecutor,
-        metrics: Metrics,
+        on_refused: Callable[[str], None],
     ) -> None:
         self._handlers = handlers
-        self._metrics = metrics
+        self._on_refused = on_refused
         self._identify = identify
         self._changes = changes
         self._threads = threads
@@ -234,7 +233,7 @@ class FederationService(rpc.FederationServicer):
         try:
             return await self._take(name, request_iterator, context)
         except PufError as error:
-            self._metrics.refused.labels(reason=error.reason).inc()
+            self._on_refused(error.reason)
             log.warning("update refused", reason=error.reason, why=error.message)
             raise
 

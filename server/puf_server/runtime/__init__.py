@@ -1,0 +1,1 @@
+"""The running server: listeners, background tasks, metrics, and an orderly end."""

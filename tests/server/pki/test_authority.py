@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import stat
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,10 +17,10 @@ from tests.running import make_state
 
 from puf_client.cli.main import main as client_main
 from puf_common.config.exit_codes import Exit
-from puf_common.errors import NotAuthenticated, NotFound, StorageCorrupted, UsageError
+from puf_common.errors import NotAuthenticated, UsageError
 from puf_common.network.certificates import holder_of, key_pem, new_key, server_names, signing_request, subject
 from puf_common.network.tls import read_certificates, read_key
-from puf_server.admission.tokens import Revocations, Tokens
+from puf_server.admission.tokens import Tokens
 from puf_server.cli.main import main
 from puf_server.pki.authority import Authority, ephemeral_operator
 
@@ -226,9 +223,8 @@ def test_commands_say_what_is_missing(refused: Run, tmp_path: Path) -> None:
     assert "--state" in refused("certs", "revoke", "a")
     assert "holds no federation" in refused("certs", "revoke", "a", "--state", "nowhere")
     make_state(tmp_path / "state")
-    assert "say whom" in refused("certs", "revoke", "--state", "state")
+    assert "say which one" in refused("certs", "revoke", "--state", "state")
     assert "hexadecimal" in refused("certs", "revoke", "--state", "state", "--serial", "xyz")
-    assert "no token to replace" in refused("tokens", "rotate", "a", "--state", "state")
 
 
 def test_who_a_certificate_speaks_for(tmp_path: Path) -> None:
@@ -251,84 +247,3 @@ def test_the_servers_own_operator_certificate_is_new_every_time() -> None:
     holder = holder_of(x509.load_pem_x509_certificate(first[1]))
     assert holder.role == "operator"
     assert key_pem(new_key()) != first[2]
-
-
-def test_tokens_are_stored_as_hashes_and_replaced_and_revoked(run: Run, refused: Run, tmp_path: Path) -> None:
-    make_state(tmp_path / "state")
-    token = run("tokens", "add", "anna", "--state", "state").strip()
-    file = tmp_path / "state" / "tokens.json"
-    assert mode(file) == 0o600
-    assert token not in file.read_text()
-    assert json.loads(file.read_text())["tokens"]["anna"]["sha256"] == hashlib.sha256(token.encode()).hexdigest()
-    # A server that runs has its own view of the file.
-    serving = Tokens(tmp_path / "state")
-    assert serving.holder(token) == "anna"
-    assert "has a token already" in refused("tokens", "add", "anna", "--state", "state")
-    run("tokens", "rotate", "anna", "--state", "state", "--out", "anna.token")
-    assert mode(tmp_path / "anna.token") == 0o600
-    with pytest.raises(NotAuthenticated, match="unknown"):
-        serving.holder(token)
-    renewed = (tmp_path / "anna.token").read_text().strip()
-    assert serving.holder(renewed) == "anna"
-    assert "anna" in run("tokens", "list", "--state", "state")
-    assert renewed not in run("tokens", "list", "--state", "state")
-    run("tokens", "revoke", "anna", "--state", "state")
-    with pytest.raises(NotAuthenticated, match="unknown"):
-        serving.holder(renewed)
-    with pytest.raises(NotFound):
-        serving.revoke("anna")
-
-
-def test_tokens_expire(tmp_path: Path) -> None:
-    now = [1000.0]
-    tokens = Tokens(tmp_path, lambda: now[0])
-    token = tokens.add("anna", days=1)
-    now[0] += 86_000
-    assert tokens.holder(token) == "anna"
-    now[0] += 1000
-    with pytest.raises(NotAuthenticated, match="expired"):
-        tokens.holder(token)
-
-
-def test_revocations_hold_for_a_name_a_key_or_one_certificate(run: Run, tmp_path: Path) -> None:
-    make_state(tmp_path / "state")
-    serving = Revocations(tmp_path / "state")
-    pki = Pki(tmp_path / "pki")
-    file = pki.authority.client("anna").certificate
-    first = holder_of(read_certificates(file)[0])
-    pki.authority.client("anna", renew=True)
-    second = holder_of(read_certificates(file)[0])
-    assert (first.key, first.serial != second.serial) == (second.key, True)
-    run("certs", "revoke", "--serial", first.serial.upper(), "--state", "state")
-    with pytest.raises(NotAuthenticated, match="this certificate of anna"):
-        serving.require("anna", first)
-    serving.require("anna", second)
-    run("certs", "restore", "--serial", first.serial, "--state", "state")
-    # A key that was lost is refused with every certificate it ever had.
-    run("certs", "revoke", "--cert", str(file), "--state", "state")
-    for holder in (first, second):
-        with pytest.raises(NotAuthenticated, match="this certificate of anna"):
-            serving.require("anna", holder)
-    serving.require("anna", replace(first, key="another", serial="1"))
-    run("certs", "revoke", "anna", "--state", "state")
-    with pytest.raises(NotAuthenticated, match="anna was revoked"):
-        serving.require("anna", replace(first, key="another", serial="1"))
-    serving.require("bert", replace(first, name="bert", key="another", serial="1"))
-    told = run("certs", "revoked", "--state", "state")
-    assert "client  anna" in told
-    assert first.key in told
-    run("certs", "restore", "anna", "--state", "state")
-    run("certs", "restore", "--cert", str(file), "--state", "state")
-    serving.require("anna", first)
-    assert "nobody" in run("certs", "revoked", "--state", "state")
-    assert mode(tmp_path / "state" / "revoked.json") == 0o600
-
-
-def test_a_damaged_list_changes_nothing_while_serving_and_stops_a_start(tmp_path: Path) -> None:
-    serving = Revocations(tmp_path)
-    serving.revoke(name="anna")
-    (tmp_path / "revoked.json").write_text("{")
-    with pytest.raises(NotAuthenticated):
-        serving.require("anna")
-    with pytest.raises(StorageCorrupted, match="damaged"):
-        Revocations(tmp_path)

@@ -1,11 +1,13 @@
-"""What Prometheus is told, read the way Prometheus reads it."""
+"""The metrics page, read with Prometheus' own parser."""
 
 from __future__ import annotations
 
 import math
 import re
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -17,6 +19,7 @@ from puf_common.errors import UsageError
 from puf_common.tensors.manifest import MODEL
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
+from puf_server.runtime.metrics import client_states
 from puf_server.runtime.server import Server
 
 Samples = dict[tuple[str, str], float]
@@ -28,7 +31,7 @@ def page(server: Server) -> str:
 
 
 def scraped(server: Server) -> Samples:
-    """Every value by name and its labels' values; the parser is Prometheus' own."""
+    """Every value by its name and the values of its labels."""
     found: Samples = {}
     for family in text_string_to_metric_families(page(server)):
         for sample in family.samples:
@@ -36,7 +39,7 @@ def scraped(server: Server) -> Samples:
     return found
 
 
-def test_a_federation_in_numbers(tmp_path: Path) -> None:
+def test_the_page_follows_the_federation(tmp_path: Path) -> None:
     config = tiny_config(plan={"rounds": 1, "evaluate_every": 1, "shards": 5})
     with running(make_state(tmp_path / "state", config), metrics="127.0.0.1:0") as server:
         before = scraped(server)
@@ -83,21 +86,45 @@ def test_a_federation_in_numbers(tmp_path: Path) -> None:
         assert max(filed["puf_ticket_age_seconds", s] for s in ("pending", "scheduled")) < 60
 
 
-def test_nobody_is_named(tmp_path: Path) -> None:
+def test_no_client_is_named(tmp_path: Path) -> None:
     with running(make_state(tmp_path / "state"), metrics="127.0.0.1:0") as server:
         Raw(server.port, "anna").join()
         assert "anna" not in page(server)
 
 
-def test_without_an_address_there_is_no_listener(tmp_path: Path) -> None:
+def test_without_an_address_there_is_no_endpoint(tmp_path: Path) -> None:
     with running(make_state(tmp_path / "state")) as server:
         assert server.metrics_port == 0
 
 
 @pytest.mark.parametrize("address", ["9300", ":9300", "127.0.0.1:", "127.0.0.1:99999", "192.0.2.1:9300"])
-def test_an_address_that_cannot_be_is_told(tmp_path: Path, address: str) -> None:
+def test_an_invalid_address_is_reported(tmp_path: Path, address: str) -> None:
     with pytest.raises(UsageError, match=re.escape("--metrics")), running(make_state(tmp_path / "s"), metrics=address):
         pass
+
+
+class Counting(dict[str, Any]):
+    """A mapping that counts how often all its values are read."""
+
+    reads = 0
+
+    def values(self) -> Any:
+        self.reads += 1
+        return super().values()
+
+
+@pytest.mark.parametrize("members", [1, 50])
+def test_a_scrape_reads_the_tickets_once_for_all_clients(tmp_path: Path, members: int) -> None:
+    config = tiny_config()
+    with running(make_state(tmp_path / "state", config)) as server:
+        Raw(server.port, "anna").join()
+        state, presence = server.engine.state, server.engine.presence
+    anna = state.members["anna"]
+    tickets = Counting(state.tickets)
+    many = {f"client-{number}": anna for number in range(members)}
+    counts = client_states(replace(state, members=many, tickets=tickets), presence, config, presence.seen["anna"])
+    assert counts == {"absent": members}
+    assert tickets.reads == 1
 
 
 ALERTS = Path(__file__).parents[3] / "deploy/monitoring/alerts.yml"
@@ -105,13 +132,13 @@ DASHBOARD = Path(__file__).parents[3] / "deploy/monitoring/grafana/dashboards/pu
 
 
 @pytest.mark.parametrize("file", [ALERTS, DASHBOARD], ids=lambda p: p.name)
-def test_rules_and_dashboard_ask_for_metrics_that_exist(tmp_path: Path, file: Path) -> None:
+def test_rules_and_dashboard_use_metrics_that_exist(tmp_path: Path, file: Path) -> None:
     with running(make_state(tmp_path / "state"), metrics="127.0.0.1:0") as server:
         text = page(server)
-    told = set(re.findall(r"^# TYPE (puf_\w+)", text, re.MULTILINE))
-    # These have values only after something was measured.
-    told |= {"puf_accuracy", "puf_accuracy_version", "puf_loss"}
-    asked = set(re.findall(r"\bpuf_\w+", file.read_text()))
-    assert asked
-    for name in asked:
-        assert name in told or re.sub(r"_(bucket|sum|count)$", "", name) in told, name
+    known = set(re.findall(r"^# TYPE (puf_\w+)", text, re.MULTILINE))
+    # These have values only after an evaluation.
+    known |= {"puf_accuracy", "puf_accuracy_version", "puf_loss"}
+    used = set(re.findall(r"\bpuf_\w+", file.read_text()))
+    assert used
+    for name in used:
+        assert name in known or re.sub(r"_(bucket|sum|count)$", "", name) in known, name

@@ -1,0 +1,63 @@
+"""The file that gives operator commands on the server's machine access to the operator port.
+
+Every server process writes `DIR/operator.json`, readable by its owner alone. It contains the address of the operator port
+and, under TLS, a certificate that only this process accepts. An account that can read the state directory can operate the
+server. Another machine needs an operator's certificate (`puf-server certs operator`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from puf_common.errors import StorageCorrupted, UsageError
+from puf_common.files.private import write_over
+from puf_common.network.tls import ClientTls
+
+__all__ = ["OperatorAccess"]
+
+_FILE = "operator.json"
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class OperatorAccess:
+    """Address and credentials of the operator port; the last three are empty without TLS."""
+
+    address: str
+    server_certificate: str = ""
+    certificate: str = ""
+    key: str = ""
+
+    def write(self, directory: Path) -> None:
+        write_over(directory / _FILE, json.dumps(vars(self), indent=1).encode())
+
+    @staticmethod
+    def remove(directory: Path) -> None:
+        (directory / _FILE).unlink(missing_ok=True)
+
+    @classmethod
+    def read(cls, directory: Path, *, start_seconds: float = 0.0) -> OperatorAccess:
+        """The content of the file. Waits up to `start_seconds` for a server that is still starting to write it."""
+        path = directory / _FILE
+        until = time.monotonic() + start_seconds
+        try:
+            while not path.exists() and (directory / "federation.json").exists() and time.monotonic() < until:
+                time.sleep(_POLL_SECONDS)
+            return cls(**json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            raise UsageError(f"no server serves {directory} now (it has no {_FILE})") from None
+        except PermissionError:
+            raise UsageError(f"only its owner may read {path}: use the account that runs the server") from None
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}") from None
+        except (ValueError, TypeError):
+            raise StorageCorrupted(f"{path} is damaged; restart the server", file=path) from None
+
+    def tls(self) -> ClientTls | None:
+        """The TLS configuration of a command; None without TLS."""
+        if not self.certificate:
+            return None
+        return ClientTls.pinned(Path(self.server_certificate), self.certificate.encode(), self.key.encode())

@@ -1,0 +1,84 @@
+"""Names, keys and certificate serials that are refused although their certificate or token is valid.
+
+    DIR/revoked.json    each with the time of its revocation
+
+Commands write the file and the running server reads it: a revocation needs neither a connection nor a restart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from puf_common.errors import NotAuthenticated, NotFound
+from puf_common.network.certificates import Holder
+from puf_server.admission.list_file import ListFile
+
+__all__ = ["Revocations", "Revoked"]
+
+
+class Revoked(BaseModel):
+    """Refused names, keys (SHA-256) and serials, each with the time of its revocation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    names: dict[str, float] = {}
+    keys: dict[str, float] = {}
+    serials: dict[str, float] = {}
+
+    @property
+    def empty(self) -> bool:
+        return not (self.names or self.keys or self.serials)
+
+
+class Revocations:
+    """The revocations of one federation."""
+
+    def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
+        self._file = ListFile(directory / "revoked.json", Revoked)
+        self._clock = clock
+
+    def refresh(self) -> object:
+        """Reads the file again if it changed. Returns a value that differs after every change. Blocks on the disk."""
+        return self._file.refresh()
+
+    def all(self) -> Revoked:
+        """Everything that is refused."""
+        return self._file.value
+
+    def revoke(self, *, name: str = "", key: str = "", serial: str = "") -> None:
+        """Refuses a client, every certificate of a key, or one certificate."""
+        now = self._clock()
+        with self._file.locked() as known:
+            self._file.write(
+                Revoked(
+                    names=known.names | ({name: now} if name else {}),
+                    keys=known.keys | ({key: now} if key else {}),
+                    serials=known.serials | ({serial: now} if serial else {}),
+                )
+            )
+
+    def restore(self, *, name: str = "", key: str = "", serial: str = "") -> None:
+        """Removes a revocation; raises NotFound if there is none."""
+        with self._file.locked() as known:
+            for wanted, among in ((name, known.names), (key, known.keys), (serial, known.serials)):
+                if wanted and wanted not in among:
+                    raise NotFound(f"{wanted} is not revoked")
+            self._file.write(
+                Revoked(
+                    names={n: at for n, at in known.names.items() if n != name},
+                    keys={k: at for k, at in known.keys.items() if k != key},
+                    serials={s: at for s, at in known.serials.items() if s != serial},
+                )
+            )
+
+    def require_not_revoked(self, name: str, holder: Holder | None = None) -> None:
+        """Raises NotAuthenticated if the name is revoked, or the key or serial of its certificate."""
+        now = self._file.value
+        if name in now.names:
+            raise NotAuthenticated(f"{name} was revoked by the operator", client=name)
+        if holder is not None and (holder.serial in now.serials or holder.key in now.keys):
+            raise NotAuthenticated(f"this certificate of {holder.name} was revoked by the operator", client=holder.name)

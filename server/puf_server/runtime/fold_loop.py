@@ -1,0 +1,72 @@
+"""Folds rounds as they close, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from puf_common.errors import PufError
+from puf_common.logging import get_logger
+from puf_server.core.state.rounds import Round
+from puf_server.engine.engine import Engine
+
+__all__ = ["FoldLoop"]
+
+_RETRY_SECONDS = 0.5
+log = get_logger(__name__)
+
+
+class FoldLoop:
+    """A task of the event loop that sums closed rounds in a worker thread. It ends between two rounds."""
+
+    def __init__(self, engine: Engine, threads: Executor, took: Callable[[str, str, float], None]) -> None:
+        """`took` gets the kind of a committed round, each of its phases and the duration of that phase."""
+        self._engine = engine
+        self._threads = threads
+        self._took = took
+        self._wanted = asyncio.Event()
+        self._ending = False
+
+    def wake(self) -> None:
+        """Checks for a closed round. Call it on the event loop."""
+        self._wanted.set()
+
+    def end(self) -> None:
+        """Ends the task after the round that it is summing. Call it on the event loop."""
+        self._ending = True
+        self._wanted.set()
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._ending:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while not self._ending and (current := self._engine.round_to_fold()) is not None:
+                try:
+                    await self._fold(current)
+                except Exception as error:
+                    # Mostly a full disk. Folding must go on when the cause is gone.
+                    log.error("round not folded; trying again", round=current.number, error=str(error))
+                    self._engine.trouble = f"round {current.number} cannot be summed, trying again: {error}"
+                    await asyncio.sleep(_RETRY_SECONDS)
+                    if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                        with contextlib.suppress(PufError):
+                            await loop.run_in_executor(self._threads, self._engine.verify_spool)
+
+    async def _fold(self, current: Round) -> None:
+        loop = asyncio.get_running_loop()
+        closed = time.monotonic()
+        result = await loop.run_in_executor(self._threads, self._engine.fold, current)
+        folded = time.monotonic()
+        await loop.run_in_executor(self._threads, self._engine.commit, result)
+        committed = time.monotonic()
+        opened_seconds = self._engine.clock() - current.opened_at - (committed - closed)
+        self._took(current.kind, "collecting", max(0.0, opened_seconds))
+        self._took(current.kind, "folding", folded - closed)
+        self._took(current.kind, "committing", committed - folded)
+        self._engine.trouble = ""
+        log.info("round committed", round=current.number, kind=current.kind, version=self._engine.state.version)
