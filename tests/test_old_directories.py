@@ -15,6 +15,7 @@ from puf_client.state.directory import StateDir
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import Forgotten, NotAuthenticated
 from puf_common.receipts import receipt_file
+from puf_common.receipts.content import canonical
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.admission.revocations import Revocations
@@ -199,7 +200,7 @@ def test_recovery_completes_and_deletes_the_withdrawn_models(tmp_path: Path) -> 
         assert not [path for path in old.files() if path.startswith(tuple(f"models/v{v:06d}-" for v in withdrawn))]
         shown = receipt_file.read(receipts.issue(f.engine, ticket))
         assert shown.key.hex() == old.expected["facts"]["signing_key"]
-        assert shown.content["measured_by_client"]["unlearned"]["yeom"]["forget"]["members"] == 4
+        assert shown.content.as_json()["measured_by_client"]["unlearned"]["yeom"]["forget"]["members"] == 4
 
 
 # -- receipts ----------------------------------------------------------------------------------------------------------
@@ -210,8 +211,8 @@ def test_a_kept_receipt_is_valid(idle: Old, tmp_path: Path, capsys: pytest.Captu
     shown = receipt_file.read(RECEIPT.read_bytes())
     assert (shown.ticket, shown.client, shown.federation) == (ticket, "cleo", "f-server-idle")
     assert shown.key_fingerprint == fingerprint
-    assert shown.content == idle.expected["receipts"][ticket]
-    assert hashlib.sha256(receipt_file.canonical(shown.content)).hexdigest() == idle.expected["receipt_sha256"]
+    assert shown.content.as_json() == idle.expected["receipts"][ticket]
+    assert hashlib.sha256(canonical(shown.content.as_json())).hexdigest() == idle.expected["receipt_sha256"]
     root = Old("client", tmp_path).path
     for trust in (["--key", fingerprint], ["--state", str(root)]):
         assert client_main(["verify", str(RECEIPT), *trust]) == Exit.OK
@@ -236,7 +237,7 @@ def test_a_receipt_that_is_issued_again_has_the_same_content(idle: Old, which: s
     expected = {
         k: v for k, v in idle.expected["receipts"][ticket].items() if k not in ("issued_at", "software", "audit")
     }
-    holds(expected, again.content)
+    holds(expected, again.content.as_json())
 
 
 # -- membership and access ---------------------------------------------------------------------------------------------

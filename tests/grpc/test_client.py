@@ -149,7 +149,7 @@ def test_a_whole_client_is_forgotten_while_its_worker_runs(
     assert path.with_suffix(".html").exists()
     pinned = ["--state", str(clinic.state)]
     assert main(["verify", str(path), *pinned]) == Exit.OK
-    shown = receipt_file.read(path.read_bytes()).content
+    shown = receipt_file.read(path.read_bytes()).content.as_json()
     assert shown["measured_by_client"]["recovered"]["verdict"] is not None
     path.write_bytes(path.read_bytes().replace(b"client-2", b"client-1", 1))
     assert main(["verify", str(path), *pinned]) == Exit.FAILURE

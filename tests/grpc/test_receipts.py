@@ -134,7 +134,7 @@ def test_a_receipt_is_there_for_its_owner_once_the_ticket_is_completed(everyone:
     receipt = receipt_file.read(receipt_of(cleo, ticket.id))
     assert receipt.key == key
     assert (receipt.ticket, receipt.client) == (ticket.id, "cleo")
-    mine = receipt.content["measured_by_client"]
+    mine = receipt.content.as_json()["measured_by_client"]
     assert mine["before"]["yeom"]["forget"]["members"] == 6
     assert mine["before"]["holdout"]["accuracy"] == 0.75
     assert mine["unlearned"]["song"] is None
@@ -259,5 +259,5 @@ def test_an_export_of_a_model_that_knew_the_client_is_on_the_receipt(tmp_path: P
         digest = server.engine.state.models[1].digest
     with OnDisk(directory) as f:
         f.join(*NAMES)
-        told = receipt_file.read(receipts.issue(f.engine, f.forget("cleo"))).content
+        told = receipt_file.read(receipts.issue(f.engine, f.forget("cleo"))).content.as_json()
     assert [(e["version"], e["digest"]) for e in told["exports"]] == [(1, digest)]

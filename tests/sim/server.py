@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from puf_common.errors import Forgotten, NotFound, PufError, StorageCorrupted, Unavailable
+from puf_common.receipts.content import ReceiptContent
 from puf_server.aggregation.folder import FoldResult
 from puf_server.core import assignments as work
 from puf_server.core import roster, rounds, tickets
@@ -111,7 +112,7 @@ class SimServer:
         self._tokens = 0
         self._backups: list[tuple[Any, ...]] = []
         # What was signed, by ticket; nobody ever loses one here.
-        self.receipts: dict[str, dict[str, Any]] = {}
+        self.receipts: dict[str, ReceiptContent] = {}
         self._folding = False
         self._shown: tuple[object, ...] = ()
         self._create()

@@ -73,10 +73,10 @@ def verify_receipt(options: VerifyOptions, path: Path) -> Exit:
     except (TransferCorrupted, StorageCorrupted, Mismatch) as error:
         console().print(f"NOT VALID: {path.name}: {error.message}", soft_wrap=True, markup=False)
         return Exit.FAILURE
-    ticket = receipt.content["ticket"]
-    verdict = receipt.content["measured_by_client"]["verdict"] or "not measured"
+    ticket = receipt.content.ticket
+    verdict = receipt.content.measured_by_client.verdict or "not measured"
     console().print(
-        f"VALID: {ticket['id']} of {ticket['client']} was completed on {ticket['completed_at']}, signed with the key "
+        f"VALID: {ticket.id} of {ticket.client} was completed on {ticket.completed_at}, signed with the key "
         f"{receipt.key_fingerprint}; the client's verdict: {verdict} ({STATEMENT})",
         soft_wrap=True,
         markup=False,

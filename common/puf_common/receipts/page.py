@@ -73,7 +73,7 @@ def write(file: bytes, directory: Path) -> list[Path]:
 
 
 def page(receipt: Receipt) -> str:
-    r = receipt.content
+    r = receipt.content.as_json()
     ticket, federation = r["ticket"], r["federation"]
     title = f"{_who(ticket)} {'were' if ticket['scope'] == 'samples' else 'was'} forgotten"
     parts = [
@@ -259,7 +259,7 @@ def _bars(forget: tuple[float, Sequence[float]] | None, unseen: tuple[float, Seq
 
 
 def _technical(receipt: Receipt) -> list[tuple[str, str]]:
-    r = receipt.content
+    r = receipt.content.as_json()
     method = r["method"]
     rows = [
         (

@@ -84,5 +84,4 @@ def _own(directory: Path, db: sqlite3.Connection, path: Path) -> Receipt:
 
 
 def _head(receipt: Receipt) -> audit_chain.Head:
-    number, link = receipt.audit_head
-    return audit_chain.Head(number, bytes.fromhex(link))
+    return audit_chain.Head(receipt.content.audit.line, bytes.fromhex(receipt.content.audit.hash))

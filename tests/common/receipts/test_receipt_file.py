@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from puf_common.errors import StorageCorrupted, TransferCorrupted
 from puf_common.receipts import receipt_file
+from puf_common.receipts.content import ReceiptContent, canonical
 from puf_common.receipts.evidence import STATEMENT
 from puf_common.receipts.page import page, write
 from puf_common.receipts.signing import SigningKey, fingerprint, signed_by
@@ -38,8 +40,12 @@ def model(version: int) -> dict[str, Any]:
     return {"version": version, "round": version, "digest": f"{version:064x}", "status": "ready"}
 
 
-def content(**changes: Any) -> dict[str, Any]:
-    """A receipt such as the server builds it; the server's own tests compare the keys."""
+def content(**changes: Any) -> ReceiptContent:
+    """A receipt such as the server builds it."""
+    return ReceiptContent.model_validate(stated() | changes)
+
+
+def stated() -> dict[str, Any]:
     measured = {
         "version": 3,
         "forget": share(0.55),
@@ -49,7 +55,7 @@ def content(**changes: Any) -> dict[str, Any]:
         "verdict": "like unseen data",
     }
     cost = {"rounds": 1, "bytes_to_clients": 400_000, "bytes_from_clients": 300_000, "samples_trained": 900}
-    whole: dict[str, Any] = {
+    return {
         "kind": "puf-receipt",
         "format": 1,
         "statement": f"Forgetting by this method is {STATEMENT}.",
@@ -82,9 +88,11 @@ def content(**changes: Any) -> dict[str, Any]:
             "epochs": 1,
             "scale": -20.0,
             "attempts": 1,
+            "discloses": None,
         },
         "rounds": {"applied": 3, "recovery": 2, "recovered": True},
         "models": {"before": model(2), "unlearned": model(3), "recovered": model(5)},
+        "deleted_history": {"records": 0, "bytes": 0},
         "deleted_models": [model(1), model(2)],
         "exports": [{"at": "2026-11-10T12:00:00Z", "version": 2, "digest": "ab"}],
         "backups": [{"at": "2026-11-11T12:00:00Z", "digest": "cd", "versions": [1, 2]}],
@@ -97,7 +105,6 @@ def content(**changes: Any) -> dict[str, Any]:
         },
         "audit": {"line": 41, "hash": "00" * 32},
     }
-    return whole | changes
 
 
 def receipts_stages() -> tuple[str, ...]:
@@ -110,8 +117,8 @@ FILE = receipt_file.issue(content(), KEY)
 def test_what_is_issued_can_be_read() -> None:
     receipt = receipt_file.read(FILE)
     assert receipt.content == content()
+    assert receipt.content.as_json() == stated()
     assert (receipt.ticket, receipt.client, receipt.federation) == ("t-1", "clinic-7", "f-1")
-    assert receipt.audit_head == (41, "00" * 32)
     assert receipt.key == KEY.public
     assert receipt.key_fingerprint == fingerprint(KEY.public)
 
@@ -154,12 +161,56 @@ def test_junk_is_not_a_receipt(junk: bytes) -> None:
         receipt_file.read(junk)
 
 
-def test_another_format_is_refused_even_when_signed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receipt_file, "FORMAT", 2)
-    newer = receipt_file.issue(content(), KEY)
-    monkeypatch.undo()
-    with pytest.raises(TransferCorrupted, match="format 2"):
-        receipt_file.read(newer)
+def signed(content: dict[str, Any]) -> bytes:
+    """The file of a server that states something else than this version."""
+    signature = KEY.sign(b"puf receipt 1\n" + canonical(content)).hex()
+    sealed = {"algorithm": "Ed25519", "public_key": KEY.public.hex(), "value": signature}
+    return json.dumps({"receipt": content, "signature": sealed}, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def test_another_format_is_refused_even_when_signed() -> None:
+    with pytest.raises(TransferCorrupted, match="of format 2 cannot be read"):
+        receipt_file.read(signed(stated() | {"format": 2}))
+
+
+def test_facts_that_a_newer_server_adds_are_ignored_and_signed() -> None:
+    newer = stated() | {"noise": {"sigma": 1.5}, "audit": stated()["audit"] | {"tree": "ab"}}
+    file = signed(newer)
+    assert receipt_file.read(file).content == content()
+    with pytest.raises(TransferCorrupted, match="changed after it was signed"):
+        receipt_file.read(file.replace(b"1.5", b"2.5"))
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"ticket": None}, "ticket"),
+        ({"method": {}}, r"method\.name"),
+        ({"audit": {"line": "last", "hash": ""}}, r"audit\.line"),
+        ({"exports": [{"at": None, "version": 1}]}, r"exports\.0\.digest"),
+    ],
+)
+def test_a_signed_receipt_that_lacks_facts_is_refused(change: dict[str, Any], where: str) -> None:
+    with pytest.raises(TransferCorrupted, match=f"intact, but {where} is missing or has another type"):
+        receipt_file.read(signed(stated() | change))
+
+
+KEPT = Path(__file__).parents[2] / "fixtures" / "state_0_1" / "receipt.json"
+
+
+def test_a_receipt_of_version_0_1_has_the_same_canonical_bytes() -> None:
+    exact = json.loads(KEPT.read_bytes())["receipt"]
+    receipt = receipt_file.read(KEPT.read_bytes())
+    assert canonical(receipt.content.as_json()) == canonical(exact)
+    again = canonical(exact)
+    assert hashlib.sha256(again).hexdigest() == "55711c024279c67e468d6feb7a441503a6228bb78774e0cf92c2fafe79770f93"
+
+
+def test_whole_numbers_stay_whole_and_fractions_stay_fractions() -> None:
+    method = stated()["method"]
+    for value in (2, 2.0, 1e-7):
+        text = canonical(content(method=method | {"kappa": value}).as_json())
+        assert canonical(stated() | {"method": method | {"kappa": value}}) == text
 
 
 def test_keys_go_to_pem_and_back() -> None:
@@ -194,8 +245,8 @@ class TestPage:
 
     def test_words_from_elsewhere_stay_words(self) -> None:
         evil = content(
-            ticket=content()["ticket"] | {"reference": "<script>alert(1)</script>"},
-            federation=content()["federation"] | {"title": "<b>&"},
+            ticket=stated()["ticket"] | {"reference": "<script>alert(1)</script>"},
+            federation=stated()["federation"] | {"title": "<b>&"},
         )
         html = page(receipt_file.read(receipt_file.issue(evil, KEY)))
         assert "<script>" not in html
@@ -210,18 +261,18 @@ class TestPage:
         ],
     )
     def test_tells_every_verdict(self, verdict: str | None, says: str) -> None:
-        mine = content()["measured_by_client"] | {"verdict": verdict}
+        mine = stated()["measured_by_client"] | {"verdict": verdict}
         assert says in page(receipt_file.read(receipt_file.issue(content(measured_by_client=mine), KEY)))
 
     @pytest.mark.parametrize(
         ("forget", "says"), [(0.9, "more like its training data"), (0.1, "does worse on the forgotten data")]
     )
     def test_tells_in_which_way_it_is_not_like_unseen(self, forget: float, says: str) -> None:
-        found = content()["measured_by_client"]["recovered"] | {
+        found = stated()["measured_by_client"]["recovered"] | {
             "yeom": attack(forget, 0.5, "not like unseen data"),
             "verdict": "not like unseen data",
         }
-        mine = content()["measured_by_client"] | {"recovered": found, "verdict": "not like unseen data"}
+        mine = stated()["measured_by_client"] | {"recovered": found, "verdict": "not like unseen data"}
         assert says in page(receipt_file.read(receipt_file.issue(content(measured_by_client=mine), KEY)))
 
     def test_manages_with_nothing_measured(self) -> None:
@@ -234,7 +285,7 @@ class TestPage:
             deleted_models=[],
             exports=[],
             backups=[],
-            method=content()["method"] | {"name": "none", "kappa": None, "eta_u": 3.0},
+            method=stated()["method"] | {"name": "none", "kappa": None, "eta_u": 3.0},
         )
         html = page(receipt_file.read(receipt_file.issue(bare, KEY)))
         assert "did not measure" in html

@@ -355,7 +355,9 @@ def test_a_receipt_counts_every_step_and_names_no_strength_that_was_not_asked_fo
     f.run_round(RoundKind.UNLEARN)
     while f.state.round is not None:
         f.run_round(RoundKind.RECOVER)
-    content = receipt_content.build(f.state, f.config, f.ticket(ticket.id), head=EMPTY, now=f.now, software="1")
+    content = receipt_content.build(
+        f.state, f.config, f.ticket(ticket.id), head=EMPTY, now=f.now, software="1"
+    ).as_json()
     assert content["method"]["name"] == "federaser"
     assert [content["method"][key] for key in ("mode", "flip", "kappa", "eta_u", "epochs")] == [None] * 5
     assert content["costs"]["unlearning"]["rounds"] == 3

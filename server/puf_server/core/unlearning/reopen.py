@@ -7,12 +7,12 @@ opened again under its old name, and every model since the client's first round 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from puf_common.dates import from_utc
 from puf_common.errors import TransferCorrupted
+from puf_common.receipts.content import ReceiptContent
 from puf_server.core import rounds
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import Member, MemberStatus
@@ -29,13 +29,9 @@ def restored(state: State, now: float, **facts: Any) -> State:
     return state.note("federation.restored", now, **facts)
 
 
-def reopen(state: State, config: FederationConfig, receipt: Mapping[str, Any], now: float) -> tuple[State, bool, str]:
+def reopen(state: State, config: FederationConfig, receipt: ReceiptContent, now: float) -> tuple[State, bool, str]:
     """The state after a receipt was shown (verified, and this federation's), whether it opened the ticket, and why."""
-    try:
-        told = receipt["ticket"]
-        ticket_id, client, membership = str(told["id"]), str(told["client"]), int(told["membership"])
-    except (KeyError, TypeError, ValueError):
-        raise TransferCorrupted("the receipt lacks what it takes to open its ticket again") from None
+    ticket_id, client, membership = receipt.ticket.id, receipt.ticket.client, receipt.ticket.membership
     known = state.tickets.get(ticket_id)
     if known is not None:
         if known.state in (TicketState.FAILED, TicketState.WITHDRAWN):
@@ -50,7 +46,7 @@ def reopen(state: State, config: FederationConfig, receipt: Mapping[str, Any], n
         # completes at once, as one that has nothing to forget.
         member = _stranger(client, membership, now)
         state = state.with_member(member)
-    ticket = _again(told, receipt, config, now)
+    ticket = _again(receipt, config, now)
     if ticket.scope == "samples" and member.samples == ticket.forget_samples + ticket.retain_samples:
         state = state.with_member(replace(member, samples=ticket.retain_samples))
     state = _withdraw_all(state.with_ticket(ticket), member.first_round)
@@ -60,34 +56,35 @@ def reopen(state: State, config: FederationConfig, receipt: Mapping[str, Any], n
     return state, True, f"ticket {ticket_id} is open again: {why}"
 
 
-def _again(told: Mapping[str, Any], receipt: Mapping[str, Any], config: FederationConfig, now: float) -> Ticket:
-    """The ticket as it was filed. Its deadline counts anew: nobody could have kept the old one."""
+def _again(receipt: ReceiptContent, config: FederationConfig, now: float) -> Ticket:
+    """The ticket as it was filed. Its deadline counts from now: the old one could not be kept."""
+    filed, method = receipt.ticket, receipt.method
+    note = f"reopened: completed on {filed.completed_at}, but the state was restored from an older backup"
     try:
-        how = receipt["method"]
-        note = f"reopened: completed on {told['completed_at']}, but the state was restored from an older backup"
-        return Ticket(
-            id=told["id"],
-            client=told["client"],
-            membership=told["membership"],
-            request_key=told["request_key"],
-            scope=told["scope"],
-            mode=how["mode"] or config.forgetting.mode,
-            flip=how["flip"] or config.forgetting.flip,
-            kappa=how["kappa"],
-            eta_u=how["eta_u"],
-            epochs=how["epochs"] or config.forgetting.epochs,
-            forget_samples=told["forget_samples"] or 0,
-            retain_samples=told["retain_samples"] or 0,
-            reference=told["reference"],
-            filed_by=told["filed_by"],
-            filed_at=from_utc(told["filed_at"]),
-            received_at=from_utc(told["received_at"]),
-            deadline_at=now + config.forgetting.deadline_days * 86400,
-            history=(TicketEvent(state=TicketState.PENDING, at=now, note=note),),
-            reopened=True,
-        )
-    except (KeyError, TypeError, ValueError):
-        raise TransferCorrupted("the receipt lacks what it takes to open its ticket again") from None
+        filed_at, received_at = from_utc(filed.filed_at or ""), from_utc(filed.received_at or "")
+    except ValueError:
+        raise TransferCorrupted("the receipt lacks the dates that are needed to open its ticket again") from None
+    return Ticket(
+        id=filed.id,
+        client=filed.client,
+        membership=filed.membership,
+        request_key=filed.request_key,
+        scope=filed.scope,
+        mode=method.mode or config.forgetting.mode,
+        flip=method.flip or config.forgetting.flip,
+        kappa=method.kappa,
+        eta_u=method.eta_u,
+        epochs=method.epochs or config.forgetting.epochs,
+        forget_samples=filed.forget_samples or 0,
+        retain_samples=filed.retain_samples or 0,
+        reference=filed.reference,
+        filed_by=filed.filed_by,
+        filed_at=filed_at,
+        received_at=received_at,
+        deadline_at=now + config.forgetting.deadline_days * 86400,
+        history=(TicketEvent(state=TicketState.PENDING, at=now, note=note),),
+        reopened=True,
+    )
 
 
 def _withdraw_all(state: State, since_round: int) -> State:

@@ -8,8 +8,8 @@ import pytest
 from tests.server.core.builders import Federation, config
 
 from puf_common.errors import NotNow
+from puf_common.receipts.content import canonical
 from puf_common.receipts.evidence import BINS, Attack
-from puf_common.receipts.receipt_file import canonical
 from puf_server.core import tickets
 from puf_server.core.audit_chain import AuditEntry, Head
 from puf_server.core.state.measurements import Evidence, Sums
@@ -56,7 +56,7 @@ def forgotten(**request: Any) -> tuple[Federation, str]:
 
 def receipt(f: Federation, ticket_id: str, lines: tuple[AuditEntry, ...] = ()) -> dict[str, Any]:
     ticket = f.ticket(ticket_id)
-    return build(f.state, f.config, ticket, head=HEAD, lines=lines, now=f.now, software="1.2")
+    return build(f.state, f.config, ticket, head=HEAD, lines=lines, now=f.now, software="1.2").as_json()
 
 
 def test_there_is_none_before_the_ticket_is_completed() -> None:

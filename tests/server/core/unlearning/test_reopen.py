@@ -9,6 +9,7 @@ import pytest
 from tests.server.core.builders import Federation, config
 
 from puf_common.errors import TransferCorrupted
+from puf_common.receipts.content import ReceiptContent
 from puf_server.core import roster, tickets
 from puf_server.core.audit_chain import Head
 from puf_server.core.state.members import MemberStatus
@@ -29,7 +30,7 @@ def trained() -> Federation:
     return f
 
 
-def completed(f: Federation, **request: Any) -> dict[str, Any]:
+def completed(f: Federation, **request: Any) -> ReceiptContent:
     """Has b forgotten; the receipt."""
     ticket = f.file("b", **request)
     f.answer_evaluation(0.8)
@@ -40,7 +41,7 @@ def completed(f: Federation, **request: Any) -> dict[str, Any]:
     return build(f.state, f.config, done, head=Head(9, b""), now=f.now, software="1")
 
 
-def older(**request: Any) -> tuple[Federation, dict[str, Any]]:
+def older(**request: Any) -> tuple[Federation, ReceiptContent]:
     """A federation as it was before b was forgotten, and the receipt of what came after."""
     f = trained()
     backup = f.state
@@ -53,7 +54,7 @@ def events(state: State) -> list[str]:
     return [note.event for note in state.notes]
 
 
-def show(f: Federation, receipt: dict[str, Any]) -> tuple[bool, str]:
+def show(f: Federation, receipt: ReceiptContent) -> tuple[bool, str]:
     state, reopened, why = reopen.reopen(f.state, f.config, receipt, f.now)
     f.state = state
     return reopened, why
@@ -74,7 +75,7 @@ def test_an_older_state_opens_the_ticket_again_and_withdraws_its_models() -> Non
     reopened, why = show(f, receipt)
     assert reopened
     assert "older than its completion" in why
-    ticket = f.ticket(receipt["ticket"]["id"])
+    ticket = f.ticket(receipt.ticket.id)
     assert ticket.state is TicketState.PENDING
     assert "reopened" in ticket.history[0].note
     assert ticket.deadline_at > f.now
@@ -94,7 +95,7 @@ def test_it_is_then_served_like_any_other() -> None:
     f.answer_evaluation(0.8)
     f.run_round(RoundKind.UNLEARN)
     f.answer_evaluation(0.8)
-    ticket = f.ticket(receipt["ticket"]["id"])
+    ticket = f.ticket(receipt.ticket.id)
     assert ticket.state is TicketState.COMPLETED
     assert f.state.members["b"].status is MemberStatus.FORGOTTEN
     assert ticket.deleted_versions == (1, 2)
@@ -115,13 +116,13 @@ def test_asking_again_finds_the_reopened_ticket() -> None:
     again = tickets.Request(key="another", scope="client")
     _, ticket, duplicate = tickets.file(f.state, f.presence, f.config, "b", again, ticket_id="t-new", now=f.now)
     assert duplicate
-    assert ticket.id == receipt["ticket"]["id"]
+    assert ticket.id == receipt.ticket.id
 
 
 def test_samples_are_out_of_training_again() -> None:
     f, receipt = older(**FORGET)
     show(f, receipt)
-    ticket = f.ticket(receipt["ticket"]["id"])
+    ticket = f.ticket(receipt.ticket.id)
     assert (ticket.scope, ticket.forget_samples, ticket.request_key) == ("samples", 3, "k-b")
     assert f.state.members["b"].samples == 7
 
@@ -160,7 +161,8 @@ def test_a_client_that_the_backup_never_knew_is_not_let_in_again() -> None:
 
 def test_another_membership_is_none_of_its_business() -> None:
     f, receipt = older()
-    receipt["ticket"]["membership"] = 2
+    other = receipt.ticket.model_copy(update={"membership": 2})
+    receipt = receipt.model_copy(update={"ticket": other})
     reopened, why = show(f, receipt)
     assert not reopened
     assert "nothing of membership 2" in why
@@ -168,21 +170,21 @@ def test_another_membership_is_none_of_its_business() -> None:
 
 def test_a_history_that_contradicts_it_is_not_believed() -> None:
     f, receipt = older()
-    f.state = tickets.withdraw(show_pending(f, receipt), "b", receipt["ticket"]["id"], f.now)[0]
+    f.state = tickets.withdraw(show_pending(f, receipt), "b", receipt.ticket.id, f.now)[0]
     with pytest.raises(TransferCorrupted, match="another history"):
         show(f, receipt)
 
 
-def show_pending(f: Federation, receipt: dict[str, Any]) -> State:
+def show_pending(f: Federation, receipt: ReceiptContent) -> State:
     return reopen.reopen(f.state, f.config, receipt, f.now)[0]
 
 
-@pytest.mark.parametrize("missing", ["ticket", "method"])
-def test_a_receipt_without_the_facts_opens_nothing(missing: str) -> None:
+@pytest.mark.parametrize("missing", ["filed_at", "received_at"])
+def test_a_receipt_without_the_dates_opens_nothing(missing: str) -> None:
     f, receipt = older()
-    del receipt[missing]
-    with pytest.raises(TransferCorrupted, match="lacks"):
-        show(f, receipt)
+    dateless = receipt.ticket.model_copy(update={missing: None})
+    with pytest.raises(TransferCorrupted, match="lacks the dates"):
+        show(f, receipt.model_copy(update={"ticket": dateless}))
 
 
 def test_a_restored_state_asks_for_the_round_again() -> None:
@@ -205,7 +207,7 @@ class TestNothingReadyComesOfAWithdrawnModel:
         f, receipt = older()
         f.apply(roster.leave(f.state, "b", f.state.members["b"].session, f.now))
         f.apply(replace(show_pending(f, receipt), planned=4))
-        return f, receipt["ticket"]["id"]
+        return f, receipt.ticket.id
 
     def statuses(self, f: Federation) -> dict[int, ModelStatus]:
         return {v: m.status for v, m in f.state.models.items()}
