@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PROTOS := $(wildcard protos/puf/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check protos bench bench-all quality lab lock clean torture soak compose systemd
+.PHONY: help demo test check docs protos bench bench-all quality lab lock clean torture soak compose systemd
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -31,6 +31,10 @@ check: $(VENV)/.ready  ## Lint, type-check and run the fast tests only
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -m "not e2e"
+
+docs: $(VENV)/.ready  ## Build the documentation in docs/_build/html; warnings are errors, no network is used
+	$(BIN)/sphinx-build -q -n -W --keep-going -c docs -b html . docs/_build/html
+	@echo "open docs/_build/html/index.html"
 
 torture: $(VENV)/.ready  ## Attack the server, simulate 10,000 histories, break lines, kill at every failpoint and 200 random moments; nothing may be lost
 	$(BIN)/python -m tests.fuzz
@@ -75,4 +79,4 @@ lock: $(VENV)/.ready  ## Pin all requirements files anew: names, versions and ha
 		--python-version 3.11 -o requirements-uv.txt -
 
 clean:  ## Remove what the other targets made
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) runs docs/_build .pytest_cache .mypy_cache .ruff_cache

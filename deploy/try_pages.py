@@ -1,4 +1,4 @@
-"""Pastes the container commands of docs/deploy.md and docs/monitoring.md, one after the other, in a fresh copy of this tree.
+"""Pastes the container commands of the pages on deployment and monitoring, one after the other, in a fresh copy of this tree.
 
     python deploy/try_pages.py
 
@@ -36,7 +36,7 @@ def commands() -> list[str]:
     (first,) = blocks("deploy.md", "One machine: compose")
     (experiment,) = blocks("deploy.md", "An experiment, from nothing to a report")
     (overlays,) = blocks("deploy.md", "Overlays")
-    backup = blocks("deploy.md", "Many machines")[-1]
+    backup = blocks("deploy-hosts.md", "Many machines")[-1]
     (logs,) = blocks("monitoring.md", "Logs")
     assert experiment[-1].startswith("docker compose down -v")
     return [*overlays, *first, *experiment[:-1], *backup, *logs, experiment[-1]]

@@ -1,4 +1,4 @@
-"""Tries the systemd units for real: docs/deploy.md's section is pasted into a container whose first process is systemd.
+"""Tries the systemd units for real: docs/deploy-hosts.md's section is pasted into a container whose first process is systemd.
 
     python deploy/try_systemd.py [--keep]
 
@@ -95,7 +95,7 @@ class Machine:
 
 def section() -> list[str]:
     """The blocks of the page's section on systemd: both hosts, the server's, a client's, and the leaver's command."""
-    page = (ROOT / "docs" / "deploy.md").read_text()
+    page = (ROOT / "docs" / "deploy-hosts.md").read_text()
     found = re.search(r"^## systemd\n(.*?)(?=^## )", page, re.DOTALL | re.MULTILINE)
     assert found is not None
     blocks = re.findall(r"```sh\n(.*?)```", found[1], re.DOTALL)

@@ -5,12 +5,12 @@ The build needs no network: no fonts, scripts or inventories of other sites.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+import re
+
+from sphinx.application import Sphinx
+from sphinx.pycode import parser
 
 from puf_common.version import VERSION
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
 project = "PUF"
 author = "The PUF developers"
@@ -22,19 +22,16 @@ root_doc = "docs/index"
 include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/**", "examples/*/README.md"]
 exclude_patterns = ["docs/_build"]
 
-# MyST: headings get anchors as a code host makes them.
+# Headings get anchors as a code host makes them.
 myst_heading_anchors = 4
-myst_enable_extensions = ["deflist"]
 
 # Docstrings put names and commands in single backticks.
 default_role = "literal"
 autodoc_member_order = "bysource"
-autodoc_typehints = "signature"
 autodoc_class_signature = "separated"
 python_use_unqualified_type_names = True
-nitpicky = True
-# Types of the standard library, of other packages and of modules that the reference leaves out.
-nitpick_ignore_regex = [("py:.*", r".*")]
+# Types in signatures: the standard library, other packages, and our modules that the reference leaves out.
+nitpick_ignore_regex = [("py:(class|obj|data|exc)", r".*")]
 
 html_theme = "furo"
 html_title = "PUF"
@@ -45,3 +42,32 @@ templates_path = ["_templates"]
 html_additional_pages = {"index": "redirect.html"}
 html_copy_source = False
 html_show_sourcelink = False
+
+# The comment above a field documents it.
+parser.comment_re = re.compile(r"^\s*#:? ?(.*)\r?\n?$")
+
+
+def plain_text(line: str) -> str:
+    """Returns a line with the characters escaped that reStructuredText would read as markup, names in backticks aside."""
+    parts = line.split("`")
+    parts[::2] = [re.sub(r"([*|]|(?<=\w)_(?!\w))", r"\\\1", part) for part in parts[::2]]
+    return "`".join(parts)
+
+
+def as_markup(_app: Sphinx, _what: str, _name: str, _subject: object, _options: object, lines: list[str]) -> None:
+    """Rewrites a docstring, which is plain text, so that Sphinx shows it as written. Indented lines are examples."""
+    markup: list[str] = []
+    example = False
+    for before, line in zip(["", *lines], lines, strict=False):
+        if line and not line.startswith("    "):
+            example = False
+            line = plain_text(line)
+        elif line and not example and not before:
+            example = True
+            markup += ["::", ""]
+        markup.append(line)
+    lines[:] = markup
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("autodoc-process-docstring", as_markup)

@@ -84,7 +84,7 @@ def test_the_page_on_security_from_top_to_bottom(reader: Reader) -> None:
 
 
 def test_many_machines(reader: Reader) -> None:
-    text = section("deploy.md", "Many machines")
+    text = section("deploy-hosts.md", "Many machines")
     assert "`puf-client model --out w0.safetensors`" in text
     reader.read("puf-client model --out w0.safetensors")
     # Set-up of the two machines; here it is done. Containers are tried elsewhere.
@@ -101,7 +101,7 @@ def test_many_machines(reader: Reader) -> None:
         reader.read(line)
     with Control.of_state(reader.directory / "state", patience=SECONDS) as control:
         wait_until(lambda: any(c.name == "clinic-7" for c in control.clients()), SECONDS, *reader.running.values())
-    saving = re.findall(r"```\n(puf-server backup.*?)```", section("operate.md", "Backup and restore"), re.DOTALL)
+    saving = re.findall(r"```\n(puf-server backup.*?)```", section("state.md", "Backup and restore"), re.DOTALL)
     for line in saving[0].splitlines():
         # Nobody was forgotten since.
         reader.read(line.replace("--receipts receipts/", "--no-receipts"))
@@ -112,7 +112,7 @@ def test_secrets_for_kubernetes(reader: Reader) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     if not shutil.which("kubectl"):
         pytest.skip("kubectl is not installed")
-    for line in commands(section("deploy.md", "Kubernetes")):
+    for line in commands(section("deploy-hosts.md", "Kubernetes")):
         reader.read(line)
     secrets = {}
     for name in ("server-tls", "client-tls"):

@@ -1,0 +1,76 @@
+"""The documentation builds without warnings and without a network, and the glossary covers the contract and the commands."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from puf_common.v1 import federation_pb2, operator_pb2, tensors_pb2, tickets_pb2
+
+ROOT = Path(__file__).parent.parent
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
+CONTRACT = (federation_pb2, operator_pb2, tensors_pb2, tickets_pb2)
+
+
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-n",
+        "-W",
+        "--keep-going",
+        "-c",
+        "docs",
+        "-d",
+        str(tmp_path / "cache"),
+    ]
+    # A proxy that does not exist: the build fails if it asks the network.
+    offline = os.environ | dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
+    done = subprocess.run(
+        [*command, "-b", "html", ".", str(tmp_path / "site")], cwd=ROOT, env=offline, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > 30
+    loaded = [
+        f"{page.name}: {found}"
+        for page in pages
+        for found in re.findall(r"<(?:script|img|link|iframe)[^>]+(?:src|href)=\"https?:[^\"]*", page.read_text())
+    ]
+    assert not loaded
+
+
+def test_the_glossary_names_every_call_of_the_contract() -> None:
+    calls = [
+        method.name for file in CONTRACT for s in file.DESCRIPTOR.services_by_name.values() for method in s.methods
+    ]
+    assert len(calls) > 30
+    assert not [call for call in calls if f"`{call}`" not in GLOSSARY]
+
+
+def test_the_glossary_names_every_value_of_the_contracts_states() -> None:
+    for enum in ("Phase", "TicketState", "Scope", "Mode", "Flip", "Part", "Role"):
+        [kind] = [f.DESCRIPTOR.enum_types_by_name[enum] for f in CONTRACT if enum in f.DESCRIPTOR.enum_types_by_name]
+        prefix = f"{re.sub(r'(?<=[a-z])(?=[A-Z])', '_', enum).upper()}_"
+        words = [value.name.removeprefix(prefix).lower() for value in kind.values if value.number]
+        assert words
+        assert not [word for word in words if not re.search(rf"\b{word}", GLOSSARY, re.IGNORECASE)], enum
+
+
+@pytest.mark.parametrize("program", ["puf-server", "puf-client"])
+def test_every_command_is_on_a_page(program: str) -> None:
+    pages = "\n".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+    shown = subprocess.run(
+        [str(Path(sys.executable).parent / program), "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    names = re.findall(r"^    ([a-z]+) ", shown.partition("COMMAND\n")[2], re.MULTILINE)
+    assert len(names) > 10
+    missing = [name for name in names if not re.search(rf"{program} [^\n]*\b{name}\b", pages)]
+    assert not missing
