@@ -78,7 +78,7 @@ class OnDisk:
         upload = self.handlers.begin_upload(name, header)
         for chunk in chunks(payload):
             upload.write(chunk)
-        upload.finish()
+        self.handlers.finish_upload(upload)
 
     def forget(self, name: str, **request: Any) -> str:
         usual: dict[str, Any] = {"request_key": f"k-{name}", "scope": tk.SCOPE_CLIENT, "reference": "case 7"}

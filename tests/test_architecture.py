@@ -89,7 +89,6 @@ DIRECTION = {
 }
 # Imports that break the table and are about to be removed: importing sub-package, imported sub-package.
 EXCEPTIONS = {
-    ("puf_server.ingest", "rpc"),
     ("puf_client.routines", "session"),
     ("puf_client.transport", "state"),
     ("puf_client.transport", "cli"),

@@ -18,7 +18,8 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_server.aggregation.folder import FoldResult
 from puf_server.core.state.state import State
 from puf_server.engine.engine import Engine
-from puf_server.rpc.requests import PendingUpload
+from puf_server.ingest.upload import Upload
+from puf_server.rpc.requests import Handlers
 from puf_server.storage.durable import NewFile
 from puf_server.storage.state_store import Store
 
@@ -115,7 +116,7 @@ def test_without_any_one_sync_a_crash_state_breaks_a_promise(enumeration: Enumer
 
 
 def booked_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
-    finish, publish = PendingUpload.finish, NewFile.publish
+    finish, publish = Handlers.finish_upload, NewFile.publish
     held: list[tuple[NewFile, Path]] = []
 
     def rename_only(self: NewFile, target: Path, *, replace: bool = True) -> None:
@@ -125,8 +126,8 @@ def booked_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
         held.append((self, target))
         return None
 
-    def finish_then_sync(self: PendingUpload) -> fed.SubmitUpdateReply:
-        reply = finish(self)
+    def finish_then_sync(self: Handlers, upload: Upload) -> fed.SubmitUpdateReply:
+        reply = finish(self, upload)
         for file, target in held:
             file._files.fsync(file.handle)
             file._close()
@@ -135,7 +136,7 @@ def booked_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
         return reply
 
     patch.setattr(NewFile, "publish", rename_only)
-    patch.setattr(PendingUpload, "finish", finish_then_sync)
+    patch.setattr(Handlers, "finish_upload", finish_then_sync)
 
 
 def committed_before_the_model_is_there(patch: pytest.MonkeyPatch) -> None:
@@ -196,15 +197,15 @@ def _commits(recorder: Recorder) -> Iterator[None]:
 
 @contextmanager
 def _early(recorder: Recorder) -> Iterator[None]:
-    finish = PendingUpload.finish
+    finish = Handlers.finish_upload
 
-    def told_first(self: PendingUpload) -> fed.SubmitUpdateReply:
-        key = self._header.key
-        recorder.ack("update", key.round, key.attempt, self._assignment.key, self._header.digest.hex())
-        return finish(self)
+    def told_first(self: Handlers, upload: Upload) -> fed.SubmitUpdateReply:
+        client, _, number, attempt, part, digest = upload.key
+        recorder.ack("update", number, attempt, f"{client}/{part}", digest.hex())
+        return finish(self, upload)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PendingUpload, "finish", told_first)
+        patch.setattr(Handlers, "finish_upload", told_first)
         yield
 
 

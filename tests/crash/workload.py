@@ -120,7 +120,7 @@ class Small:
         try:
             for chunk in chunks(payload, 24):
                 upload.write(chunk)
-            upload.finish()
+            self.handlers.finish_upload(upload)
         finally:
             upload.discard()
         self._told("update", work.key.round, work.key.attempt, f"{name}/main", header.digest.hex())

@@ -87,7 +87,7 @@ def broken(server: Server, client: Raw, work: fed.TrainWork) -> fed.UpdateHeader
             yield frame
 
     call = client.stub.SubmitUpdate.future(half(), **client.options)
-    while server.handlers.bytes_received < 3 << 20:
+    while server.handlers.rates.bytes_received < 3 << 20:
         assert not call.done()
         arrived.wait(0.01)
     call.cancel()  # type: ignore[no-untyped-call]
@@ -119,7 +119,7 @@ def test_an_upload_with_a_refused_chunk_is_not_kept_when_its_line_breaks(server:
         over.wait(20)
 
     call = anna.stub.SubmitUpdate.future(until_the_bad_chunk(), **anna.options)
-    while server.handlers.bytes_received < 3 << 20:
+    while server.handlers.rates.bytes_received < 3 << 20:
         assert not call.done()
         over.wait(0.01)
     # Whoever asks has lost the stream: it is ended, and what came of it judged.
@@ -151,7 +151,7 @@ def test_a_client_continues_where_its_line_broke(server: Server) -> None:
     first.close()
     assert np.array_equal(np.frombuffer(model, "<f4"), np.frombuffer(UPDATE_BYTES, "<f4"))
     assert len(UPDATE_BYTES) < first.bytes_sent < 2 * len(UPDATE_BYTES)
-    assert server.handlers.bytes_received <= 2 * len(UPDATE_BYTES) + (4 << 20)
+    assert server.handlers.rates.bytes_received <= 2 * len(UPDATE_BYTES) + (4 << 20)
     assert state.records[1].nbytes_up == 2 * BIG.nbytes(UPDATE)
 
 

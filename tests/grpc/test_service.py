@@ -19,7 +19,7 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.cli.operator_client import Control
-from puf_server.ingest.transfer_rates import Line
+from puf_server.ingest.transfer_rates import TransferRate
 from puf_server.runtime.server import Server
 
 
@@ -215,7 +215,7 @@ def test_work_is_declined_by_the_worker_that_has_it(server: Server, anna: Raw, b
     assert current.declined == {"anna/main": "out of memory"}
 
 
-def test_a_client_that_knows_no_session_in_this_call_still_declines(server: Server, anna: Raw, bert: Raw) -> None:
+def test_a_client_that_knows_no_session_in_this_call_still_decrates(server: Server, anna: Raw, bert: Raw) -> None:
     anna.join()
     bert.join()
     request = fed.DeclineWorkRequest(key=work_of(anna).key, reason="out of memory")
@@ -364,8 +364,8 @@ def test_the_operator_sees_how_fast_each_line_was(server: Server, anna: Raw, ber
     work = work_of(anna)
     anna.fetch(work.base_version)
     anna.submit(work)
-    lines = {name: server.handlers.rates.of(name) for name in ("anna", "bert")}
-    assert lines["anna"].down > 0
-    assert lines["anna"].up > 0
-    assert lines["bert"] == Line()
-    assert server.handlers.rates.typical() == lines["anna"]
+    rates = {name: server.handlers.rates.of(name) for name in ("anna", "bert")}
+    assert rates["anna"].down > 0
+    assert rates["anna"].up > 0
+    assert rates["bert"] == TransferRate()
+    assert server.handlers.rates.typical() == rates["anna"]

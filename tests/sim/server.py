@@ -136,7 +136,8 @@ class SimServer:
         self.world.checker.survived()
         try:
             folder = SimFolder(self.store)
-            self.engine = Engine(cast(Store, self.store), lambda: self.world.now, self._changed, folder)
+            self.engine = Engine(cast(Store, self.store), lambda: self.world.now, folder)
+            self.engine.subscribe(lambda before, after: self._changed())
         except Crash as crash:
             self._die(crash)
             return

@@ -84,7 +84,7 @@ class LocalTransport:
         try:
             for chunk in chunks(payload):
                 upload.write(chunk)
-            return upload.finish()
+            return self._handlers.finish_upload(upload)
         finally:
             upload.discard()
 

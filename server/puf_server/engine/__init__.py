@@ -1,0 +1,1 @@
+"""Owns the state of one federation: applies changes, persists them, notifies listeners."""

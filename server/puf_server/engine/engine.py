@@ -1,7 +1,7 @@
-"""Keeps the core's state: applies functions to it, persists the difference, folds rounds, tells who waits.
+"""The state of one federation: applies changes, persists them, notifies listeners.
 
-What is to be done next is read off the state (a round in FOLDING wants to be folded, files without a record want to be
-deleted), so a restart continues where the last process stopped.
+The state itself says what is to be done next: a round in FOLDING is to be folded, a file without a record is to be
+deleted. So a restart continues where the last process stopped.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
+from puf_common.errors import PufError
 from puf_common.logging import get_logger
 from puf_server.aggregation.folder import Folder, FoldResult
 from puf_server.core import rounds, scheduler
@@ -22,15 +23,17 @@ from puf_server.core.state.tickets import TicketState
 from puf_server.failpoints import hit
 from puf_server.storage.state_store import Store
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "Folds", "Listener"]
 
 T = TypeVar("T")
+Listener = Callable[[State, State], None]
 log = get_logger(__name__)
 
+# Events that the operator must look into.
 _ALARMS = {
     "ticket.failed": "A REQUEST TO BE FORGOTTEN HAS FAILED: nothing was forgotten",
     "ticket.reopened": "a client that was forgotten is known again; its request is open again",
-    "federation.halted": "the federation has halted; look into it, then run `puf-server resume`",
+    "federation.halted": "the federation has halted and waits for the operator",
 }
 
 
@@ -41,27 +44,27 @@ class Folds(Protocol):
 
 
 class Engine:
-    """One federation in memory and on disk. Safe to use from several threads. `folder` computes the models."""
+    """One federation in memory and on disk. Safe to use from any thread.
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Callable[[], float],
-        on_change: Callable[[], None] = lambda: None,
-        folder: Folds | None = None,
-    ) -> None:
+    One lock orders all changes. `state` is immutable and may be read without the lock. `folder` computes the models.
+    """
+
+    def __init__(self, store: Store, clock: Callable[[], float], folder: Folds | None = None) -> None:
         self.store = store
-        self._folder = folder or Folder(store)
         self.config = store.config
         self.manifest = store.manifest
         self.clock = clock
-        self.on_change = on_change
-        # What is tried again and again without success, for the operator's eyes; empty when all is well.
+        # What is retried without success, for the operator; empty when all is well.
         self.trouble = ""
-        self._purge_due = True
+        self._folder = folder or Folder(store)
         self.presence = Presence()
+        self._listeners: list[Listener] = []
         self._advanced: State | None = None
         self._lock = threading.Lock()
+        # Overwritten records must leave the database's log.
+        self._purge_due = True
+        self._purge_reported = False
+        self._purging = threading.Lock()
         try:
             self._recover()
         except BaseException:
@@ -69,7 +72,7 @@ class Engine:
             raise
 
     def _recover(self) -> None:
-        """Believes nothing that it has not looked at: models are there, updates are whole, anything else is deleted."""
+        """Verifies files before the state relies on them: models exist, updates are whole, all other files go."""
         self.state = self.store.load()
         self.store.require_models(self.state)
         self.verify_spool()
@@ -80,14 +83,18 @@ class Engine:
         self.store.delete_orphans(self.state, everything=True)
         self._purge()
 
+    def subscribe(self, listener: Listener) -> None:
+        """Calls `listener` with the state before and after each change, in order and under the lock: it must be quick."""
+        self._listeners.append(listener)
+
     def call(
         self,
         change: Callable[[State, float], tuple[State, T]],
         attend: Callable[[Presence, float], Presence] = lambda presence, _: presence,
     ) -> T:
-        """Applies a change, lets the federation advance, and keeps the result before anybody sees it.
+        """Applies a change, lets the federation advance, and persists the new state before any caller sees it.
 
-        `attend` changes the presence, after `change` has looked at the old one.
+        `attend` changes the presence, after `change` has read the old one.
         """
         with self._lock:
             before, now = self.state, self.clock()
@@ -97,15 +104,8 @@ class Engine:
             completed = after.tickets is not before.tickets and _completed(after) > _completed(before)
             if completed:
                 hit("completion.before")
-            self.store.save(before, after)
-            self.state = self._advanced = replace(after, notes=()) if after.notes else after
-            self.presence = settled(presence, before, after)
-            for note in after.notes:
-                # What the audit log says, for whoever reads logs: round, client and ticket are among the facts.
-                log.info(note.event, **{"round": after.number, **note.facts})
-            if after is not before:
-                self.on_change()
-            _tell(after.notes)
+            self._replace(before, after, settled(presence, before, after))
+            self._advanced = self.state
             if completed:
                 hit("completion.after")
                 self._purge_due = True
@@ -117,8 +117,20 @@ class Engine:
                 or not _only_more_arrived(before.round, after.round)
             ):
                 self._delete_orphans()
+        if completed:
             self._purge()
         return result
+
+    def _replace(self, before: State, after: State, presence: Presence) -> None:
+        """Persists and publishes a new state. The caller holds the lock."""
+        self.store.save(before, after)
+        self.state = replace(after, notes=()) if after.notes else after
+        self.presence = presence
+        for note in after.notes:
+            _log(note, after.number)
+        if after is not before:
+            for listener in self._listeners:
+                listener(before, self.state)
 
     def read(self, look: Callable[[State], T]) -> T:
         """The result of `look`, which runs while no change is under way. For reads that also need the database."""
@@ -126,10 +138,12 @@ class Engine:
             return look(self.state)
 
     def tick(self) -> None:
+        """Lets time pass: deadlines, absences, and work that is retried."""
         self.call(lambda state, now: (state, None))
+        self._purge()
 
     def delete_orphans(self) -> None:
-        """Deletes files that no record names, while no booking is under way."""
+        """Deletes files that no record names, while no change is under way."""
         with self._lock:
             self._delete_orphans()
 
@@ -139,53 +153,78 @@ class Engine:
             self.store.delete_orphans(self.state)
             hit("sweep.after")
         except OSError as error:
-            # The change that made them superfluous stands; the next sweep takes them.
+            # The change that made them superfluous stands; the next deletion removes them.
             log.error("files not deleted yet", error=str(error))
 
     def _purge(self) -> None:
-        """After a completed request: older versions of its client's records must not outlive it in the database's log."""
-        if self._purge_due:
+        """After a completed request: removes older versions of records from the database's log.
+
+        Runs outside the engine's lock and never waits. While another process reads an older state, `tick` tries again.
+        """
+        if not self._purge_due or not self._purging.acquire(blocking=False):
+            return
+        try:
+            self._purge_due = False
             try:
-                self._purge_due = not self.store.purge_free_pages()
-            except sqlite3.Error as error:
-                # A full disk, mostly; the next change tries again.
-                log.error("old records not wiped yet", error=str(error))
+                done, why = self.store.purge_free_pages(), "another process reads an older state of the database"
+            except (sqlite3.Error, PufError) as error:
+                done, why = False, str(error)
+            if not done:
+                self._purge_due = True
+                if not self._purge_reported:
+                    log.warning("deleted records are still in the database's log; trying again", why=why)
+            elif self._purge_reported:
+                log.info("deleted records are removed from the database's log")
+            self._purge_reported = not done
+        finally:
+            self._purging.release()
 
     def verify_spool(self) -> None:
-        """Asks again for updates that are booked and not on disk as they were sent."""
+        """Asks again for updates that are booked and not on disk as they were sent. Reads files outside the lock."""
+        checked = self.state.round
+        damaged = self.store.damaged(checked)
+        if not damaged or checked is None:
+            return
         with self._lock:
-            after, now = self.state, self.clock()
-            for key, why in self.store.damaged(after.round).items():
-                log.error("an update is lost; its client is asked again", key=key, why=why)
-                after = rounds.lose(after, key, now, why)
-            self.store.save(self.state, after)
-            self.state = replace(after, notes=())
-        self.on_change()
+            before, now = self.state, self.clock()
+            after, current = before, before.round
+            for key, why in damaged.items():
+                # The round may have changed meanwhile, and the file may be gone because of that.
+                if current is not None and current.received.get(key) is checked.received[key]:
+                    log.error("an update is lost; its client is asked again", key=key, why=why)
+                    after = rounds.lose(after, key, now, why)
+            self._replace(before, after, self.presence)
 
     def round_to_fold(self) -> Round | None:
+        """The closed round whose model is not computed yet, if there is one."""
         current = self.state.round
         return current if current is not None and current.phase is RoundPhase.FOLDING else None
 
     def fold(self, current: Round) -> FoldResult:
-        """Computes and writes the model of a closed round. Slow; needs no lock."""
-        return self._folder.fold(self.state, current)
+        """Computes and writes the model of a closed round. Slow; needs no lock.
 
-    def commit(self, result: FoldResult) -> None:
-        """Commits a fold, unless the round has changed since (somebody's assignment was taken out)."""
+        The round may change meanwhile, and with it the files: the result then says so, and `commit` ignores it.
+        """
+        state = self.state
+        try:
+            if not _same_fold(state.round, current):
+                return FoldResult(current, failure="the round has changed")
+            return self._folder.fold(state, current)
+        except OSError:
+            if _same_fold(self.state.round, current):
+                raise
+            return FoldResult(current, failure="the round changed while its updates were read")
 
-        def change(state: State, now: float) -> tuple[State, None]:
-            current = state.round
-            if current is None or (current.number, current.attempt, current.revision, current.phase) != (
-                result.round.number,
-                result.round.attempt,
-                result.round.revision,
-                RoundPhase.FOLDING,
-            ):
-                return state, None
+    def commit(self, result: FoldResult) -> bool:
+        """Commits the result of a fold. False: the round has changed since, and nothing was done."""
+
+        def change(state: State, now: float) -> tuple[State, bool]:
+            if not _same_fold(state.round, result.round):
+                return state, False
             if result.culprit:
-                return scheduler.unfit(state, self.config, result.culprit, result.failure, now), None
+                return scheduler.unfit(state, self.config, result.culprit, result.failure, now), True
             if result.failure:
-                return scheduler.fold_failed(state, result.failure, now), None
+                return scheduler.fold_failed(state, result.failure, now), True
             after = scheduler.committed(
                 state,
                 self.config,
@@ -196,16 +235,17 @@ class Engine:
                 now=now,
                 remembered=result.remembered,
             )
-            return after, None
+            return after, True
 
         kind = RoundKind.UNLEARN if result.round.kind in (RoundKind.RESET, RoundKind.ROLLBACK) else result.round.kind
         point = f"commit.{kind}"
         hit(f"{point}.before")
-        self.call(change)
+        committed = self.call(change)
         hit(f"{point}.after")
+        return committed
 
     def fold_ready(self) -> None:
-        """Folds whatever is ready, here and now. For callers without an event loop."""
+        """Folds and commits all closed rounds in this thread. For callers without an event loop."""
         while (current := self.round_to_fold()) is not None:
             self.commit(self.fold(current))
 
@@ -213,8 +253,17 @@ class Engine:
         self.store.close()
 
 
+def _same_fold(current: Round | None, folded: Round) -> bool:
+    """Whether the open round is still the closed round that is or was folded."""
+    return (
+        current is not None
+        and current.phase is RoundPhase.FOLDING
+        and (current.number, current.attempt, current.revision) == (folded.number, folded.attempt, folded.revision)
+    )
+
+
 def _only_more_arrived(before: Round | None, after: Round | None) -> bool:
-    """Whether no file has become superfluous: an update that arrives, and most changes are that, adds one."""
+    """Whether the change made no file superfluous. An update that arrives only adds one, and most changes are that."""
     if before is after:
         return True
     if before is None or after is None:
@@ -224,11 +273,12 @@ def _only_more_arrived(before: Round | None, after: Round | None) -> bool:
     ) == replace(after, received={})
 
 
-def _tell(notes: tuple[AuditNote, ...]) -> None:
-    """What somebody has to look into, loudly: a duty was not fulfilled, or might not be."""
-    for note in notes:
-        if note.event in _ALARMS:
-            log.error(_ALARMS[note.event], **note.facts)
+def _log(note: AuditNote, number: int) -> None:
+    """Writes a line of the audit log to the process log, as an error where the operator must act."""
+    if note.event in _ALARMS:
+        log.error(_ALARMS[note.event], **note.facts)
+    else:
+        log.info(note.event, **{"round": number, **note.facts})
 
 
 def _completed(state: State) -> set[str]:

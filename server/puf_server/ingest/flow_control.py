@@ -1,7 +1,7 @@
-"""Where transfers wait for their turn, and where slow ones lose it.
+"""Limits how many transfers move bytes at the same time, and ends uploads that stall or are too slow.
 
-A place is held while bytes come. Who pauses for a moment gives it to the next and gets one back with the next frame, so
-that streams that send nothing hold nobody up. An upload that pauses for long, or crawls, is ended.
+A transfer holds a permit while bytes move. A pause of a second returns the permit, and the next frame takes one again,
+so that streams that send nothing hold up no other stream.
 """
 
 from __future__ import annotations
@@ -11,105 +11,104 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
 
 from puf_common.errors import TooMuch
 from puf_common.logging import get_logger
 from puf_server.core.config import Limits
 
-__all__ = ["Frames", "Gate", "Place"]
+__all__ = ["TransferPermit", "UploadFrames", "UploadLimiter"]
 
-# Longer than the pauses of a healthy line, shorter than anybody's patience.
+# Longer than the pauses of a healthy connection.
 _PAUSE_SECONDS = 1.0
 
 log = get_logger(__name__)
 
 
-class Place:
-    """One transfer's place among those that may move bytes at the same time."""
+class TransferPermit:
+    """The permit of one transfer to move bytes. Use on the event loop only."""
 
-    def __init__(self, places: asyncio.Semaphore) -> None:
-        self._places = places
-        self._taken = False
+    def __init__(self, permits: asyncio.Semaphore) -> None:
+        self._permits = permits
+        self._held = False
 
-    async def take(self) -> None:
-        if not self._taken:
-            await self._places.acquire()
-            self._taken = True
+    async def acquire(self) -> None:
+        if not self._held:
+            await self._permits.acquire()
+            self._held = True
 
-    def leave(self) -> None:
-        if self._taken:
-            self._places.release()
-            self._taken = False
+    def release(self) -> None:
+        if self._held:
+            self._permits.release()
+            self._held = False
 
     @contextmanager
     def pausing(self, seconds: float = _PAUSE_SECONDS) -> Iterator[None]:
-        """Around a wait for the other side: a long one costs the place."""
-        timer = asyncio.get_running_loop().call_later(seconds, self.leave)
+        """Put around a wait for the peer: a wait that takes longer than `seconds` returns the permit."""
+        timer = asyncio.get_running_loop().call_later(seconds, self.release)
         try:
             yield
         finally:
             timer.cancel()
 
 
-class Gate:
+class UploadLimiter:
+    """Admits uploads up to the limits per client and in all. Use on the event loop only."""
+
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self.places = asyncio.Semaphore(limits.uploads)
-        self._inside: Counter[str] = Counter()
+        self._permits = asyncio.Semaphore(limits.uploads)
+        self._admitted: Counter[str] = Counter()
 
     @asynccontextmanager
-    async def entered(self, name: str, messages: AsyncIterator[bytes]) -> AsyncIterator[Frames]:
+    async def admit(self, name: str, messages: AsyncIterator[bytes]) -> AsyncIterator[UploadFrames]:
         """The frames of one upload, as long as it keeps to the limits. Raises TooMuch when it does not."""
         limits = self._limits
-        if self._inside[name] >= limits.uploads_per_client:
+        if self._admitted[name] >= limits.uploads_per_client:
             raise self._refused(name, f"{name} is sending {limits.uploads_per_client} updates already")
-        if self._inside.total() >= limits.uploads + limits.queued_uploads:
+        if self._admitted.total() >= limits.uploads + limits.queued_uploads:
             raise self._refused(name, "too many updates wait for their turn")
-        self._inside[name] += 1
-        place = Place(self.places)
+        self._admitted[name] += 1
+        permit = TransferPermit(self._permits)
         try:
-            yield Frames(place, limits, messages)
-        except TooMuch as error:
-            log.warning("upload ended", client=name, reason=error.message)
-            raise
+            yield UploadFrames(permit, limits, messages)
         finally:
-            place.leave()
-            self._inside[name] -= 1
-            if not self._inside[name]:
-                del self._inside[name]
+            permit.release()
+            self._admitted[name] -= 1
+            if not self._admitted[name]:
+                del self._admitted[name]
 
     @staticmethod
     def _refused(name: str, why: str) -> TooMuch:
         return TooMuch(f"{why}; try again in a moment", client=name, retry_seconds=_PAUSE_SECONDS)
 
 
-class Frames:
-    """Iterates over the messages of one upload."""
+class UploadFrames:
+    """Iterates over the messages of one upload. Raises TooMuch when it stalls or is too slow."""
 
-    def __init__(self, place: Place, limits: Limits, messages: AsyncIterator[Any]) -> None:
-        self._place = place
+    def __init__(self, permit: TransferPermit, limits: Limits, messages: AsyncIterator[bytes]) -> None:
+        self._permit = permit
         self._limits = limits
         self._messages = aiter(messages)
-        # Time that the sender took, without the time that it waited for us.
+        # Time that the sender took, without the time that it waited for this server.
         self._seconds = 0.0
         self._bytes = 0
 
-    async def first(self) -> Any:
-        return await anext(self, None)
+    async def first(self) -> bytes:
+        """The first message; empty where the stream has none."""
+        return await anext(self, b"")
 
-    def __aiter__(self) -> Frames:
+    def __aiter__(self) -> UploadFrames:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> bytes:
         message = await self._next()
-        await self._place.take()
+        await self._permit.acquire()
         return message
 
-    async def _next(self) -> Any:
+    async def _next(self) -> bytes:
         limits, started = self._limits, time.monotonic()
         try:
-            with self._place.pausing(min(_PAUSE_SECONDS, limits.stall_seconds)):
+            with self._permit.pausing(min(_PAUSE_SECONDS, limits.stall_seconds)):
                 async with asyncio.timeout(limits.stall_seconds):
                     message = await anext(self._messages)
         except TimeoutError:
@@ -117,7 +116,7 @@ class Frames:
             raise TooMuch(stalled, limit=limits.stall_seconds) from None
         self._seconds += time.monotonic() - started
         self._bytes += len(message)
-        # The first seconds are free: a header, and a line that has to get going.
+        # The rate is not checked for as long as a stall may last: a connection needs some time to reach its speed.
         if self._bytes < limits.upload_rate * (self._seconds - limits.stall_seconds):
             raise TooMuch(
                 f"the upload is slower than {limits.upload_rate:g} bytes per second", limit=limits.upload_rate

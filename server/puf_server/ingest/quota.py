@@ -1,4 +1,4 @@
-"""How many bytes of updates one client may have on disk: those that are kept for the round, and those on their way."""
+"""Bytes of updates that one client may have on disk: received in the open round, and still arriving."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from puf_server.core.state.rounds import Round
 
 __all__ = ["Quota", "Share"]
 
+# The limit where the configuration states none, in whole updates.
 _UPDATES = 4
 
 
 class Share:
-    """Bytes that are spoken for, until they are released."""
+    """Bytes that are reserved until `release`. Releasing twice has no effect."""
 
     def __init__(self, quota: Quota, name: str, nbytes: int) -> None:
         self._quota = quota
@@ -24,29 +25,28 @@ class Share:
         self._nbytes = nbytes
 
     def release(self) -> None:
-        self._quota.give_back(self._name, self._nbytes)
-        self._nbytes = 0
+        with self._quota.lock:
+            nbytes, self._nbytes = self._nbytes, 0
+            self._quota.arriving[self._name] -= nbytes
+            if not self._quota.arriving[self._name]:
+                del self._quota.arriving[self._name]
 
 
 class Quota:
-    """Safe to use from several threads."""
+    """Safe to use from any thread."""
 
     def __init__(self, limits: Limits, manifest: Manifest) -> None:
         self._most = limits.client_bytes or _UPDATES * manifest.nbytes(UPDATE)
-        self._coming: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        # Reserved bytes by client, guarded by `lock`.
+        self.arriving: Counter[str] = Counter()
+        self.lock = threading.Lock()
 
-    def taken(self, name: str, current: Round, nbytes: int) -> Share:
-        """Room for one more update of this client, before a byte of it is written."""
-        kept = sum(u.nbytes for key, u in current.received.items() if key.partition("/")[0] == name)
-        with self._lock:
-            if kept + self._coming[name] + nbytes > self._most:
-                raise TooMuch(f"{name} has {kept + self._coming[name]} bytes of updates here", limit=self._most)
-            self._coming[name] += nbytes
+    def reserve(self, name: str, current: Round, nbytes: int) -> Share:
+        """Room for one more update of this client, before a byte of it is written. Raises TooMuch where there is none."""
+        received = sum(u.nbytes for key, u in current.received.items() if key.partition("/")[0] == name)
+        with self.lock:
+            used = received + self.arriving[name]
+            if used + nbytes > self._most:
+                raise TooMuch(f"{name} has {used} bytes of updates here", limit=self._most)
+            self.arriving[name] += nbytes
         return Share(self, name, nbytes)
-
-    def give_back(self, name: str, nbytes: int) -> None:
-        with self._lock:
-            self._coming[name] -= nbytes
-            if self._coming[name] <= 0:
-                del self._coming[name]

@@ -1,68 +1,66 @@
-"""Uploads whose stream broke, kept for a while so that their clients can continue where they stopped.
+"""Uploads whose stream broke, kept for some minutes so that a later stream can continue them.
 
-In memory and in the spool, under names that no round knows: a restart throws them away, and so does whatever makes the
-update unwanted, a request to be forgotten above all.
+They exist in memory and as unnamed files in the spool. A restart deletes them. So does every change that makes the
+update unwanted, above all a request to be forgotten.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Protocol, TypeVar
 
-__all__ = ["Parked"]
+from puf_server.ingest.header import UploadKey
+from puf_server.ingest.upload import Upload
 
-# One for each client that can upload at the same time, and as many again.
+__all__ = ["ResumableUploads"]
+
+# Twice the number of clients that upload at the same time.
 _MOST = 16
 _SECONDS = 600.0
 
 
-class Discardable(Protocol):
-    def discard(self) -> None: ...
-
-
-Item = TypeVar("Item", bound=Discardable)
-Key = tuple[str, bytes, bytes]
-
-
-class Parked:
-    """By client, key of the work, and digest: never more than one for a client. For any thread."""
+class ResumableUploads:
+    """At most one upload per client, by client, work and digest. Safe to use from any thread."""
 
     def __init__(self) -> None:
-        self._items: OrderedDict[Key, tuple[float, Discardable]] = OrderedDict()
+        self._uploads: OrderedDict[UploadKey, tuple[float, Upload]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def put(self, key: Key, item: Discardable, now: float) -> None:
-        self.drop(key[0])
+    def put(self, upload: Upload, now: float) -> None:
+        """Keeps an upload in place of an earlier one of the same client. The oldest one beyond the limit is deleted."""
+        self.drop(upload.key[0])
         with self._lock:
-            self._items[key] = (now, item)
-            gone = [self._items.popitem(last=False)[1][1] for _ in range(len(self._items) - _MOST)]
-        for old in gone:
-            old.discard()
+            self._uploads[upload.key] = (now, upload)
+            gone = [self._uploads.popitem(last=False)[1][1] for _ in range(len(self._uploads) - _MOST)]
+        _discard(gone)
 
-    def find(self, key: Key, kind: type[Item]) -> Item | None:
+    def find(self, key: UploadKey) -> Upload | None:
+        """The upload, which stays here."""
         with self._lock:
-            found = self._items.get(key)
-        return found[1] if found is not None and isinstance(found[1], kind) else None
+            found = self._uploads.get(key)
+        return None if found is None else found[1]
 
-    def take(self, key: Key, kind: type[Item]) -> Item | None:
-        """The upload, which is the caller's from now on."""
+    def take(self, key: UploadKey) -> Upload | None:
+        """The upload, which belongs to the caller from now on."""
         with self._lock:
-            found = self._items.pop(key, None)
-        return found[1] if found is not None and isinstance(found[1], kind) else None
+            found = self._uploads.pop(key, None)
+        return None if found is None else found[1]
 
     def drop(self, client: str) -> None:
-        """For a client that begins anew."""
+        """Deletes the upload of a client that begins a new one."""
         with self._lock:
-            items = [self._items.pop(key)[1] for key in list(self._items) if key[0] == client]
-        for item in items:
-            item.discard()
+            gone = [self._uploads.pop(key)[1] for key in list(self._uploads) if key[0] == client]
+        _discard(gone)
 
-    def prune(self, wanted: Callable[[Discardable], bool], now: float) -> None:
-        """Throws away what is too old or no longer wanted."""
+    def drop_unwanted(self, now: float) -> None:
+        """Deletes uploads that are too old or that no round waits for."""
         with self._lock:
-            gone = [key for key, (at, item) in self._items.items() if now - at > _SECONDS or not wanted(item)]
-            items = [self._items.pop(key)[1] for key in gone]
-        for item in items:
-            item.discard()
+            old = [k for k, (at, upload) in self._uploads.items() if now - at > _SECONDS or not upload.wanted()]
+            gone = [self._uploads.pop(key)[1] for key in old]
+        _discard(gone)
+
+
+def _discard(uploads: list[Upload]) -> None:
+    """Outside the registry's lock: deleting a file may take a while."""
+    for upload in uploads:
+        upload.discard()

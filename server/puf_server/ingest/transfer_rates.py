@@ -1,44 +1,76 @@
-"""How fast each client's line was when it last moved tensors: for the operator, who wonders whom a round waits for."""
+"""Bytes that tensors took since the process began, and how fast each client's last transfer was, for the operator."""
 
 from __future__ import annotations
 
 import statistics
+import threading
 from dataclasses import dataclass
 
-__all__ = ["Line", "Rates"]
+__all__ = ["TransferRate", "TransferRates"]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Tensor bytes a second in the last whole transfer each way; 0 before the first."""
+class TransferRate:
+    """Tensor bytes per second of the last whole transfer in each direction; 0 before the first."""
 
     down: float = 0.0
     up: float = 0.0
 
 
-class Rates:
-    """In memory only, of whole transfers only. Used on the event loop alone."""
+class TransferRates:
+    """In memory only. Safe to use from any thread."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, Line] = {}
+        self._rates: dict[str, TransferRate] = {}
+        self._lock = threading.Lock()
+        self._bytes_received = 0
+        self._bytes_sent = 0
 
-    def of(self, name: str) -> Line:
-        return self._lines.get(name, Line())
+    @property
+    def bytes_received(self) -> int:
+        return self._bytes_received
 
-    def went_down(self, name: str, nbytes: int, seconds: float) -> None:
-        self._lines[name] = Line(_rate(nbytes, seconds), self.of(name).up)
+    @property
+    def bytes_sent(self) -> int:
+        return self._bytes_sent
 
-    def came_up(self, name: str, nbytes: int, seconds: float) -> None:
-        self._lines[name] = Line(self.of(name).down, _rate(nbytes, seconds))
+    def arrived(self, nbytes: int) -> None:
+        """Counts bytes of a chunk, whatever becomes of its update."""
+        with self._lock:
+            self._bytes_received += nbytes
+
+    def sent(self, nbytes: int) -> None:
+        """Counts bytes of a model that a client has fetched."""
+        with self._lock:
+            self._bytes_sent += nbytes
+
+    def of(self, name: str) -> TransferRate:
+        with self._lock:
+            return self._rates.get(name, TransferRate())
+
+    def downloaded(self, name: str, nbytes: int, seconds: float) -> None:
+        with self._lock:
+            self._rates[name] = TransferRate(_rate(nbytes, seconds), self._rates.get(name, TransferRate()).up)
+
+    def uploaded(self, name: str, nbytes: int, seconds: float) -> None:
+        with self._lock:
+            self._rates[name] = TransferRate(self._rates.get(name, TransferRate()).down, _rate(nbytes, seconds))
+
+    def names(self) -> list[str]:
+        with self._lock:
+            return list(self._rates)
 
     def forget(self, name: str) -> None:
-        self._lines.pop(name, None)
+        with self._lock:
+            self._rates.pop(name, None)
 
-    def typical(self) -> Line:
-        """The median over clients, each way."""
-        down = [line.down for line in self._lines.values() if line.down]
-        up = [line.up for line in self._lines.values() if line.up]
-        return Line(statistics.median(down) if down else 0.0, statistics.median(up) if up else 0.0)
+    def typical(self) -> TransferRate:
+        """The median over clients, in each direction."""
+        with self._lock:
+            rates = list(self._rates.values())
+        down = [rate.down for rate in rates if rate.down]
+        up = [rate.up for rate in rates if rate.up]
+        return TransferRate(statistics.median(down) if down else 0.0, statistics.median(up) if up else 0.0)
 
 
 def _rate(nbytes: int, seconds: float) -> float:

@@ -1,196 +1,170 @@
-"""One update between its header and its acknowledgement."""
+"""One update from its header to its acknowledgement."""
 
 from __future__ import annotations
 
-import math
+import secrets
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from puf_common.errors import Forgotten, InvalidUpdate, StaleRound, TransferCorrupted, Unavailable
-from puf_common.tensors.chunks import ChunkView, check_offset
-from puf_common.tensors.digests import digest_kind
+from puf_common.errors import Unavailable
+from puf_common.tensors.chunks import ChunkSequence, ChunkView, check_offset
 from puf_common.tensors.encodings import Expander
-from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
-from puf_server.core import roster, rounds, update_bounds, validation
-from puf_server.core.methods.layers import outputs
-from puf_server.core.state.members import MemberStatus
+from puf_server.core import rounds, update_bounds, validation
 from puf_server.core.state.rounds import ReceivedUpdate
 from puf_server.core.state.state import State
+from puf_server.engine.engine import Engine
 from puf_server.failpoints import hit
-from puf_server.ingest.quota import Share
-from puf_server.ingest.upload_file import Upload
+from puf_server.ingest.header import ExpectedUpdate, UploadKey
+from puf_server.ingest.quota import Quota
 from puf_server.ingest.value_checks import UpdateCheck
-from puf_server.rpc import messages
+from puf_server.storage.durable import NewFile, unwritten
 from puf_server.storage.state_store import spool_name
 
-if TYPE_CHECKING:
-    from puf_server.rpc.requests import Handlers
-
-__all__ = ["PendingUpload", "upload_key"]
+__all__ = ["Upload"]
 
 
-@dataclass
-class _Arrived:
-    """What came so far; outlives the stream it came with."""
+class Upload:
+    """Reserves quota and a file when made; then `write` for each chunk, `publish` and `book`.
 
-    upload: Upload
-    expander: Expander | None
-    share: Share
-    # Bytes as they travelled, and what they became.
-    on_wire: int = 0
-    expanded: int = 0
-    # A chunk was refused, or could not be written: nothing can be put behind it.
-    spoilt: bool = False
+    `discard` ends an upload at any point before `publish`. An upload outlives the stream that carries it: a later
+    stream may continue it. Safe to use from any thread.
+    """
 
-
-class PendingUpload:
-    """Judges the header when made; then `write` for every chunk and `finish`, or `discard`. For any thread."""
-
-    def __init__(self, handlers: Handlers, name: str, header: fed.UpdateHeader) -> None:
-        self._handlers = handlers
-        self._engine = handlers.engine
-        self._name = name
+    def __init__(self, engine: Engine, quota: Quota, expected: ExpectedUpdate) -> None:
+        header, layout = expected.header, expected.layout
+        self._engine = engine
+        self._expected = expected
         self._header = header
-        state = self._engine.state
-        member = roster.member_of(state, name)
-        if member.status is not MemberStatus.ACTIVE:
-            raise Forgotten(f"{name} was forgotten by this federation; its updates are refused", client=name)
-        self._engine.manifest.require(header.manifest_fingerprint, f"the update of {name}")
-        key = header.key
-        self._stated = rounds.UpdateHeader(
-            membership=key.membership,
-            number=key.round,
-            attempt=key.attempt,
-            part=messages.part_of(key.part),
-            base=header.base_version,
-            samples=header.samples,
-            applied_scale=header.applied_scale,
-        )
-        self._round, self._assignment = rounds.expected_assignment(state, name, self._stated)
-        if not math.isfinite(header.applied_scale):
-            raise InvalidUpdate("the stated scale is not finite")
-        rounds.check_header(self._round, self._assignment, self._stated)
-        validation.processed(header.samples_processed, self._assignment)
-        wanted = handlers.config.plan.update_encoding
-        if header.encoding != messages.encoding(wanted):
-            raise InvalidUpdate(f"updates of this federation travel as {wanted}, this one does not", expected=wanted)
-        kind = digest_kind(header.digest_kind)
-        if kind is None:
-            raise InvalidUpdate("the digest is of a kind that this server does not know; SHA-256 will do")
-        self._digest_kind = kind
-        self.key = upload_key(name, header)
-        # A call that breaks off leaves a thread behind that may still be writing.
+        self._sequence = ChunkSequence(header.byte_length, header.digest, header.digest_kind)
+        bounds = update_bounds.allowed(engine.state, engine.config, expected.assignment)
+        self._check = UpdateCheck(layout, scale=header.applied_scale, most=bounds)
+        self._expander = None if header.encoding == "full" else Expander(layout, header.encoding)
+        # Bytes on the wire; the sequence counts the bytes of the update that they stand for.
+        self._received = 0
+        # A chunk was refused or not written, so that no further chunk can follow.
+        self._failed = False
+        # A call that ends may leave a thread behind that still writes.
         self._busy = threading.Lock()
-        if header.resume_at:
-            self._arrived = self._before()
-        else:
-            handlers.parked.drop(name)
-            layout = outputs(self._engine.manifest, self._assignment.outputs)
-            check = UpdateCheck(
-                layout, scale=header.applied_scale, most=update_bounds.allowed(state, handlers.config, self._assignment)
-            )
-            # The length is the manifest's from here on; nothing is written yet.
-            upload = Upload(self._engine.store, layout, header.byte_length, header.digest, kind, check)
-            try:
-                share = handlers.quota.taken(name, self._round, header.byte_length)
-            except BaseException:
-                upload.discard()
-                raise
-            self._arrived = _Arrived(upload, None if wanted == "full" else Expander(layout, wanted), share)
+        self._share = quota.reserve(expected.client, expected.round, header.byte_length)
+        store = engine.store
+        try:
+            with _on_disk():
+                path = store.spool_path(f"{secrets.token_hex(8)}.part")
+                self._file: NewFile | None = NewFile(path, store.files, "spool")
+        except BaseException:
+            self._share.release()
+            raise
 
-    def _before(self) -> _Arrived:
-        before = self._handlers.parked.take(self.key, PendingUpload)
-        if before is None or before.received != self._header.resume_at:
-            if before is not None:
-                before.discard()
-            raise TransferCorrupted("that part of the update is not here any more; send it from the beginning")
-        return before._arrived
+    @property
+    def key(self) -> UploadKey:
+        return self._expected.key
 
     @property
     def received(self) -> int:
-        """Bytes as they travel."""
-        return self._arrived.on_wire
+        """Bytes that have arrived, as they travel."""
+        return self._received
 
     @property
-    def unfinished(self) -> bool:
+    def resumable(self) -> bool:
+        """Whether a later stream could continue this upload: it has bytes, none were refused, the round wants it."""
         with self._busy:
-            return self._arrived.upload.open and not self._arrived.spoilt
+            usable = self._file is not None and self._received > 0 and not self._failed
+        return usable and self.wanted()
 
     def wanted(self) -> bool:
         """Whether the round still waits for this update."""
-        try:
-            current, assignment = rounds.expected_assignment(self._engine.state, self._name, self._stated)
-        except StaleRound:
-            return False
-        return assignment.key not in current.received
+        return self._expected.wanted(self._engine.state)
 
     def write(self, chunk: ts.Chunk | ChunkView) -> None:
+        """Checks, hashes and writes the next chunk."""
         with self._busy:
             try:
                 self._write(chunk)
             except BaseException:
-                self._arrived.spoilt = True
+                self._failed = True
                 raise
 
     def _write(self, chunk: ts.Chunk | ChunkView) -> None:
-        self._handlers.bytes_received += len(chunk.data)
-        arrived = self._arrived
-        if arrived.expander is None:
-            arrived.upload.write(chunk)
-        else:
-            check_offset(chunk, arrived.on_wire)
-            data = arrived.expander.feed(chunk.data)
-            if data:
-                arrived.upload.write(ChunkView(arrived.expanded, data))
-            arrived.expanded += len(data)
-        arrived.on_wire += len(chunk.data)
+        whole: ts.Chunk | ChunkView = chunk
+        if self._expander is not None:
+            check_offset(chunk, self._received)
+            whole = ChunkView(self._sequence.received, self._expander.feed(chunk.data))
+        if whole.data or self._expander is None:
+            self._sequence.check(whole)
+            self._check.feed(whole.data)
+            with _on_disk():
+                self._open_file().write(whole.data)
+            self._sequence.add(whole.data)
+            if not whole.offset:
+                hit("upload.after_first_chunk")
+        self._received += len(chunk.data)
 
-    def finish(self) -> fed.SubmitUpdateReply:
-        """Puts the update on disk, then books it; only then it counts."""
-        header, store = self._header, self._engine.store
-        digest = header.digest.hex()
-        file = spool_name(self._round, self._assignment.key, digest)
+    def _open_file(self) -> NewFile:
+        if self._file is None:
+            raise Unavailable("the upload has ended; send the update again")
+        return self._file
+
+    def publish(self) -> None:
+        """Verifies the whole update and gives it its name in the spool, durably."""
         with self._busy:
-            self._arrived.upload.publish(file)
+            self._sequence.finish()
+            with _on_disk():
+                self._open_file().publish(self._engine.store.spool_path(self._spool_name))
+            self._file = None
 
-        def change(state: State, now: float) -> tuple[State, bool]:
-            update = ReceivedUpdate(
-                digest=digest,
-                digest_kind=self._digest_kind,
-                samples=header.samples,
-                nbytes=header.byte_length,
-                wire_nbytes=self.received,
-                train_loss=validation.train_loss(header.train_loss),
-                samples_processed=header.samples_processed,
-                at=now,
-                norm=self._arrived.upload.norms.parameters,
-                buffer_norm=self._arrived.upload.norms.buffers,
-            )
-            state, duplicate = rounds.receive(state, self._name, self._stated, update)
-            if not store.spool_path(file).exists():
-                raise Unavailable("the update was swept away while it arrived; send it again")
-            return state, duplicate
-
+    def book(self) -> bool:
+        """Adds the published update to the round; from then on it counts. Returns whether it was there already."""
         hit("booking.before")
         try:
-            duplicate = self._engine.call(change)
+            duplicate = self._engine.call(self._booked)
         except BaseException:
             self._engine.delete_orphans()
             raise
         finally:
-            # From here on it counts as kept, or is gone.
-            self._arrived.share.release()
+            # A booked update counts against the quota as part of the round; one that was not booked is deleted.
+            self._share.release()
         hit("booking.after")
         hit("upload.before_reply")
-        return fed.SubmitUpdateReply(position=self._handlers.position(), duplicate=duplicate)
+        return duplicate
+
+    def _booked(self, state: State, now: float) -> tuple[State, bool]:
+        header, norms = self._header, self._check.norms
+        update = ReceivedUpdate(
+            digest=header.digest.hex(),
+            digest_kind=header.digest_kind,
+            samples=header.samples,
+            nbytes=header.byte_length,
+            wire_nbytes=self._received,
+            train_loss=validation.train_loss(header.train_loss),
+            samples_processed=header.samples_processed,
+            at=now,
+            norm=norms.parameters,
+            buffer_norm=norms.buffers,
+        )
+        state, duplicate = rounds.receive(state, self._expected.client, header, update)
+        if not self._engine.store.spool_path(self._spool_name).exists():
+            raise Unavailable("the update was deleted while it arrived; send it again")
+        return state, duplicate
+
+    @property
+    def _spool_name(self) -> str:
+        return spool_name(self._expected.round, self._expected.assignment.key, self._header.digest.hex())
 
     def discard(self) -> None:
+        """Deletes what has arrived and releases the quota. Does nothing once the update is published."""
         with self._busy:
-            self._arrived.upload.discard()
-        self._arrived.share.release()
+            if self._file is not None:
+                self._file.discard()
+                self._file = None
+        self._share.release()
 
 
-def upload_key(name: str, header: fed.UpdateHeader) -> tuple[str, bytes, bytes]:
-    return name, header.key.SerializeToString(deterministic=True), header.digest
+@contextmanager
+def _on_disk() -> Iterator[None]:
+    """Turns a failed write into an error that asks the client to send the update again."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritten(error, "the update") from error

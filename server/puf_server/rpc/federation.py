@@ -1,18 +1,15 @@
-"""puf.v1.Federation over grpc.aio: finds out who calls, moves blocking work to threads, turns errors into statuses.
+"""puf.v1.Federation over grpc.aio: identifies the caller, moves blocking work to threads, carries tensors.
 
-What a call means is in `handlers`; every method here goes through one of two wrappers, so that none can forget the
-identity or leak a traceback.
+`requests` holds the meaning of each call. Every method goes through `answered` or `streamed`, so that no call can leak a
+traceback.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
-from contextvars import copy_context
-from functools import wraps
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 import grpc
@@ -20,9 +17,8 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 from structlog.contextvars import bind_contextvars
 
-from puf_common.errors import CutShort, InvalidUpdate, PufError, Unavailable
+from puf_common.errors import CutShort, InvalidUpdate, PufError
 from puf_common.logging import get_logger
-from puf_common.network.status import abort
 from puf_common.tensors.chunk_frames import chunk_of
 from puf_common.tensors.chunks import ChunkView
 from puf_common.v1 import federation_pb2 as fed
@@ -30,76 +26,23 @@ from puf_common.v1 import federation_pb2_grpc as rpc
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.admission.identity import Identify
-from puf_server.core.state.state import State
-from puf_server.ingest.flow_control import Frames, Gate, Place
-from puf_server.ingest.upload import PendingUpload, upload_key
+from puf_server.ingest.flow_control import TransferPermit, UploadFrames, UploadLimiter
+from puf_server.ingest.header import UploadKey
+from puf_server.ingest.upload import Upload
+from puf_server.rpc import messages
+from puf_server.rpc.calls import Context, Threads, answered, in_thread, start, streamed, to_its_end
 from puf_server.rpc.model_stream import SharedModels
 from puf_server.rpc.notifier import Changes
 from puf_server.rpc.requests import Handlers
 
-__all__ = ["FederationService", "answered", "in_thread", "streamed"]
+__all__ = ["FederationService"]
 
 _LONGEST_WAIT = 55.0
-# How long a broken upload may take to be put aside: a write to disk at most.
-_LOST_SECONDS = 10.0
+# Time for the server to keep or delete a broken upload: a write to disk at most.
+_ENDING_SECONDS = 10.0
 
-Context = aio.ServicerContext[Any, Any]
 T = TypeVar("T")
-Self = TypeVar("Self")
 log = get_logger(__name__)
-
-
-def answered(method: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
-    """Wraps a call with a single answer: errors become statuses, bugs become INTERNAL and a log line."""
-
-    @wraps(method)
-    async def call(self: Any, request: Any, context: Context) -> Any:
-        try:
-            return await method(self, request, context)
-        except PufError as error:
-            await abort(context, error)
-        except (asyncio.CancelledError, aio.AbortError):
-            raise
-        except Exception as error:
-            await abort(context, _bug(method.__name__, error))
-
-    return call
-
-
-def streamed(method: Callable[..., AsyncIterator[Any]]) -> Callable[..., Any]:
-    """The same for a call with a stream of answers."""
-
-    @wraps(method)
-    async def call(self: Any, request: Any, context: Context) -> AsyncIterator[Any]:
-        try:
-            async for reply in method(self, request, context):
-                yield reply
-        except PufError as error:
-            await abort(context, error)
-        except (asyncio.CancelledError, GeneratorExit, aio.AbortError):
-            raise
-        except Exception as error:
-            await abort(context, _bug(method.__name__, error))
-
-    return call
-
-
-def _bug(where: str, error: Exception) -> PufError:
-    if isinstance(error, OSError):
-        log.error("disk", call=where, error=str(error))
-        return Unavailable(f"the server cannot read or write its files: {error.strerror or error}")
-    log.error("internal error", call=where, exc_info=error)
-    return PufError("internal error; the server's log has more")
-
-
-async def in_thread(threads: ThreadPoolExecutor, function: Callable[..., T], *args: object) -> T:
-    """Blocking work. A call that ends meanwhile waits for it: nobody may touch a file that a thread still writes."""
-    job = asyncio.get_running_loop().run_in_executor(threads, function, *args)
-    try:
-        return await asyncio.shield(job)
-    except asyncio.CancelledError:
-        await asyncio.gather(job, return_exceptions=True)
-        raise
 
 
 def _message(frame: bytes) -> fed.SubmitUpdateRequest:
@@ -110,7 +53,7 @@ def _message(frame: bytes) -> fed.SubmitUpdateRequest:
 
 
 def _chunk(frame: bytes) -> ChunkView | ts.Chunk:
-    """The chunk of a frame, read in place where it is laid out as usual."""
+    """The chunk of a frame, without a copy where the frame has the usual layout."""
     piece = chunk_of(frame)
     if piece is not None:
         return piece
@@ -120,28 +63,28 @@ def _chunk(frame: bytes) -> ChunkView | ts.Chunk:
     return message.chunk
 
 
-def _discard(upload: PendingUpload) -> None:
-    upload.discard()
-
-
 class FederationService(rpc.FederationServicer):
+    """`refused` is called with the reason of every update that is not accepted."""
+
     def __init__(
         self,
         handlers: Handlers,
         identify: Identify,
         changes: Changes,
-        threads: ThreadPoolExecutor,
-        on_refused: Callable[[str], None],
+        threads: Threads,
+        refused: Callable[[str], None],
     ) -> None:
         self._handlers = handlers
-        self._on_refused = on_refused
+        self._uploads = handlers.uploads
         self._identify = identify
         self._changes = changes
         self._threads = threads
-        self._uploads = Gate(handlers.config.limits)
+        self._refused = refused
+        self._limiter = UploadLimiter(handlers.config.limits)
         self._downloads = asyncio.Semaphore(handlers.config.limits.downloads)
-        self._under_way: dict[tuple[str, bytes, bytes], asyncio.Task[Any]] = {}
-        self._models = SharedModels(self._run, handlers.engine.store.model_source)
+        # The call that carries each upload.
+        self._carriers: dict[UploadKey, asyncio.Task[Any]] = {}
+        self._models = SharedModels(self._run_on_files, handlers.engine.store.model_source)
 
     def add_to(self, server: aio.Server) -> None:
         """Registers all methods; those that move tensors take and give frames as bytes."""
@@ -159,7 +102,7 @@ class FederationService(rpc.FederationServicer):
         )
 
     def _caller(self, context: Context) -> str:
-        """Who calls. Every log line of this call carries the name, the round and, where there is one, the open ticket."""
+        """The caller's name. Every log line of this call carries it, the round and the client's open ticket, if any."""
         name = self._identify(context)
         state = self._handlers.engine.state
         ids: dict[str, object] = {"client": name, "round": state.round.number if state.round else state.number}
@@ -168,9 +111,10 @@ class FederationService(rpc.FederationServicer):
         return name
 
     async def _run(self, function: Callable[..., T], *args: object) -> T:
-        # Log lines written in the thread belong to the call, too.
-        context = copy_context()
-        return await in_thread(self._threads, context.run, function, *args)
+        return await in_thread(self._threads.state, function, *args)
+
+    async def _run_on_files(self, function: Callable[..., T], *args: object) -> T:
+        return await in_thread(self._threads.files, function, *args)
 
     @answered
     async def Describe(self, request: fed.DescribeRequest, context: Context) -> fed.DescribeReply:
@@ -183,10 +127,7 @@ class FederationService(rpc.FederationServicer):
 
     @answered
     async def Join(self, request: fed.JoinRequest, context: Context) -> fed.JoinReply:
-        name = self._caller(context)
-        reply = await self._run(self._handlers.join, name, request)
-        log.info("client joined", client=name, membership=reply.membership, samples=request.samples)
-        return reply
+        return await self._run(self._handlers.join, self._caller(context), request)
 
     @answered
     async def Heartbeat(self, request: fed.HeartbeatRequest, context: Context) -> fed.HeartbeatReply:
@@ -201,10 +142,7 @@ class FederationService(rpc.FederationServicer):
 
     @answered
     async def DeclineWork(self, request: fed.DeclineWorkRequest, context: Context) -> fed.DeclineWorkReply:
-        name = self._caller(context)
-        reply = await self._run(self._handlers.decline, name, request)
-        log.warning("work declined", client=name, round=request.key.round, why=request.reason[:200])
-        return reply
+        return await self._run(self._handlers.decline, self._caller(context), request)
 
     @answered
     async def Leave(self, request: fed.LeaveRequest, context: Context) -> fed.LeaveReply:
@@ -215,76 +153,85 @@ class FederationService(rpc.FederationServicer):
         name = self._caller(context)
         model = self._handlers.model_for(name, request.version)
         yield fed.FetchModelReply(header=self._handlers.model_header(model)).SerializeToString()
-        begun, place = time.monotonic(), Place(self._downloads)
+        begun, permit = time.monotonic(), TransferPermit(self._downloads)
         try:
             async with aclosing(self._models.frames(model)) as frames:
                 async for frame in frames:
-                    await place.take()
-                    with place.pausing():
+                    await permit.acquire()
+                    with permit.pausing():
                         yield frame
         finally:
-            place.leave()
-        self._handlers.rates.went_down(name, model.nbytes, time.monotonic() - begun)
-        await self._run(self._handlers.count_sent, model.nbytes)
+            permit.release()
+        await self._run(self._handlers.downloaded, name, model.nbytes, time.monotonic() - begun)
 
     @answered
     async def SubmitUpdate(self, request_iterator: AsyncIterator[bytes], context: Context) -> fed.SubmitUpdateReply:
         name = self._caller(context)
         try:
-            return await self._take(name, request_iterator, context)
+            # Uploads beyond the limit wait here under flow control; they are not refused.
+            async with self._limiter.admit(name, request_iterator) as frames:
+                return await self._receive(name, frames, context)
         except PufError as error:
-            self._on_refused(error.reason)
+            self._refused(error.reason)
             log.warning("update refused", reason=error.reason, why=error.message)
             raise
 
-    async def _take(self, name: str, request_iterator: AsyncIterator[bytes], context: Context) -> fed.SubmitUpdateReply:
-        # Beyond the cap, uploads wait in here under flow control; they are not refused.
-        async with self._uploads.entered(name, request_iterator) as frames:
-            first = _message(await frames.first() or b"")
-            if first.WhichOneof("frame") != "header":
-                raise InvalidUpdate("an update begins with its header")
-            upload = await self._run(self._handlers.begin_upload, name, first.header)
-            task = asyncio.current_task()
-            assert task is not None
-            self._under_way[upload.key] = task
-            try:
-                begun = time.monotonic()
-                await self._write(upload, frames)
-                seconds = time.monotonic() - begun
-                reply = await self._run(upload.finish)
-            except BaseException as error:
-                # A line that breaks is seen as a cancelled call or as a stream that ends early, whichever comes first.
-                keep = isinstance(error, (asyncio.CancelledError, CutShort)) and self._still_let_in(context)
-                await self._run(self._handlers.park if keep else _discard, upload)
-                raise
-            finally:
-                if self._under_way.get(upload.key) is task:
-                    del self._under_way[upload.key]
-        self._handlers.rates.came_up(name, first.header.byte_length, seconds)
-        key = first.header.key
-        log.info(
-            "update received", client=name, round=key.round, part=fed.Part.Name(key.part), duplicate=reply.duplicate
-        )
-        return reply
+    async def _receive(self, name: str, frames: UploadFrames, context: Context) -> fed.SubmitUpdateReply:
+        first = _message(await frames.first())
+        if first.WhichOneof("frame") != "header":
+            raise InvalidUpdate("an update begins with its header")
+        header = messages.update_header(first.header)
+        key, task = header.upload_key(name), asyncio.current_task()
+        assert task is not None
 
-    async def _write(self, upload: PendingUpload, frames: Frames) -> None:
-        """Each chunk is checked and written while the next one arrives."""
+        self._carriers[key] = task
+        # Begun as a future of its own: a call that is cancelled meanwhile must still end the upload.
+        beginning = start(self._threads.files, self._uploads.begin, name, header)
+        try:
+            upload = await to_its_end(beginning)
+            begun = time.monotonic()
+            await self._write(upload, frames)
+            seconds = time.monotonic() - begun
+            duplicate = await to_its_end(self._finish(upload))
+        except BaseException as error:
+            if beginning.exception() is None:
+                # A broken connection shows as a cancelled call or as a stream that ends early. Nothing is kept of a
+                # client that may no longer call.
+                broken = isinstance(error, (asyncio.CancelledError, CutShort)) and self._admitted(context)
+                await self._run_on_files(self._uploads.keep if broken else Upload.discard, beginning.result())
+            raise
+        finally:
+            if self._carriers.get(key) is task:
+                del self._carriers[key]
+        self._handlers.uploaded(name, header.byte_length, seconds)
+        log.info("update received", client=name, round=header.number, part=header.part.value, duplicate=duplicate)
+        return fed.SubmitUpdateReply(position=self._handlers.position(), duplicate=duplicate)
+
+    async def _write(self, upload: Upload, frames: UploadFrames) -> None:
+        """Checks and writes each chunk while the next one arrives."""
         loop = asyncio.get_running_loop()
         writing: asyncio.Future[None] | None = None
         try:
             async for frame in frames:
                 if writing is not None:
                     await asyncio.shield(writing)
-                writing = loop.run_in_executor(self._threads, upload.write, _chunk(frame))
+                chunk = _chunk(frame)
+                self._handlers.rates.arrived(len(chunk.data))
+                writing = loop.run_in_executor(self._threads.files, upload.write, chunk)
             if writing is not None:
                 await asyncio.shield(writing)
         finally:
-            # Nobody may touch a file that a thread still writes.
+            # The upload may be kept or deleted only when no thread writes to it.
             if writing is not None:
-                await asyncio.gather(writing, return_exceptions=True)
+                with suppress(Exception):
+                    await to_its_end(writing)
 
-    def _still_let_in(self, context: Context) -> bool:
-        """Whether the caller may come back: calls of those who were revoked are cancelled, too, and nothing is kept."""
+    async def _finish(self, upload: Upload) -> bool:
+        await self._run_on_files(upload.publish)
+        return await self._run(upload.book)
+
+    def _admitted(self, context: Context) -> bool:
+        """Whether the caller may still call. Calls of revoked clients are cancelled, too."""
         try:
             self._identify(context)
         except PufError:
@@ -294,12 +241,13 @@ class FederationService(rpc.FederationServicer):
     @answered
     async def FindUpload(self, request: fed.FindUploadRequest, context: Context) -> fed.FindUploadReply:
         name = self._caller(context)
-        # Who asks has lost the stream that brought it; this side may not have noticed yet.
-        lost = self._under_way.get(upload_key(name, request.header))
-        if lost is not None:
-            lost.cancel()
-            await asyncio.wait([lost], timeout=_LOST_SECONDS)
-        return await self._run(self._handlers.find_upload, name, request)
+        header = messages.update_header(request.header)
+        # The client asks because its stream broke. This server may not have noticed that yet.
+        carrier = self._carriers.get(header.upload_key(name))
+        if carrier is not None:
+            carrier.cancel()
+            await asyncio.wait([carrier], timeout=_ENDING_SECONDS)
+        return fed.FindUploadReply(offset=await self._run_on_files(self._uploads.offset, name, header))
 
     @answered
     async def ReportEvaluation(
@@ -309,10 +257,7 @@ class FederationService(rpc.FederationServicer):
 
     @answered
     async def FileUnlearning(self, request: fed.FileUnlearningRequest, context: Context) -> fed.FileUnlearningReply:
-        name = self._caller(context)
-        reply = await self._run(self._handlers.file_unlearning, name, request)
-        log.info("request to be forgotten", client=name, ticket=reply.ticket.id, duplicate=reply.duplicate)
-        return reply
+        return await self._run(self._handlers.file_unlearning, self._caller(context), request)
 
     @answered
     async def ListMyTickets(self, request: fed.ListMyTicketsRequest, context: Context) -> fed.ListMyTicketsReply:
@@ -333,8 +278,7 @@ class FederationService(rpc.FederationServicer):
 
         while True:
             await self._changes.until(news, _LONGEST_WAIT)
-            state: State = self._handlers.engine.state
-            record = state.tickets.get(request.ticket_id)
+            record = self._handlers.engine.state.tickets.get(request.ticket_id)
             now = view()
             if now != seen:
                 seen = now
@@ -360,8 +304,4 @@ class FederationService(rpc.FederationServicer):
 
     @answered
     async def PresentReceipt(self, request: fed.PresentReceiptRequest, context: Context) -> fed.PresentReceiptReply:
-        name = self._caller(context)
-        reply = await self._run(self._handlers.present_receipt, name, request)
-        if reply.reopened:
-            log.warning("a receipt opened its ticket again: this state is older", client=name, ticket=reply.ticket.id)
-        return reply
+        return await self._run(self._handlers.present_receipt, self._caller(context), request)

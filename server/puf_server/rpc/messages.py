@@ -10,6 +10,7 @@ from typing import Any
 from puf_common.errors import InvalidArgument, InvalidUpdate
 from puf_common.network.status import MAX_MESSAGE_BYTES
 from puf_common.receipts.evidence import Attack
+from puf_common.tensors.digests import digest_kind
 from puf_common.tensors.manifest import Manifest
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
@@ -26,6 +27,7 @@ from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket
 from puf_server.core.tickets import Request
 from puf_server.core.unlearning import recovery
+from puf_server.ingest.header import UploadHeader
 
 __all__ = [
     "attack",
@@ -44,9 +46,11 @@ __all__ = [
     "sums_pb",
     "ticket",
     "train_work",
+    "update_header",
 ]
 
 _PAGE_BYTES = MAX_MESSAGE_BYTES // 2
+_ENCODINGS = {"full": ts.ENCODING_UNSPECIFIED, "f16": ts.ENCODING_F16, "bf16": ts.ENCODING_BF16}
 
 
 def page(found: Iterable[Any], offset: int) -> list[Any]:
@@ -71,7 +75,7 @@ def recipe(config: FederationConfig) -> fed.Recipe:
 
 
 def encoding(name: str) -> ts.Encoding:
-    return {"full": ts.ENCODING_UNSPECIFIED, "f16": ts.ENCODING_F16, "bf16": ts.ENCODING_BF16}[name]
+    return _ENCODINGS[name]
 
 
 def policy(config: FederationConfig) -> fed.ForgettingPolicy:
@@ -126,6 +130,30 @@ def part_of(value: fed.Part) -> Part:
         return Part(fed.Part.Name(value).removeprefix("PART_").lower())
     except ValueError:
         raise InvalidUpdate("the update names no part: main, retain or forget") from None
+
+
+def update_header(message: fed.UpdateHeader) -> UploadHeader:
+    kind = digest_kind(message.digest_kind)
+    if kind is None:
+        raise InvalidUpdate("the server does not know this kind of digest; state a SHA-256")
+    encodings = {number: name for name, number in _ENCODINGS.items()}
+    return UploadHeader(
+        membership=message.key.membership,
+        number=message.key.round,
+        attempt=message.key.attempt,
+        part=part_of(message.key.part),
+        base=message.base_version,
+        samples=message.samples,
+        samples_processed=message.samples_processed,
+        applied_scale=message.applied_scale,
+        train_loss=message.train_loss,
+        byte_length=message.byte_length,
+        digest=message.digest,
+        digest_kind=kind,
+        encoding=encodings.get(message.encoding, ""),
+        manifest_fingerprint=message.manifest_fingerprint,
+        resume_at=message.resume_at,
+    )
 
 
 def request(message: tk.UnlearningRequest) -> Request:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, TypeVar
-
-from grpc import aio
+from typing import TypeVar
 
 from puf_common.errors import InvalidArgument, NotNow
 from puf_common.v1 import operator_pb2 as op
@@ -21,17 +18,16 @@ from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import model_versions, rollback
 from puf_server.engine import receipts
 from puf_server.rpc import messages
-from puf_server.rpc.federation import answered, in_thread, streamed
+from puf_server.rpc.calls import Context, Threads, answered, in_thread, streamed
 from puf_server.rpc.requests import Handlers
 
 __all__ = ["OperatorService"]
 
-Context = aio.ServicerContext[Any, Any]
 T = TypeVar("T")
 
 
 class OperatorService(rpc.OperatorServicer):
-    def __init__(self, handlers: Handlers, threads: ThreadPoolExecutor, stop: Callable[[], None]) -> None:
+    def __init__(self, handlers: Handlers, threads: Threads, stop: Callable[[], None]) -> None:
         self._handlers = handlers
         self._engine = handlers.engine
         self._config = handlers.config
@@ -40,7 +36,7 @@ class OperatorService(rpc.OperatorServicer):
         self._started_at = self._engine.clock()
 
     async def _run(self, function: Callable[..., T], *args: object) -> T:
-        return await in_thread(self._threads, function, *args)
+        return await in_thread(self._threads.state, function, *args)
 
     @answered
     async def Status(self, request: op.StatusRequest, context: Context) -> op.StatusReply:
@@ -63,8 +59,8 @@ class OperatorService(rpc.OperatorServicer):
             round=messages.round_info(state.round, presence) if state.round else None,
             score=messages.score(newest.score, newest.score_clients) if newest else None,
             score_version=newest.version if newest else 0,
-            bytes_received=self._handlers.bytes_received,
-            bytes_sent=self._handlers.bytes_sent,
+            bytes_received=self._handlers.rates.bytes_received,
+            bytes_sent=self._handlers.rates.bytes_sent,
             uptime_seconds=now - self._started_at,
             server_version=VERSION,
             download_rate=self._handlers.rates.typical().down,
@@ -182,17 +178,15 @@ class OperatorService(rpc.OperatorServicer):
         yield op.ExportModelReply(header=header)
         chunks = self._handlers.model_chunks(model)
         try:
-            while (chunk := await self._run(next, chunks, None)) is not None:
+            while (chunk := await in_thread(self._threads.files, next, chunks, None)) is not None:
                 yield op.ExportModelReply(chunk=chunk)
         finally:
-            await self._run(chunks.close)
+            await in_thread(self._threads.files, chunks.close)
 
     def _client(self, name: str, state: State, now: float) -> op.ClientInfo:
         info = messages.client_info(name, state, self._engine.presence, self._config, now)
-        if state.members[name].status is not MemberStatus.ACTIVE:
-            self._handlers.rates.forget(name)
-        line = self._handlers.rates.of(name)
-        info.download_rate, info.upload_rate = line.down, line.up
+        rate = self._handlers.rates.of(name)
+        info.download_rate, info.upload_rate = rate.down, rate.up
         return info
 
     def _exportable(self, request: op.ExportModelRequest) -> ModelVersion:

@@ -20,30 +20,35 @@ from puf_server.core import assignments as work
 from puf_server.core import roster, rounds, shards, tickets
 from puf_server.core.methods.layers import outputs
 from puf_server.core.state.measurements import Evidence
+from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.models import ModelVersion
 from puf_server.core.state.state import State
 from puf_server.core.unlearning import evaluation, history, model_versions
 from puf_server.engine import receipts
 from puf_server.engine.engine import Engine
 from puf_server.failpoints import hit
-from puf_server.ingest.quota import Quota
-from puf_server.ingest.resumable import Parked
-from puf_server.ingest.transfer_rates import Rates
-from puf_server.ingest.upload import PendingUpload, upload_key
+from puf_server.ingest.transfer_rates import TransferRates
+from puf_server.ingest.upload import Upload
+from puf_server.ingest.uploads import Uploads
 from puf_server.rpc import messages
 
-__all__ = ["Handlers", "PendingUpload"]
+__all__ = ["Handlers"]
 
 
 class Handlers:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.config = engine.config
-        self.bytes_received = 0
-        self.bytes_sent = 0
-        self.rates = Rates()
-        self.parked = Parked()
-        self.quota = Quota(engine.config.limits, engine.manifest)
+        self.rates = TransferRates()
+        self.uploads = Uploads(engine)
+        engine.subscribe(self._changed)
+
+    def _changed(self, before: State, after: State) -> None:
+        """Removes the transfer rates of clients that are no longer members."""
+        if before.members is not after.members:
+            for name in self.rates.names():
+                if not _active(after, name):
+                    self.rates.forget(name)
 
     # -- membership ----------------------------------------------------------------------------------------------------
 
@@ -107,14 +112,15 @@ class Handlers:
             only_if_no_worker=request.only_if_no_worker,
         )
 
-        def change(state: State, now: float) -> tuple[State, None]:
+        def change(state: State, now: float) -> tuple[State, Member]:
             state = roster.join(state, self.engine.presence, c, name, wanted, now)
-            return rounds.samples_changed(state, name, now), None
+            state = rounds.samples_changed(state, name, now)
+            # The member of this very join: a second worker may join right after it.
+            return state, state.members[name]
 
         hit("join.before_persist")
-        self.engine.call(change, lambda presence, now: presence.heard(name, now))
+        member = self.engine.call(change, lambda presence, now: presence.heard(name, now))
         hit("join.after_persist")
-        member = self.engine.state.members[name]
         return fed.JoinReply(
             session=member.session,
             membership=member.membership,
@@ -195,26 +201,17 @@ class Handlers:
         hit("evaluation.after_persist")
         return fed.ReportEvaluationReply(position=self.position())
 
-    def begin_upload(self, name: str, header: fed.UpdateHeader) -> PendingUpload:
-        """Judges an update by its header, before memory or disk is used."""
-        self.tidy()
-        return PendingUpload(self, name, header)
+    # -- updates -------------------------------------------------------------------------------------------------------
 
-    def find_upload(self, name: str, request: fed.FindUploadRequest) -> fed.FindUploadReply:
-        self.tidy()
-        found = self.parked.find(upload_key(name, request.header), PendingUpload)
-        return fed.FindUploadReply(offset=found.received if found else 0)
+    def begin_upload(self, name: str, header: fed.UpdateHeader) -> Upload:
+        """Checks an update by its header. For callers without a network; the service streams uploads itself."""
+        return self.uploads.begin(name, messages.update_header(header))
 
-    def park(self, upload: PendingUpload) -> None:
-        """Keeps what came of an upload whose stream broke."""
-        if upload.received and upload.unfinished and upload.wanted():
-            self.parked.put(upload.key, upload, self.engine.clock())
-        else:
-            upload.discard()
-
-    def tidy(self) -> None:
-        """Deletes what came of broken uploads and is no longer wanted."""
-        self.parked.prune(lambda item: isinstance(item, PendingUpload) and item.wanted(), self.engine.clock())
+    def finish_upload(self, upload: Upload) -> fed.SubmitUpdateReply:
+        """Publishes and books an update whose chunks are all written."""
+        upload.publish()
+        duplicate = upload.book()
+        return fed.SubmitUpdateReply(position=self.position(), duplicate=duplicate)
 
     # -- models --------------------------------------------------------------------------------------------------------
 
@@ -242,8 +239,24 @@ class Handlers:
                 yield ts.Chunk(offset=offset, data=bytes(block))
 
     def count_sent(self, nbytes: int) -> None:
-        self.bytes_sent += nbytes
+        self.rates.sent(nbytes)
         self.engine.call(lambda state, _: (state, None), lambda presence, _: presence.sent(nbytes))
+
+    def downloaded(self, name: str, nbytes: int, seconds: float) -> None:
+        """Counts a model that a client has fetched."""
+        self.count_sent(nbytes)
+        self.rates.downloaded(name, nbytes, seconds)
+        self._drop_rate_unless_member(name)
+
+    def uploaded(self, name: str, nbytes: int, seconds: float) -> None:
+        """Stores the rate of an update that a client has sent."""
+        self.rates.uploaded(name, nbytes, seconds)
+        self._drop_rate_unless_member(name)
+
+    def _drop_rate_unless_member(self, name: str) -> None:
+        """A client may be forgotten while its transfer is under way."""
+        if not _active(self.engine.state, name):
+            self.rates.forget(name)
 
     # -- requests to be forgotten --------------------------------------------------------------------------------------
 
@@ -259,7 +272,7 @@ class Handlers:
 
         hit("ticket.before_persist")
         filed, duplicate = self.engine.call(change)
-        self.tidy()
+        self.uploads.drop_unwanted()
         hit("ticket.after_persist")
         return fed.FileUnlearningReply(ticket=self.ticket(name, filed), duplicate=duplicate, position=self.position())
 
@@ -315,7 +328,7 @@ class Handlers:
             return state, (ticket.id, duplicate)
 
         filed, duplicate = self.engine.call(change)
-        self.tidy()
+        self.uploads.drop_unwanted()
         return self.ticket(None, filed), duplicate
 
     def ticket(self, name: str | None, ticket_id: str) -> tk.Ticket:
@@ -324,3 +337,7 @@ class Handlers:
 
     def position(self) -> fed.Position:
         return messages.position(self.engine.state)
+
+
+def _active(state: State, name: str) -> bool:
+    return name in state.members and state.members[name].status is MemberStatus.ACTIVE

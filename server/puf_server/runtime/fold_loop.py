@@ -7,12 +7,12 @@ import contextlib
 import errno
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
 
 from puf_common.errors import PufError
 from puf_common.logging import get_logger
 from puf_server.core.state.rounds import Round
 from puf_server.engine.engine import Engine
+from puf_server.rpc.calls import Threads
 
 __all__ = ["FoldLoop"]
 
@@ -23,7 +23,7 @@ log = get_logger(__name__)
 class FoldLoop:
     """A task of the event loop that sums closed rounds in a worker thread. It ends between two rounds."""
 
-    def __init__(self, engine: Engine, threads: Executor, took: Callable[[str, str, float], None]) -> None:
+    def __init__(self, engine: Engine, threads: Threads, took: Callable[[str, str, float], None]) -> None:
         """`took` gets the kind of a committed round, each of its phases and the duration of that phase."""
         self._engine = engine
         self._threads = threads
@@ -55,18 +55,19 @@ class FoldLoop:
                     await asyncio.sleep(_RETRY_SECONDS)
                     if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
                         with contextlib.suppress(PufError):
-                            await loop.run_in_executor(self._threads, self._engine.verify_spool)
+                            await loop.run_in_executor(self._threads.files, self._engine.verify_spool)
 
     async def _fold(self, current: Round) -> None:
         loop = asyncio.get_running_loop()
         closed = time.monotonic()
-        result = await loop.run_in_executor(self._threads, self._engine.fold, current)
+        result = await loop.run_in_executor(self._threads.files, self._engine.fold, current)
         folded = time.monotonic()
-        await loop.run_in_executor(self._threads, self._engine.commit, result)
+        counts = await loop.run_in_executor(self._threads.state, self._engine.commit, result)
+        self._engine.trouble = ""
+        if not counts:
+            return
         committed = time.monotonic()
         opened_seconds = self._engine.clock() - current.opened_at - (committed - closed)
         self._took(current.kind, "collecting", max(0.0, opened_seconds))
         self._took(current.kind, "folding", folded - closed)
         self._took(current.kind, "committing", committed - folded)
-        self._engine.trouble = ""
-        log.info("round committed", round=current.number, kind=current.kind, version=self._engine.state.version)

@@ -82,7 +82,7 @@ class _StateCollector:
         yield from _clients(state, self._engine.presence, config, now)
         yield from _tickets(state, now)
         yield from self._model(state)
-        transferred = {"up": self._handlers.bytes_received, "down": self._handlers.bytes_sent}
+        transferred = {"up": self._handlers.rates.bytes_received, "down": self._handlers.rates.bytes_sent}
         yield _family("puf_bytes", "Tensor bytes since the process began", "direction", transferred, counts=True)
 
     def _model(self, state: State) -> Iterator[Metric]:

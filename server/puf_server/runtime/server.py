@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -22,7 +21,9 @@ from puf_server.admission.access_file import OperatorAccess
 from puf_server.admission.listeners import Listener, insecure_listeners, secure_listeners
 from puf_server.admission.tokens import Tokens
 from puf_server.core import roster
+from puf_server.core.state.state import State
 from puf_server.engine.engine import Engine
+from puf_server.rpc.calls import Threads
 from puf_server.rpc.federation import FederationService
 from puf_server.rpc.notifier import Changes
 from puf_server.rpc.operator import OperatorService
@@ -68,14 +69,14 @@ class Server:
         self._store = store
         self._addresses = addresses
         self._tls = tls
-        self._threads = ThreadPoolExecutor(16, thread_name_prefix="puf")
+        self._threads = Threads()
         self.stopped = stopped or asyncio.Event()
 
     async def __aenter__(self) -> Server:
         try:
             await self._start()
         except BaseException:
-            self._threads.shutdown(wait=True)
+            self._threads.shutdown()
             self._store.close()
             raise
         return self
@@ -87,11 +88,11 @@ class Server:
         self._folding = FoldLoop(self.engine, self._threads, self.metrics.phase_took)
         loop, changes = asyncio.get_running_loop(), Changes(self.engine.state)
 
-        def on_change() -> None:
-            changes.notify(self.engine.state)
+        def changed(before: State, after: State) -> None:
+            changes.notify(after)
             loop.call_soon_threadsafe(self._folding.wake)
 
-        self.engine.on_change = on_change
+        self.engine.subscribe(changed)
         self._clients, self._operators, access = await self._in_thread(self._make_listeners)
         self._serve_calls(changes)
         self._listen()
@@ -150,7 +151,7 @@ class Server:
         )
         if self._endpoint is not None:
             await self._in_thread(self._endpoint.close)
-        self._threads.shutdown(wait=True)
+        self._threads.shutdown()
         self.engine.close()
 
     async def _let_clients_leave(self) -> None:
@@ -169,7 +170,7 @@ class Server:
         """Applies deadlines and absences."""
         try:
             await self._in_thread(self.engine.tick)
-            await self._in_thread(self.handlers.tidy)
+            await self._in_thread(self.handlers.uploads.drop_unwanted)
         except Exception as error:
             log.error("state not written", error=str(error))
             self.engine.trouble = f"the state cannot be written: {error}"
@@ -198,7 +199,7 @@ class Server:
         return _TOKEN_SECONDS
 
     async def _in_thread(self, work: Callable[[], R]) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await asyncio.get_running_loop().run_in_executor(self._threads.state, work)
 
 
 async def _repeat(work: Callable[[], Coroutine[Any, Any, float]]) -> None:

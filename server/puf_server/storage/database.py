@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from puf_server.storage.durable import end_process
 __all__ = ["append_audit", "audit_head", "audit_lines", "connect", "purge_free_pages", "unsaved"]
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+def connect(path: Path, timeout: float = 5.0) -> sqlite3.Connection:
+    """An open database. `timeout` is how many seconds a statement waits for another process."""
+    db = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
@@ -28,12 +30,16 @@ def connect(path: Path) -> sqlite3.Connection:
     return db
 
 
-def purge_free_pages(db: sqlite3.Connection) -> bool:
-    """Takes what was overwritten out of the write-ahead log, too; False while somebody reads an older state.
+def purge_free_pages(path: Path) -> bool:
+    """Removes overwritten records from the write-ahead log. False: another process reads an older state; try again later.
 
-    `secure_delete` wipes pages of the database itself; the log keeps their older versions until it is reset.
+    `secure_delete` overwrites pages of the database itself; the log keeps their older versions until it is truncated. This
+    uses a connection of its own and never waits, so that no caller of the engine waits for a reader.
     """
-    busy, _, _ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    with closing(connect(path, timeout=0.0)) as db:
+        # The first checkpoint copies pages without the writer's lock and leaves little for the second one.
+        db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        busy, _, _ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return not busy
 
 

@@ -310,7 +310,7 @@ class Store:
 
     def purge_free_pages(self) -> bool:
         """Wipes what was overwritten or deleted; False where that has to wait."""
-        return purge_free_pages(self.db)
+        return purge_free_pages(self.directory / "state.db")
 
     # -- model files ---------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.core.state.rounds import RoundPhase
 from puf_server.engine.engine import Engine
-from puf_server.rpc.requests import Handlers, PendingUpload
+from puf_server.ingest.upload import Upload
+from puf_server.rpc.requests import Handlers
 from puf_server.storage.state_store import Store, spool_name
 
 
@@ -50,9 +51,9 @@ class Local:
             )
 
     def submit(self, name: str, value: float = 0.0, payload: bytes | None = None) -> None:
-        self.begin(name, value, payload).finish()
+        self.handlers.finish_upload(self.begin(name, value, payload))
 
-    def begin(self, name: str, value: float, payload: bytes | None = None) -> PendingUpload:
+    def begin(self, name: str, value: float, payload: bytes | None = None) -> Upload:
         """An update whose bytes are all there and which is not acknowledged yet."""
         session = self.engine.state.members[name].session
         reply = self.handlers.work(name, session)
@@ -230,7 +231,7 @@ def test_an_update_that_is_on_disk_but_not_booked_survives_the_booking_of_anothe
     current = local.engine.state.round
     assert current is not None
     name = spool_name(current, "a/main", hashlib.sha256(update_bytes(0.1)).hexdigest())
-    waiting._arrived.upload.publish(name)
+    waiting.publish()
     local.submit("b", 0.2)
     assert store.spool_path(name).exists()
     local.engine.close()
