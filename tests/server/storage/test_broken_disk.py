@@ -257,7 +257,7 @@ def test_the_operator_sees_what_is_tried_again_and_again(tmp_path: Path) -> None
             client.submit(client.wait().train)
         with Control(f"127.0.0.1:{server.operator_port}") as control:
             wait_until(lambda: "No space left" in control.status().trouble, 20)
-            assert "round 1 cannot be summed up" in control.status().trouble
+            assert "round 1 cannot be summed" in control.status().trouble
             failpoints.disarm()
             wait_until(lambda: control.status().position.model_version == 1, 20)
             wait_until(lambda: control.status().trouble == "", 20)
