@@ -257,6 +257,7 @@ class TestPage:
         [
             ("not like unseen data", "Not like unseen data."),
             ("too few samples", "Too few samples."),
+            ("a <verdict> of a newer server", "A &lt;verdict&gt; of a newer server."),
             (None, "Not measured."),
         ],
     )
