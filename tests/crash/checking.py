@@ -16,7 +16,8 @@ from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
-from puf_server.storage.state_store import VOLATILE, history_name, spool_name
+from puf_server.storage.layout import history_name, spool_name
+from puf_server.storage.state_store import VOLATILE
 
 __all__ = ["Checker", "Violation"]
 
@@ -103,9 +104,9 @@ class Checker:
         assert there == ({spool_name(current, key) for key in current.received} if current else set())
         if current is not None:
             for key, update in current.received.items():
-                content = store.spool_path(spool_name(current, key)).read_bytes()
+                content = store.spool.path(spool_name(current, key)).read_bytes()
                 assert hashlib.sha256(content).hexdigest() == update.digest, key
-        kept = {m.version: store.model_path(m) for m in state.models.values() if m.status is not ModelStatus.DELETED}
+        kept = {m.version: store.models.path(m) for m in state.models.values() if m.status is not ModelStatus.DELETED}
         for version, path in kept.items():
             assert hashlib.sha256(read_payload(path)).hexdigest() == state.models[version].digest, version
         assert {p.name for p in (directory / "models").iterdir()} == {p.name for p in kept.values()}

@@ -21,6 +21,7 @@ from puf_server.engine.engine import Engine
 from puf_server.ingest.upload import Upload
 from puf_server.rpc.requests import Handlers
 from puf_server.storage.durable import NewFile
+from puf_server.storage.model_files import ModelFiles
 from puf_server.storage.state_store import Store
 
 
@@ -140,9 +141,9 @@ def booked_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
 
 
 def committed_before_the_model_is_there(patch: pytest.MonkeyPatch) -> None:
-    publish, commit = Store.publish_model, Engine.commit
+    publish, commit = ModelFiles.publish, Engine.commit
     held: list[tuple[Any, ...]] = []
-    patch.setattr(Store, "publish_model", lambda *call: held.append(call))
+    patch.setattr(ModelFiles, "publish", lambda *call: held.append(call))
 
     def commit_then_publish(self: Engine, result: FoldResult) -> None:
         commit(self, result)

@@ -39,7 +39,7 @@ def test_a_round_is_the_mean_of_what_arrived(tmp_path: Path, encoding: str) -> N
         for session in sessions:
             session.close()
         state = server.engine.state
-        model = bytes(server.engine.store.model_payload(state.models[1]))
+        model = bytes(server.engine.store.models.payload(state.models[1]))
     assert state.records[1].nbytes_up == 2 * compact_nbytes(TINY, encoding) < 2 * TINY.nbytes(UPDATE)
     arrived = [
         TINY.views(expand(TINY, compact(TINY, payload, encoding), encoding), UPDATE) for payload in updates.values()

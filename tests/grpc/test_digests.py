@@ -63,7 +63,7 @@ def test_models_are_told_by_both_digests_and_checked_by_one_that_is_there(tmp_pa
     with running(make_state(tmp_path / "state", tiny_config())) as server:
         Raw(server.port, "anna").join()
         store, models = server.engine.store, server.engine.state.models
-        payload = bytes(store.model_payload(models[0]))
+        payload = bytes(store.models.payload(models[0]))
         with GrpcTransport(f"127.0.0.1:{server.port}", "anna") as transport:
             header, fetched = transport.fetch_model(0)
             assert (header.digest, header.blake3) == (hashlib.sha256(payload).digest(), blake3(payload).digest())

@@ -147,7 +147,7 @@ def test_a_client_continues_where_its_line_broke(server: Server) -> None:
         while server.engine.state.number < 1:
             bert.step(0.05)
         state = server.engine.state
-        model = server.engine.store.model_payload(state.models[1])
+        model = server.engine.store.models.payload(state.models[1])
     first.close()
     assert np.array_equal(np.frombuffer(model, "<f4"), np.frombuffer(UPDATE_BYTES, "<f4"))
     assert len(UPDATE_BYTES) < first.bytes_sent < 2 * len(UPDATE_BYTES)

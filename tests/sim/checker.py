@@ -11,7 +11,8 @@ from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.rounds import RoundKind, RoundPhase
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket, TicketState
-from puf_server.storage.state_store import VOLATILE, history_name, spool_name
+from puf_server.storage.layout import history_name, spool_name
+from puf_server.storage.state_store import VOLATILE
 from tests.sim.disk import model_name
 from tests.sim.weights import Contribution, Weights
 

@@ -12,7 +12,7 @@ from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.rounds import Round
 from puf_server.core.state.state import AuditNote, State
 from puf_server.storage import state_store as real
-from puf_server.storage.state_store import history_name, spool_name
+from puf_server.storage.layout import history_name, spool_name
 from tests.sim.weights import Update, Weights
 
 __all__ = ["Crash", "SimStore"]
@@ -85,7 +85,7 @@ class SimStore:
         for note in notes:
             self.audit.append((note.at, note.event, json.loads(json.dumps(dict(note.facts)))))
 
-    def require_models(self, state: State) -> None:
+    def require_files(self, state: State) -> None:
         for model in state.models.values():
             if model.status is not ModelStatus.DELETED and self.models[model_name(model)].digest != model.digest:
                 raise StorageCorrupted(f"model {model.version} is damaged")
@@ -93,7 +93,7 @@ class SimStore:
         if lost:
             raise StorageCorrupted(f"what was kept as {lost} is gone")
 
-    def damaged(self, current: Round | None) -> dict[str, str]:
+    def damaged_updates(self, current: Round | None) -> dict[str, str]:
         """Booked updates whose files are not what was booked."""
         received = current.received if current is not None else {}
         return {

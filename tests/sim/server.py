@@ -20,7 +20,8 @@ from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket
 from puf_server.core.unlearning import evaluation, history, model_versions, reopen
 from puf_server.engine.engine import Engine
-from puf_server.storage.state_store import Store, history_name, spool_name
+from puf_server.storage.layout import history_name, spool_name
+from puf_server.storage.state_store import Store
 from tests.sim.disk import Crash, SimStore, file_name
 from tests.sim.weights import Update, Weights, folded, initial
 

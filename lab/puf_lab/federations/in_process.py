@@ -75,7 +75,7 @@ class LocalTransport:
 
     def fetch_model(self, version: int) -> tuple[fed.ModelHeader, Payload]:
         model = self._handlers.model_for(self._name, version)
-        payload = self._handlers.engine.store.model_payload(model)
+        payload = self._handlers.engine.store.models.payload(model)
         self._handlers.count_sent(len(payload))
         return self._handlers.model_header(model), payload
 
@@ -215,7 +215,7 @@ class LocalFederation:
     def payload(self, version: int | None = None) -> bytearray:
         """A model's bytes, also of one that was withdrawn meanwhile."""
         model = self.state.models[self.state.version if version is None else version]
-        return self.engine.store.model_payload(model)
+        return self.engine.store.models.payload(model)
 
     def copy(
         self,

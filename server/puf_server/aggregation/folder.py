@@ -18,7 +18,7 @@ from puf_server.core.state.state import State
 from puf_server.core.unlearning import history
 from puf_server.failpoints import hit
 from puf_server.storage.durable import FileSource
-from puf_server.storage.state_store import Store, spool_name
+from puf_server.storage.state_store import Store
 
 __all__ = ["FoldResult", "Folder"]
 
@@ -53,10 +53,10 @@ class Folder:
         sha, quick = hasher("sha256"), hasher("blake3")
         half, written = self._manifest.nbytes("model") // 2, 0
         hit("fold.start")
-        file = self._store.new_model(version)
+        file = self._store.models.new(version)
         try:
             with ExitStack() as stack:
-                base = stack.enter_context(self._store.model_source(state.models[current.base]))
+                base = stack.enter_context(self._store.models.read(state.models[current.base]))
 
                 def write(block: memoryview) -> None:
                     nonlocal written
@@ -74,7 +74,7 @@ class Folder:
                 else:
                     self._combine(state, current, base, write, stack)
             hit("fold.end")
-            self._store.publish_model(file, version, sha.hexdigest())
+            self._store.models.publish(file, version, sha.hexdigest())
             kinds = history.wanted(state, self._config, current)
             kept = remember(self._store, state, current, kinds, server_lr=self._server_lr(current))
         except NotFinite as error:
@@ -92,7 +92,7 @@ class Folder:
         return self._config.plan.server_lr if current.denominator is None else 1.0
 
     def _update(self, current: Round, assignment: Assignment, stack: ExitStack) -> FileSource:
-        return stack.enter_context(self._store.files.read(self._store.spool_path(spool_name(current, assignment.key))))
+        return stack.enter_context(self._store.spool.read(current, assignment.key))
 
     def _sum(self, state: State, current: Round, base: Source, write: Writer, stack: ExitStack) -> None:
         """Sums the received updates and the stored updates that the round's rule adds."""
@@ -139,7 +139,7 @@ class Folder:
             source = stack.enter_context(kept_source(self._store, kept))
             incoming.append(Incoming(client=kept.client, samples=kept.samples, source=source, layout=self._manifest))
         others = {
-            name: stack.enter_context(self._store.model_source(state.models[version]))
+            name: stack.enter_context(self._store.models.read(state.models[version]))
             for name, version in current.combine.others.items()
         }
         combine(

@@ -18,7 +18,8 @@ from puf_server.aggregation.method_rules import lengths
 from puf_server.core.state.rounds import Assignment, HistoryRecord, Round
 from puf_server.core.state.state import State
 from puf_server.storage.durable import FileSource, NewFile, remove, sync_directory
-from puf_server.storage.state_store import Store, history_name, spool_name
+from puf_server.storage.layout import history_name
+from puf_server.storage.state_store import Store
 
 __all__ = ["kept_source", "remember"]
 
@@ -42,7 +43,7 @@ def remember(
             "round": current.number,
             "samples": samples,
         }
-        with store.files.read(store.spool_path(spool_name(current, assignment.key))) as source:
+        with store.spool.read(current, assignment.key) as source:
             if "norms" in kinds:
                 key = f"norms/{current.number:08d}/{assignment.client}"
                 found.append(HistoryRecord(key=key, kind="norms", norms=lengths(store.manifest, source), **about))
@@ -57,7 +58,7 @@ def remember(
 
 
 def kept_source(store: Store, kept: HistoryRecord) -> FileSource:
-    path = store.directory / "history" / history_name(kept)
+    path = store.layout.history / history_name(kept)
     try:
         return store.files.read(path)
     except FileNotFoundError:
@@ -66,7 +67,7 @@ def kept_source(store: Store, kept: HistoryRecord) -> FileSource:
 
 def _new(store: Store, key: str) -> NewFile:
     """A file being written; it gets its name once its digest is known."""
-    folder = store.directory / "history"
+    folder = store.layout.history
     if not folder.exists():
         store.files.mkdir(folder)
         sync_directory(store.directory, store.files)
@@ -87,7 +88,7 @@ def _file(
             file.write(block)
             nbytes += len(block)
         record = HistoryRecord(key=key, kind=kind, digest=sha.hexdigest(), nbytes=nbytes, **about)
-        file.publish(store.directory / "history" / history_name(record))
+        file.publish(store.layout.history / history_name(record))
     except BaseException:
         file.discard()
         raise

@@ -74,7 +74,7 @@ class Engine:
     def _recover(self) -> None:
         """Verifies files before the state relies on them: models exist, updates are whole, all other files go."""
         self.state = self.store.load()
-        self.store.require_models(self.state)
+        self.store.require_files(self.state)
         self.verify_spool()
         self.call(
             lambda state, now: (scheduler.restarted(state, self.config, now), None),
@@ -182,7 +182,7 @@ class Engine:
     def verify_spool(self) -> None:
         """Asks again for updates that are booked and not on disk as they were sent. Reads files outside the lock."""
         checked = self.state.round
-        damaged = self.store.damaged(checked)
+        damaged = self.store.damaged_updates(checked)
         if not damaged or checked is None:
             return
         with self._lock:

@@ -11,7 +11,7 @@ from puf_server.core import audit_chain, tickets
 from puf_server.core.state.state import State
 from puf_server.core.unlearning import receipt_content, reopen
 from puf_server.engine.engine import Engine
-from puf_server.storage.state_store import audit_head, audit_lines
+from puf_server.storage.database import audit_head, audit_lines
 
 __all__ = ["issue", "present", "read_own"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from puf_server.ingest.header import ExpectedUpdate, UploadKey
 from puf_server.ingest.quota import Quota
 from puf_server.ingest.value_checks import UpdateCheck
 from puf_server.storage.durable import NewFile, unwritten
-from puf_server.storage.state_store import spool_name
+from puf_server.storage.layout import spool_name
 
 __all__ = ["Upload"]
 
@@ -48,11 +47,9 @@ class Upload:
         # A call that ends may leave a thread behind that still writes.
         self._busy = threading.Lock()
         self._share = quota.reserve(expected.client, expected.round, header.byte_length)
-        store = engine.store
         try:
             with _on_disk():
-                path = store.spool_path(f"{secrets.token_hex(8)}.part")
-                self._file: NewFile | None = NewFile(path, store.files, "spool")
+                self._file: NewFile | None = engine.store.spool.new()
         except BaseException:
             self._share.release()
             raise
@@ -111,7 +108,7 @@ class Upload:
         with self._busy:
             self._sequence.finish()
             with _on_disk():
-                self._open_file().publish(self._engine.store.spool_path(self._spool_name))
+                self._open_file().publish(self._engine.store.spool.path(self._spool_name))
             self._file = None
 
     def book(self) -> bool:
@@ -144,7 +141,7 @@ class Upload:
             buffer_norm=norms.buffers,
         )
         state, duplicate = rounds.receive(state, self._expected.client, header, update)
-        if not self._engine.store.spool_path(self._spool_name).exists():
+        if not self._engine.store.spool.path(self._spool_name).exists():
             raise Unavailable("the update was deleted while it arrived; send it again")
         return state, duplicate
 

@@ -12,7 +12,7 @@ from puf_common.errors import StorageCorrupted, TransferCorrupted, UsageError
 from puf_common.receipts.receipt_file import Receipt
 from puf_server.core import audit_chain
 from puf_server.engine.receipts import read_own
-from puf_server.storage.state_store import audit_lines
+from puf_server.storage.database import audit_lines
 
 __all__ = ["read_only", "show", "verify"]
 

@@ -39,8 +39,10 @@ from puf_server.core.state.rounds import HistoryRecord
 from puf_server.core.state.state import State
 from puf_server.core.unlearning import reopen
 from puf_server.engine.receipts import read_own
+from puf_server.storage.database import append_audit, audit_head, audit_lines
 from puf_server.storage.durable import DISK, Files, remove, sync_directory, sync_file
-from puf_server.storage.state_store import KEY_FILE, Store, append_audit, audit_head, audit_lines, history_name
+from puf_server.storage.layout import KEY_FILE, history_name
+from puf_server.storage.state_store import Store
 
 __all__ = ["Backup", "Restored", "answer_for_receipts", "backup", "restore"]
 

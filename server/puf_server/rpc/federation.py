@@ -84,7 +84,7 @@ class FederationService(rpc.FederationServicer):
         self._downloads = asyncio.Semaphore(handlers.config.limits.downloads)
         # The call that carries each upload.
         self._carriers: dict[UploadKey, asyncio.Task[Any]] = {}
-        self._models = SharedModels(self._run_on_files, handlers.engine.store.model_source)
+        self._models = SharedModels(self._run_on_files, handlers.engine.store.models.read)
 
     def add_to(self, server: aio.Server) -> None:
         """Registers all methods; those that move tensors take and give frames as bytes."""

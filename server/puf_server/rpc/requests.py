@@ -231,7 +231,7 @@ class Handlers:
         )
 
     def model_chunks(self, model: ModelVersion) -> Generator[ts.Chunk, None, None]:
-        with self.engine.store.model_source(model) as source:
+        with self.engine.store.models.read(model) as source:
             total = self.engine.manifest.nbytes(MODEL)
             for offset in range(0, total, CHUNK_BYTES):
                 block = bytearray(min(CHUNK_BYTES, total - offset))

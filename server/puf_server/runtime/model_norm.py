@@ -40,7 +40,7 @@ class ModelNorm:
 
     def _squares(self, model: ModelVersion) -> float:
         total = 0.0
-        with self._engine.store.model_source(model) as source:
+        with self._engine.store.models.read(model) as source:
             for tensor in self._engine.manifest.slots(MODEL):
                 if tensor.spec.role != "parameter":
                     continue

@@ -1,0 +1,1 @@
+"""The state directory of a federation: database, model files, spool, and writes that survive a crash."""

@@ -23,7 +23,7 @@ from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
-from puf_server.storage.state_store import history_name
+from puf_server.storage.layout import history_name
 
 ALL = list(methods.known())
 HISTORIES = tuple(name for name, method in methods.known().items() if method.memory.words)

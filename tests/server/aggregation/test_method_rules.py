@@ -17,7 +17,7 @@ from puf_server.aggregation.fold import ArraySource, NotFinite
 from puf_server.aggregation.method_rules import Incoming, combine, lengths
 from puf_server.core.methods.base import Rule, TensorBlock, UpdateBlock, mean_of_buffers
 from puf_server.maintenance.backup import backup, restore
-from puf_server.storage.state_store import history_name
+from puf_server.storage.layout import history_name
 
 
 def test_lengths_are_those_of_parameters_alone() -> None:

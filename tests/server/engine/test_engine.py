@@ -19,7 +19,8 @@ from puf_server.core.state.rounds import RoundPhase
 from puf_server.engine.engine import Engine
 from puf_server.ingest.upload import Upload
 from puf_server.rpc.requests import Handlers
-from puf_server.storage.state_store import Store, spool_name
+from puf_server.storage.layout import spool_name
+from puf_server.storage.state_store import Store
 
 
 class Clock:
@@ -233,5 +234,5 @@ def test_an_update_that_is_on_disk_but_not_booked_survives_the_booking_of_anothe
     name = spool_name(current, "a/main", hashlib.sha256(update_bytes(0.1)).hexdigest())
     waiting.publish()
     local.submit("b", 0.2)
-    assert store.spool_path(name).exists()
+    assert store.spool.path(name).exists()
     local.engine.close()

@@ -24,7 +24,8 @@ from puf_server.core.state.tickets import TicketState
 from puf_server.engine import receipts
 from puf_server.maintenance import audit_reader
 from puf_server.maintenance.backup import answer_for_receipts, backup, restore
-from puf_server.storage.state_store import KEY_FILE, Store
+from puf_server.storage.layout import KEY_FILE
+from puf_server.storage.state_store import Store
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from puf_common.config.exit_codes import Exit
 from puf_common.v1 import federation_pb2 as fed
 from puf_lab.federations.processes import Process, ServerProcess, program, wait_until
 from puf_server.core.state.state import State
-from puf_server.storage.state_store import Store, spool_name
+from puf_server.storage.layout import spool_name
+from puf_server.storage.state_store import Store
 
 pytestmark = pytest.mark.e2e
 
@@ -106,7 +107,7 @@ def test_one_that_is_still_recovering_ends_in_order_too(tmp_path: Path) -> None:
         a.submit(a.wait().train)
         current = server.engine.state.round
         assert current is not None
-        path = server.engine.store.spool_path(spool_name(current, "a/main"))
+        path = server.engine.store.spool.path(spool_name(current, "a/main"))
     # So that the start has something to write, and can be stopped in it.
     path.unlink()
     words = [program("puf-server"), "serve", "--state", str(directory), "--insecure", "--log-format", "json"]

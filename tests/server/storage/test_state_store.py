@@ -17,7 +17,8 @@ from puf_common.errors import Mismatch, PufError, StorageCorrupted, UsageError
 from puf_common.receipts.signing import SigningKey
 from puf_common.tensors.model_file import read_payload
 from puf_server.core.state.state import State
-from puf_server.storage.state_store import KEY_FILE, VOLATILE, Store
+from puf_server.storage.layout import KEY_FILE
+from puf_server.storage.state_store import VOLATILE, Store
 
 
 def persistent(state: State) -> dict[str, object]:

@@ -1,0 +1,67 @@
+"""Paths and names in the state directory of a federation.
+
+DIR/federation.json        the configuration and the manifest; made once by `puf-server init`
+DIR/state.db               SQLite: roster, round, tickets, model versions, audit log
+DIR/models/                one safetensors file per version, named by version and digest
+DIR/history/               stored updates and sums of updates; only where the federation's method needs them
+DIR/spool/                 updates of the open round; deleted when it commits
+DIR/signing-key.pem        signs receipts; clients know its public half
+DIR/lock                   held by the server that serves this directory
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from puf_server.core.state.rounds import HistoryRecord, Round
+
+__all__ = ["DATABASE", "KEY_FILE", "Layout", "history_name", "model_name", "spool_name"]
+
+DATABASE = "state.db"
+KEY_FILE = "signing-key.pem"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    directory: Path
+
+    @property
+    def database(self) -> Path:
+        return self.directory / DATABASE
+
+    @property
+    def signing_key(self) -> Path:
+        return self.directory / KEY_FILE
+
+    @property
+    def lock(self) -> Path:
+        return self.directory / "lock"
+
+    @property
+    def models(self) -> Path:
+        return self.directory / "models"
+
+    @property
+    def spool(self) -> Path:
+        return self.directory / "spool"
+
+    @property
+    def history(self) -> Path:
+        return self.directory / "history"
+
+
+def model_name(version: int, digest: str) -> str:
+    """The file of a model version."""
+    return f"v{version:06d}-{digest[:16]}.safetensors"
+
+
+def spool_name(current: Round, key: str, digest: str | None = None) -> str:
+    """The file of one update. It contains the digest, so that a conflicting update cannot overwrite it."""
+    digest = current.received[key].digest if digest is None else digest
+    return f"{current.number}.{current.attempt}.{key.replace('/', '.')}.{digest[:32]}"
+
+
+def history_name(record: HistoryRecord) -> str:
+    """The file of a stored update or sum. It begins with the round, which marks files that a round is still writing."""
+    return f"{record.round:08d}.{record.key.replace('/', '.')}-{record.digest[:16]}"
