@@ -12,9 +12,11 @@ from random import Random
 
 import numpy as np
 
-from puf_client.session.assignment import TrainTask
-from puf_client.session.session import Session, connect
+from puf_client.session.assignment import Assignment
+from puf_client.session.connect import connect
+from puf_client.session.session import Session
 from puf_client.transport.grpc import GrpcTransport
+from puf_client.transport.retry import RetryPolicy
 from puf_common.tensors.chunks import CHUNK_BYTES
 from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as pb
@@ -39,8 +41,8 @@ class _Counting(GrpcTransport):
 
     resumed = 0
 
-    def _held(self, header: pb.UpdateHeader) -> int:
-        offset = super()._held(header)
+    def _received(self, header: pb.UpdateHeader) -> int:
+        offset = super()._received(header)
         self.resumed += offset > 0
         return offset
 
@@ -51,9 +53,9 @@ class Line:
     def __init__(self, federation: Federation, proxy: Proxy, transfer_seconds: float = 30.0) -> None:
         self.federation = federation
         self.proxy = proxy
-        self.transport = _Counting(
-            f"127.0.0.1:{proxy.port}", "a", first_pause=0.02, longest_pause=0.2, transfer_seconds=transfer_seconds
-        )
+        retry = RetryPolicy(first_pause=0.02, longest_pause=0.2)
+        self.transport = _Counting(f"127.0.0.1:{proxy.port}", "a", retry=retry)
+        self.transport.transfer_seconds = transfer_seconds
         self.session: Session = connect(self.transport, samples=10, manifest=federation.manifest, heartbeats=False)
         self.rounds = 0
         # What the last round's transfers took, with all that goes around the tensors.
@@ -63,7 +65,7 @@ class Line:
         """One round with at most one fault in each direction."""
         self.proxy.arm(down)
         work = next(iter(self.session))
-        assert isinstance(work, TrainTask)
+        assert isinstance(work, Assignment)
         assert (work.weights["w"] == self.rounds).all()
         self.received = self.proxy.counted["down"]
         self.proxy.arm(up)
@@ -76,7 +78,7 @@ class Line:
         """How many rounds too few, or too many, the newest model has. The round after it stays open."""
         self.proxy.arm(None)
         work = next(iter(self.session))
-        assert isinstance(work, TrainTask)
+        assert isinstance(work, Assignment)
         w = work.weights["w"]
         assert (w == w[0]).all()
         return abs(self.rounds - float(w[0]))

@@ -89,12 +89,6 @@ DIRECTION = {
 }
 # Imports that break the table and are about to be removed: importing sub-package, imported sub-package.
 EXCEPTIONS = {
-    ("puf_client.routines", "session"),
-    ("puf_client.transport", "state"),
-    ("puf_client.transport", "cli"),
-    ("puf_client.unlearning", "cli"),
-    ("puf_client.worker", "cli"),
-    ("puf_client.worker", "unlearning"),
     ("puf_lab.bench", "experiments"),
     ("puf_lab.demo", "experiments"),
     ("puf_lab.evaluation", "experiments"),

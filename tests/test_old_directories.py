@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from puf_client.cli.main import main as client_main
-from puf_client.state.directory import StateDir
+from puf_client.state.directory import StateDirectory
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import Forgotten, NotAuthenticated
 from puf_common.receipts import receipt_file
@@ -282,7 +282,7 @@ def test_a_client_directory_reports_the_same_facts(
 ) -> None:
     old = Old("client", tmp_path)
     expected = old.expected[name]
-    state = StateDir.of("f-server-idle", name, old.path)
+    state = StateDirectory.of("f-server-idle", name, old.path)
     holds(expected, client_facts(state, IDS))
     assert all(receipt_file.read(file).client == name for file in state.receipts())
     assert client_main(["data", "used", *IDS, "--name", name, "--state", str(old.path), "--json"]) == Exit.OK
@@ -293,7 +293,7 @@ def test_a_client_directory_reports_the_same_facts(
 
 def test_a_client_directory_can_be_written_to(tmp_path: Path) -> None:
     old = Old("client", tmp_path)
-    state = StateDir.of("f-server-idle", "bert", old.path)
+    state = StateDirectory.of("f-server-idle", "bert", old.path)
     assert state.request_key(IDS[:3]) in old.expected["bert"]["requests"]
     state.settle([("prepared", "t-1", False)])
     assert not state.unsettled()
@@ -304,7 +304,7 @@ def test_a_client_directory_can_be_written_to(tmp_path: Path) -> None:
 
 def test_keys_tickets_and_receipts_of_clients_match_the_server(idle: Old, tmp_path: Path) -> None:
     root = Old("client", tmp_path).path
-    bert, cleo = (StateDir.of("f-server-idle", name, root) for name in ("bert", "cleo"))
+    bert, cleo = (StateDirectory.of("f-server-idle", name, root) for name in ("bert", "cleo"))
     with idle.opened() as f:
         for state in (bert, cleo):
             state.check_server_key(f.engine.store.key.public)

@@ -1,7 +1,7 @@
-"""What is learnt: the loss to train on, and what is measured of a sample.
+"""Tasks: the loss for training, and the values that are measured for each sample.
 
-Every method takes the model's output for a batch and the batch's targets. `loss` is differentiated; the others are
-read. All of them are written so that they give the same bits on every run, on a GPU too.
+Every method takes the model's output for a batch and the batch's targets. Only `loss` is differentiated. All built-in
+methods give equal bits in every run, also on a GPU.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ __all__ = ["Classification", "Segmentation", "Task", "task_named"]
 @runtime_checkable
 class Task(Protocol):
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """What training makes small: the mean over the batch."""
+        """Returns the mean loss over the batch, which training minimises."""
 
     def sample_losses(self, output: Tensor, target: Tensor) -> Tensor:
-        """One loss per sample."""
+        """Returns one loss per sample."""
 
     def sample_scores(self, output: Tensor, target: Tensor) -> Tensor:
-        """One score per sample from 0 to 1, the larger the better: 1 if right, a Dice score, ..."""
+        """Returns one score per sample from 0 to 1, larger is better: 1 if correct, a Dice score, ..."""
 
     def confidences(self, output: Tensor, target: Tensor) -> Tensor:
-        """Per sample, the probability that the model gives to the truth. Membership attacks look at it."""
+        """Returns the probability of the true target for each sample. Membership attacks use it."""
 
 
 class Classification:
@@ -70,7 +70,7 @@ class Segmentation:
         return entropy + 1 - dice.mean(1)
 
     def sample_scores(self, output: Tensor, target: Tensor) -> Tensor:
-        """Dice, averaged over the foreground classes that are there or were seen; 1 where rightly nothing was seen."""
+        """Returns Dice, averaged over the foreground classes in target or prediction; 1 if both have no foreground."""
         logs, truth = self._logs_and_truth(output, target)
         seen = _one_hot(logs.argmax(1), logs.shape[1], logs.dtype)[:, 1:]
         known = truth[:, 1:]
@@ -81,12 +81,12 @@ class Segmentation:
         return torch.where(present.any(1), mean, torch.ones_like(mean))
 
     def confidences(self, output: Tensor, target: Tensor) -> Tensor:
-        """The probability of the true class, averaged over the pixels."""
+        """Returns the probability of the true class, averaged over the pixels."""
         logs, truth = self._logs_and_truth(output, target)
         return (logs.exp() * truth).sum(1).mean(1)
 
     def _logs_and_truth(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Log probabilities and one-hot truth, both (batch, classes, pixels)."""
+        """Returns log probabilities and one-hot targets, both (batch, classes, pixels)."""
         target = target.squeeze(1) if target.ndim == output.ndim and target.shape[1] == 1 else target
         if target.shape != (output.shape[0], *output.shape[2:]):
             raise UsageError(
@@ -102,19 +102,19 @@ class Segmentation:
 
 
 def _one_hot(classes: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    """(batch, pixels) to (batch, count, pixels) by comparison, which unlike scattering is deterministic everywhere."""
+    """Returns (batch, count, pixels) from (batch, pixels) by comparison. Scattering is not deterministic on all devices."""
     return (classes[:, None] == torch.arange(count, device=classes.device)[None, :, None]).to(dtype)
 
 
 def task_named(spec: str) -> Task:
-    """A built-in task, or an instance of the user's own package.module:Class."""
+    """Returns a built-in task, or an instance of the user's package.module:Class."""
     if spec == "classification":
         return Classification()
     if spec == "segmentation":
         return Segmentation()
     if ":" not in spec:
         raise UsageError(
-            f"there is no built-in task {spec!r}; use classification, segmentation, or package.module:Class of your own"
+            f"there is no built-in task {spec!r}; use classification, segmentation, or package.module:Class for your task"
         )
     task = plugins.call(plugins.load(spec))
     missing = [name for name in _METHODS if not callable(getattr(task, name, None))]

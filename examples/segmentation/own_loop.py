@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 import puf_client
 from puf_client import DataContext
-from puf_client.session.assignment import EvaluateTask, TrainTask
+from puf_client.session.assignment import Assignment, EvaluationRequest
 from puf_common.v1.federation_pb2 import LeaveOrder
 
 TASK = FindBlobs()
@@ -41,7 +41,7 @@ def main() -> int:
     with session:
         for work in session:
             model.load_state_dict({name: torch.tensor(array) for name, array in work.weights.items()})
-            if isinstance(work, TrainTask):
+            if isinstance(work, Assignment):
                 train(model, data.train, work)
             else:
                 measure(model, data.holdout, work)
@@ -51,7 +51,7 @@ def main() -> int:
     return 0
 
 
-def train(model: nn.Module, samples: object, work: TrainTask) -> None:
+def train(model: nn.Module, samples: object, work: Assignment) -> None:
     if work.part != "main":
         # A request about single samples: `puf-client run` knows which ones; this loop keeps no such list.
         work.decline("this loop trains on all of its data or not at all")
@@ -75,7 +75,7 @@ def train(model: nn.Module, samples: object, work: TrainTask) -> None:
 
 
 @torch.no_grad()
-def measure(model: nn.Module, samples: object, work: EvaluateTask) -> None:
+def measure(model: nn.Module, samples: object, work: EvaluationRequest) -> None:
     model.eval()
     count, losses, scores = 0, 0.0, 0.0
     for x, y in DataLoader(samples, 64):  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import puf_client
 
 def test_the_package_offers_what_own_code_builds_on() -> None:
     from puf_client.data.api import ClientData, DataContext
-    from puf_client.session.session import connect
+    from puf_client.session.connect import connect
 
     assert puf_client.ClientData is ClientData
     assert puf_client.DataContext is DataContext

@@ -11,7 +11,9 @@ import torch
 
 from puf_client import data
 from puf_client.data import DataContext
-from puf_client.routines import TrainSettings, evaluate, train
+from puf_client.routines.context import RoutineContext
+from puf_client.routines.evaluate import evaluate
+from puf_client.routines.train import TrainSettings, train
 from puf_client.tasks import task_named
 from puf_common.config import plugins
 from puf_common.models import registry
@@ -69,7 +71,7 @@ def test_a_few_rounds_find_the_blobs() -> None:
         for shard, clinic in enumerate(clinics):
             registry.load_payload(model, manifest, base)
             stream = [derive(1, number, shard, epoch) for epoch in range(1)].__getitem__
-            train(model, clinic.train, task, settings, device=CPU, stream=stream)
+            train(model, clinic.train, task, settings, context=RoutineContext(CPU, stream))
             updates.append(registry.update_of(model, manifest, base))
         base = _folded(manifest, base, updates)
     registry.load_payload(model, manifest, base)

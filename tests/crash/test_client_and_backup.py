@@ -18,8 +18,8 @@ from tests.forgotten import trained_state
 from tests.running import TINY, tiny_payload
 
 import puf_server.maintenance.backup
-from puf_client.state.directory import StateDir
-from puf_client.state.usage import Ledger
+from puf_client.state.directory import StateDirectory
+from puf_client.state.usage import SampleUsage
 from puf_common.errors import PufError
 from puf_common.tensors import model_file
 from puf_server.engine.engine import Engine
@@ -35,7 +35,7 @@ Check = Callable[[Path, CrashState], None]
 def client(recorder: Recorder) -> None:
     """Everything a client ever writes down, each told to somebody once it is done."""
     root = recorder.root / "clients"
-    state = StateDir(root / "fed" / "anna", recorder)
+    state = StateDirectory(root / "fed" / "anna", recorder)
     recorder.ack("key", state.request_key(IDS))
     state.prepare("r1", IDS[:2])
     recorder.ack("prepared", "r1")
@@ -46,14 +46,14 @@ def client(recorder: Recorder) -> None:
     recorder.ack("excluded", 3)
     state.withdrawing("r2", True)
     recorder.ack("withdrawing", "r2")
-    ledger = Ledger(state)
-    ledger.note(IDS, np.array([3, 4, 5]), number=4, unlearning=False)
+    usage = SampleUsage(state)
+    usage.note(IDS, np.array([3, 4, 5]), number=4, unlearning=False)
     recorder.ack("used", 4)
-    ledger.note(IDS, np.array([3, 4, 5]), number=5, unlearning=False)
+    usage.note(IDS, np.array([3, 4, 5]), number=5, unlearning=False)
     recorder.ack("used", 5)
     state.pin_server_key(KEY)
     recorder.ack("pinned")
-    state.keep_receipt("t1", b"receipt")
+    state.write_receipt("t1", b"receipt")
     recorder.ack("receipt")
     state.mark_forgotten(membership=1, ticket_id="t9")
     recorder.ack("forgotten")
@@ -62,7 +62,7 @@ def client(recorder: Recorder) -> None:
 
 
 def client_keeps_its_word(root: Path, crash: CrashState) -> None:
-    state = StateDir(root / "clients" / "fed" / "anna")
+    state = StateDirectory(root / "clients" / "fed" / "anna")
     for kind, *fact in crash.facts:
         if kind == "key":
             assert state.request_key(IDS) == fact[0], "the same samples have another key now"
@@ -75,7 +75,7 @@ def client_keeps_its_word(root: Path, crash: CrashState) -> None:
             assert kept is not None
             assert kept.withdrawing, fact
         elif kind == "used":
-            used = Ledger(state).look_up(IDS[4])
+            used = SampleUsage(state).look_up(IDS[4])
             assert used is not None, fact
             assert used.trained is not None
             assert used.trained[1] >= int(str(fact[0])), fact
@@ -94,8 +94,8 @@ def client_keeps_its_word(root: Path, crash: CrashState) -> None:
     state.prepare("r3", IDS[5:])
     assert state.filed("r3", "t3").effective
     assert state.excluded(IDS)[5]
-    Ledger(state).note(IDS, np.array([0]), number=9, unlearning=True)
-    Ledger(state).look_up(IDS[0])
+    SampleUsage(state).note(IDS, np.array([0]), number=9, unlearning=True)
+    SampleUsage(state).look_up(IDS[0])
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import pytest
 from tests.running import make_state, running, tiny_config
 
 from puf_client.cli.main import main
-from puf_client.cli.options import RunOptions
 from puf_client.data import DataContext, load_data
-from puf_client.state.directory import StateDir
+from puf_client.options import RunOptions
+from puf_client.state.directory import StateDirectory
 from puf_client.transport.grpc import GrpcTransport
-from puf_client.worker.worker import run_agent
+from puf_client.worker.run import run_worker
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import Forgotten, Mismatch
 from puf_common.models.registry import build, manifest_of, payload_of
@@ -57,7 +57,7 @@ class Clinic:
                 shard=f"{i}/{CLIENTS}",
                 rejoin=rejoin,
             )
-            self.runs[i] = self._pool.submit(run_agent, options)
+            self.runs[i] = self._pool.submit(run_worker, options)
 
     def run_distiller(self) -> None:
         """Somebody with public data, of which only the images count."""
@@ -70,7 +70,7 @@ class Clinic:
             data_seed=7,
             distiller=True,
         )
-        self.runs[-1] = self._pool.submit(run_agent, options)
+        self.runs[-1] = self._pool.submit(run_worker, options)
 
     def wait_for(self, reached: Callable[[], bool], what: str = "it") -> None:
         never = threading.Event()
@@ -91,8 +91,8 @@ class Clinic:
         with GrpcTransport(self.target, f"client-{i}") as transport:
             return transport.list_my_tickets().tickets[0]
 
-    def state_of(self, i: int) -> StateDir:
-        return StateDir.of("f-test", f"client-{i}", self.state)
+    def state_of(self, i: int) -> StateDirectory:
+        return StateDirectory.of("f-test", f"client-{i}", self.state)
 
     def control(self) -> Control:
         return Control(f"127.0.0.1:{self.server.operator_port}")
@@ -170,10 +170,10 @@ def test_a_whole_client_is_forgotten_while_its_worker_runs(
 def test_a_server_with_another_key_is_refused(clinic: Clinic, capsys: pytest.CaptureFixture[str]) -> None:
     clinic.state_of(0).pin_server_key(bytes(32))
     clinic.run(0)
-    with pytest.raises(Mismatch, match="pinned is"):
+    with pytest.raises(Mismatch, match="the pinned key is"):
         clinic.runs.pop(0).result(30)
     assert main(["unlearn", *clinic.flags(0), "--yes"]) == Exit.REFUSED
-    assert "pinned is" in capsys.readouterr().err
+    assert "the pinned key is" in capsys.readouterr().err
     assert "client-0" not in clinic.server.engine.state.members
 
 
@@ -205,7 +205,7 @@ def test_a_restored_backup_forgets_again(clinic: Clinic, capsys: pytest.CaptureF
         capsys.readouterr()
         assert main(["unlearn", *again.flags(2), "--yes"]) == Exit.OK
         told = capsys.readouterr().out
-        assert f"asked before as {ticket.id}" in told
+        assert f"already filed as {ticket.id}" in told
         assert "client-2 was forgotten" in told
         assert again.ticket(2).id == ticket.id
         assert server.engine.state.members["client-2"].status == "forgotten"
@@ -227,10 +227,12 @@ def test_a_worker_of_a_restored_server_shows_the_receipt_of_its_samples(
     gone, kept = clinic.ids(1)[0], clinic.ids(1)[9]
     assert main(["data", "used", gone, kept, "nobody", *clinic.identity(1)[2:]]) == Exit.OK
     told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith(f"{gone}: trained on in rounds 1 to 2, used to unlearn in round 3, out of training now")
+    assert told[0].startswith(
+        f"{gone}: trained on in rounds 1 to 2, used to unlearn in round 3, excluded from training now"
+    )
     assert told[1].startswith(f"{kept}: trained on in rounds 1 to ")
     assert "unlearn" not in told[1]
-    assert told[2].startswith("nobody: never handed in from here")
+    assert told[2].startswith("nobody: never in an update from here")
     restore(tmp_path / "old.tar", tmp_path / "restored", waived=True)
     with running(tmp_path / "restored") as server:
         again = Clinic(server, clinic.state)
@@ -255,10 +257,10 @@ def test_a_worker_that_lost_its_exclusions_does_not_start(
     short = tmp_path / "short.txt"
     short.write_text(clinic.ids(1)[0])
     assert main(["data", "exclude", ticket.id, *elsewhere, "--forget", str(short)]) == Exit.USAGE
-    assert "is about 5 samples" in capsys.readouterr().err
+    assert "is for 5 samples" in capsys.readouterr().err
     assert main(["data", "exclude", "t-none", *elsewhere, "--forget", str(wanted)]) == Exit.FAILURE
     assert main(["data", "exclude", ticket.id, *elsewhere, "--forget", str(wanted)]) == Exit.OK
-    found = StateDir.of("f-test", "client-1", tmp_path / "elsewhere")
+    found = StateDirectory.of("f-test", "client-1", tmp_path / "elsewhere")
     assert found.excluded(clinic.ids(1)).tolist() == [True] * 5 + [False] * 15
     assert main(["status", *elsewhere[:4], "--state", str(tmp_path / "elsewhere")]) == Exit.OK
 
@@ -269,7 +271,7 @@ def test_without_a_worker_the_command_takes_part_itself(clinic: Clinic, capsys: 
     members = clinic.server.engine.state.members
     assert members["client-2"].last_round == 2
     # Another machine takes over the name and goes home: nobody works as client-2 any more.
-    from puf_client.session.session import connect
+    from puf_client.session.connect import connect
 
     connect(clinic.target, name="client-2", samples=20).close()
     assert main(["unlearn", *clinic.flags(2), "--mode", "special", "--flip", "server", "--yes"]) == Exit.OK
@@ -310,10 +312,10 @@ def test_samples_are_forgotten_and_stay_out(clinic: Clinic, capsys: pytest.Captu
     assert (clinic.ticket(1).request.received_at, clinic.ticket(1).deadline_at) == (received, received + 30 * 86400)
     # The same list again is the same request; one that overlaps is refused.
     assert main(["unlearn", *clinic.flags(1), "--forget", str(wanted), "--yes"]) == Exit.OK
-    assert "asked before" in capsys.readouterr().out
+    assert "already filed" in capsys.readouterr().out
     wanted.write_text("\n".join(clinic.ids(1)[4:7]))
     assert main(["unlearn", *clinic.flags(1), "--forget", str(wanted), "--yes"]) == Exit.USAGE
-    assert "forgotten before" in capsys.readouterr().err
+    assert "already forgotten" in capsys.readouterr().err
 
 
 def test_refusals_file_nothing(clinic: Clinic, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -341,7 +343,7 @@ def test_refusals_file_nothing(clinic: Clinic, capsys: pytest.CaptureFixture[str
 def test_a_pending_request_can_be_seen_and_taken_back(
     clinic: Clinic, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    from puf_client.cli.options import UnlearnOptions
+    from puf_client.options import UnlearnOptions
     from puf_client.unlearning.request import file, plan
     from puf_client.worker.trainer import prepare
 
@@ -357,8 +359,8 @@ def test_a_pending_request_can_be_seen_and_taken_back(
     state = clinic.state_of(0)
     with GrpcTransport(clinic.target, "client-0") as transport:
         description = transport.describe()
-        learner = prepare(options, description)
-        ticket = file(plan(options, description.forgetting, state, learner, []), state, transport)
+        trainer = prepare(options, description)
+        ticket = file(plan(options, description.forgetting, state, trainer, []), state, transport)
     assert state.excluded(clinic.ids(0)).sum() == 3
     assert main(["status", *clinic.identity(0)]) == Exit.OK
     told = capsys.readouterr().out
@@ -369,6 +371,6 @@ def test_a_pending_request_can_be_seen_and_taken_back(
     assert main(["withdraw", *clinic.identity(0), "--yes"]) == Exit.USAGE
     # After that the same samples are a new question.
     with GrpcTransport(clinic.target, "client-0") as transport:
-        again = plan(options, description.forgetting, state, learner, list(transport.list_my_tickets().tickets))
+        again = plan(options, description.forgetting, state, trainer, list(transport.list_my_tickets().tickets))
     assert again.ticket is None
     assert again.request.request_key != ticket.request.request_key

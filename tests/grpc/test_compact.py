@@ -10,8 +10,8 @@ import pytest
 from tests.grpc.raw import Raw, status, update_bytes
 from tests.running import TINY, make_state, running, tiny_config, tiny_payload
 
-from puf_client.session.assignment import TrainTask
-from puf_client.session.session import connect
+from puf_client.session.assignment import Assignment
+from puf_client.session.connect import connect
 from puf_common.tensors.digests import digest
 from puf_common.tensors.encodings import compact, compact_nbytes, expand
 from puf_common.tensors.manifest import MODEL, UPDATE
@@ -32,7 +32,7 @@ def test_a_round_is_the_mean_of_what_arrived(tmp_path: Path, encoding: str) -> N
         sessions = [connect(f"127.0.0.1:{server.port}", name=name, samples=1) for name in updates]
         for session in sessions:
             work = session.step(20)
-            assert isinstance(work, TrainTask)
+            assert isinstance(work, Assignment)
             assert work.submit(updates[session.name])
         while server.engine.state.number < 1:
             sessions[0].step(0.05)

@@ -21,9 +21,10 @@ from tests.running import Federation
 
 import puf_client.transport.grpc
 import puf_server.rpc.requests
-from puf_client.session.assignment import TrainTask
-from puf_client.session.session import connect
+from puf_client.session.assignment import Assignment
+from puf_client.session.connect import connect
 from puf_client.transport.grpc import GrpcTransport
+from puf_client.transport.retry import RetryPolicy
 from puf_common.errors import TransferCorrupted
 from puf_common.network.status import channel_options
 from puf_common.tensors.chunk_frames import chunk_frame
@@ -145,13 +146,13 @@ class Damaging(GrpcTransport):
 def test_damaged_transfers_are_sent_again_whole_and_not_for_ever(
     federation: Federation, damages: int, survives: bool
 ) -> None:
-    with Damaging(federation.target, "a", first_pause=0.01) as transport:
+    with Damaging(federation.target, "a", retry=RetryPolicy(first_pause=0.01)) as transport:
         transport.damages = 0
         with connect(transport, samples=10, manifest=MANIFEST, heartbeats=False) as session:
             # Two damaged downloads.
             transport.damages = 4
             work = next(iter(session))
-            assert isinstance(work, TrainTask)
+            assert isinstance(work, Assignment)
             transport.damages = damages
             weights = {"w": work.weights["w"] + np.float32(1), "seen": np.int64(1)}
             if survives:
@@ -171,10 +172,10 @@ def test_nothing_is_truncated_silently(federation: Federation) -> None:
         connect(transport, samples=10, manifest=MANIFEST, heartbeats=False) as session,
     ):
         work = next(iter(session))
-        assert isinstance(work, TrainTask)
+        assert isinstance(work, Assignment)
         payload = bytes(MANIFEST.nbytes(UPDATE))
         header = pb.UpdateHeader(
-            key=work.work.key,
+            key=work.key,
             base_version=0,
             samples=10,
             applied_scale=1.0,

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from tests.grpc.raw import Raw, status
 from tests.running import make_state, running, tiny_config
 
-from puf_client.cli.options import LocalOptions
-from puf_client.state.directory import StateDir
+from puf_client.options import LocalOptions
+from puf_client.state.directory import StateDirectory
 from puf_client.transport.grpc import GrpcTransport
 from puf_client.worker.lease import leased
 from puf_common.errors import Mismatch, NotNow, TooMuch, UsageError
@@ -27,7 +27,7 @@ from puf_server.storage.state_store import Store
 def shard_of(server: Server, name: str, shard: str = "lease", home: Path | None = None, **flags: bool) -> str:
     """What the client of this name trains on; without a home of its own it remembers nothing."""
     with GrpcTransport(f"127.0.0.1:{server.port}", name) as transport, TemporaryDirectory() as fresh:
-        return leased(LocalOptions(shard=shard), transport, StateDir((home or Path(fresh)) / name), **flags).shard
+        return leased(LocalOptions(shard=shard), transport, StateDirectory((home or Path(fresh)) / name), **flags).shard
 
 
 def test_a_lease_outlives_the_server(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_server_that_has_forgotten_the_lease(tmp_path: Path) -> None:
         with pytest.raises(Mismatch, match="bert has worked on shard 0/3, the server leases it 2/3"):
             shard_of(server, "bert", home=home)
         # A new membership begins with what it is given.
-        assert shard_of(server, "bert", home=home, anew=True) == "2/3"
+        assert shard_of(server, "bert", home=home, new_membership=True) == "2/3"
         assert shard_of(server, "bert", home=home) == "2/3"
 
 

@@ -12,8 +12,8 @@ from tests.grpc.test_client import CLIENTS, Clinic
 from tests.running import make_state, running, tiny_config
 
 from puf_client.cli.main import main
-from puf_client.session.assignment import TrainTask
-from puf_client.session.session import connect
+from puf_client.session.assignment import Assignment
+from puf_client.session.connect import connect
 from puf_common.config.exit_codes import Exit
 from puf_common.models.registry import build, manifest_of, payload_of
 from puf_common.tensors.manifest import UPDATE
@@ -119,7 +119,7 @@ def test_the_operator_has_a_client_that_left_forgotten_by_the_fallback(tmp_path:
         with connect(clinic.target, name="client-2", samples=20) as session:
             while engine.state.number < 2:
                 work = session.step(1.0)
-                if isinstance(work, TrainTask):
+                if isinstance(work, Assignment):
                     work.submit(work.weights)
         with clinic.control() as control:
             ticket = control.forget("client-2").ticket

@@ -14,8 +14,8 @@ import pytest
 from tests.grpc.raw import Raw, frames, status
 from tests.running import make_state, running, tiny_config
 
-from puf_client.session.assignment import TrainTask
-from puf_client.session.session import connect
+from puf_client.session.assignment import Assignment
+from puf_client.session.connect import connect
 from puf_client.transport.grpc import GrpcTransport
 from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as fed
@@ -142,7 +142,7 @@ def test_a_client_continues_where_its_line_broke(server: Server) -> None:
     with connect(first, samples=1) as anna, second as bert:
         for session in (anna, bert):
             work = session.step(20)
-            assert isinstance(work, TrainTask)
+            assert isinstance(work, Assignment)
             assert work.submit(UPDATE_BYTES)
         while server.engine.state.number < 1:
             bert.step(0.05)

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from tests.running import Federation
 
-from puf_client.session.assignment import EvaluateTask, TrainTask, Work
-from puf_client.session.session import Session, connect
-from puf_client.transport.grpc import ENDED, GrpcTransport
+from puf_client.session.assignment import Assignment, EvaluationRequest, Work
+from puf_client.session.connect import connect
+from puf_client.session.session import Session
+from puf_client.transport.base import ENDED
+from puf_client.transport.grpc import GrpcTransport
 from puf_common.errors import (
     Forgotten,
     Mismatch,
@@ -56,7 +58,7 @@ def join(federation: Federation, name: str, samples: int = 10, *, only_if_no_wor
 
 def train(work: Work, step: float) -> bool:
     """Every weight moves by `step`: what the server makes of it can be computed by hand."""
-    assert isinstance(work, TrainTask)
+    assert isinstance(work, Assignment)
     return work.submit({"w": work.weights["w"] + np.float32(step), "seen": np.int64(work.round)})
 
 
@@ -97,7 +99,7 @@ def test_two_clients_train_and_the_model_is_their_weighted_mean(federation: Fede
         for number in (1, 2):
             for session, step in ((a, 1.0), (b, 5.0)):
                 work = next_work(session)
-                assert isinstance(work, TrainTask)
+                assert isinstance(work, Assignment)
                 assert (work.round, work.part, work.base_version) == (number, "main", number - 1)
                 assert train(work, step)
         eventually(lambda: a.step() is None and a.position.model_version == 2)
@@ -115,7 +117,7 @@ def test_a_server_that_restarts_during_training_gets_the_update_all_the_same(fed
             sent = [pool.submit(train, work, 1.0) for work in works]
             federation.start()
             assert [s.result(60) for s in sent] == [True, True]
-        assert isinstance(next_work(a), TrainTask)
+        assert isinstance(next_work(a), Assignment)
         assert federation.weights(1) == 1.0
 
 
@@ -127,7 +129,7 @@ def test_a_session_waits_out_a_server_that_is_gone(federation: Federation) -> No
             with pytest.raises(TimeoutError):
                 waiting.result(0.5)
             federation.start()
-            assert isinstance(waiting.result(60), TrainTask)
+            assert isinstance(waiting.result(60), Assignment)
 
 
 class Deaf(GrpcTransport):
@@ -149,7 +151,7 @@ def test_work_that_comes_again_is_answered_without_training_again(federation: Fe
             assert a.step(1.0) is None
             train(next_work(b), 3.0)
             work = next_work(a)
-            assert isinstance(work, TrainTask)
+            assert isinstance(work, Assignment)
             assert work.round == 2
         assert federation.weights(1) == 2.0
 
@@ -168,7 +170,7 @@ def test_a_target_trains_as_ever_and_its_update_enters_negated(federation: Feder
         eventually(lambda: next_round(a) == 2)
         filed = a.transport.file_unlearning(request(tk.SCOPE_CLIENT, flip))
         work = next_work(a)
-        assert isinstance(work, TrainTask)
+        assert isinstance(work, Assignment)
         assert work.scale == -2.0
         assert work.ticket_id == filed.ticket.id
         assert train(work, 0.125)
@@ -207,7 +209,7 @@ def test_a_ticket_is_followed_across_a_restart_to_its_end(federation: Federation
 def test_training_that_is_no_longer_wanted_is_abandoned(federation: Federation) -> None:
     with join(federation, "a") as a, join(federation, "b"):
         work = next_work(a)
-        assert isinstance(work, TrainTask)
+        assert isinstance(work, Assignment)
         assert not work.abandoned()
         a.transport.file_unlearning(request(tk.SCOPE_CLIENT))
         assert work.abandoned.wait(10)
@@ -225,7 +227,7 @@ def test_both_parts_of_a_sample_request_are_told_apart(federation: Federation) -
         parts = {}
         for _ in range(2):
             work = next_work(a)
-            assert isinstance(work, TrainTask)
+            assert isinstance(work, Assignment)
             parts[work.part] = (work.samples, work.forget_request)
             train(work, 1.0)
         assert parts == {"retain": (6, ""), "forget": (4, "r1")}
@@ -252,7 +254,7 @@ def test_an_unknown_session_joins_again_as_the_same_member(federation: Federatio
     with join(federation, "a") as a, join(federation, "b"):
         membership = a.membership
         a._id = "99.unknown"
-        assert isinstance(next_work(a), TrainTask)
+        assert isinstance(next_work(a), Assignment)
         assert a.membership == membership
 
 
@@ -269,11 +271,11 @@ def test_a_new_number_of_samples_is_announced_by_the_same_worker(federation: Fed
 def test_declined_work_does_not_come_again(federation: Federation) -> None:
     with join(federation, "a") as a, join(federation, "b") as b:
         work = next_work(a)
-        assert isinstance(work, TrainTask)
+        assert isinstance(work, Assignment)
         work.decline("out of memory")
         train(next_work(b), 1.0)
         again = next_work(a)
-        assert isinstance(again, TrainTask)
+        assert isinstance(again, Assignment)
         assert again.round == 2
 
 
@@ -281,7 +283,7 @@ def test_a_superseded_worker_declines_nothing(federation: Federation) -> None:
     """What it cannot do, the newest process of the same name may well do."""
     with join(federation, "a") as old, join(federation, "b"):
         work = next_work(old)
-        assert isinstance(work, TrainTask)
+        assert isinstance(work, Assignment)
         with join(federation, "a") as new:
             with pytest.raises(Superseded):
                 work.decline("out of memory")
@@ -289,7 +291,7 @@ def test_a_superseded_worker_declines_nothing(federation: Federation) -> None:
             assert current is not None
             assert not current.declined
             again = next_work(new)
-            assert isinstance(again, TrainTask)
+            assert isinstance(again, Assignment)
             assert again.round == work.round
             again.decline("out of memory")
             current = federation.server.engine.state.round
@@ -304,7 +306,7 @@ def test_hold_outs_are_asked_and_answered(tmp_path: Path) -> None:
         with connect(running.target, name="a", samples=10, holdout_samples=4) as a:
             train(next_work(a), 1.0)
             work = next_work(a)
-            assert isinstance(work, EvaluateTask)
+            assert isinstance(work, EvaluationRequest)
             assert work.version == 1
             assert work.weights["w"][0, 0] == 1.0
             assert work.report(4, 2.0, 3.0)

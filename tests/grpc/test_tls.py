@@ -21,6 +21,7 @@ from tests.running import make_state, metadata, running, tiny_config
 
 from puf_client.transport.dial import TokenFile
 from puf_client.transport.grpc import GrpcTransport
+from puf_client.transport.retry import RetryPolicy
 from puf_common.errors import NotAuthenticated, UsageError
 from puf_common.files.private import write_over
 from puf_common.network.tls import ClientTls, ServerTls
@@ -388,7 +389,7 @@ def test_tokens_let_in_until_they_are_replaced_or_revoked(token_server: Server, 
     tokens, file = Tokens(state), tmp_path / "anna.token"
     write_over(file, tokens.add("anna", 1).encode())
     target = f"127.0.0.1:{token_server.port}"
-    with GrpcTransport(target, "anna", tls=pki.nobody(), token=TokenFile(file), patience=5) as anna:
+    with GrpcTransport(target, "anna", tls=pki.nobody(), token=TokenFile(file), retry=RetryPolicy(5)) as anna:
         assert anna.describe().federation_id == "f-test"
         fresh = tokens.add("anna", 1, replace=True)
         with pytest.raises(NotAuthenticated, match="token is unknown"):
@@ -443,7 +444,7 @@ def test_clients_are_told_in_one_line(server: Server, pki: Pki, tmp_path: Path, 
         "another's authority": (other.client("anna", ca=pki.ca), "a certificate of its own authority"),
         "no TLS": (None, "see --tls-ca"),
     }[case]
-    with GrpcTransport(f"127.0.0.1:{server.port}", "anna", tls=tls, patience=20) as transport:
+    with GrpcTransport(f"127.0.0.1:{server.port}", "anna", tls=tls, retry=RetryPolicy(20)) as transport:
         with pytest.raises(NotAuthenticated, match=says) as caught:
             transport.describe()
         assert "\n" not in caught.value.message
@@ -454,7 +455,7 @@ def test_an_expired_server_is_told_of(state: Path, pki: Pki) -> None:
     with running(state, pki.server_tls()) as server:
         pki.expire(pki.server.certificate)
         # A server does not take up worse files than it has.
-        with GrpcTransport(f"127.0.0.1:{server.port}", "anna", tls=shown, patience=5) as transport:
+        with GrpcTransport(f"127.0.0.1:{server.port}", "anna", tls=shown, retry=RetryPolicy(5)) as transport:
             transport.describe()
     with pytest.raises(UsageError, match="expired on"), running(state, pki.server_tls()):
         pass
@@ -464,7 +465,7 @@ def test_an_expired_server_is_told_of(state: Path, pki: Pki) -> None:
     port = late.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
     late.start()
     try:
-        transport = GrpcTransport(f"127.0.0.1:{port}", "anna", tls=shown, patience=20)
+        transport = GrpcTransport(f"127.0.0.1:{port}", "anna", tls=shown, retry=RetryPolicy(20))
         with transport, pytest.raises(NotAuthenticated, match=r"expired.*--renew"):
             transport.describe()
     finally:

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from puf_client.session.assignment import TrainTask
-from puf_client.session.session import connect
+from puf_client.session.assignment import Assignment
+from puf_client.session.connect import connect
 from puf_client.transport.grpc import GrpcTransport
+from puf_client.transport.retry import RetryPolicy
 from puf_common.errors import PufError
 from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as pb
@@ -55,11 +56,13 @@ class Visitor(threading.Thread):
             self._ending.wait(self._random.uniform(0.0, 1.0))
 
     def _stay(self, rounds: int) -> None:
-        with GrpcTransport(self._target, self.name, first_pause=0.05, longest_pause=0.5) as transport:
+        with GrpcTransport(
+            self._target, self.name, retry=RetryPolicy(first_pause=0.05, longest_pause=0.5)
+        ) as transport:
             session = connect(transport, samples=10, manifest=MANIFEST, wait_seconds=1.0)
             try:
                 for work in session:
-                    if isinstance(work, TrainTask):
+                    if isinstance(work, Assignment):
                         step = np.float32(self._random.uniform(-0.01, 0.01))
                         work.submit({"w": work.weights["w"] + step, "seen": np.int64(work.round)})
                         self.rounds, rounds = self.rounds + 1, rounds - 1

@@ -1,4 +1,4 @@
-"""`puf-client check`: everything that can go wrong before joining, tried in a minute."""
+"""`puf-client check`: tries data, model, task and device before the client joins."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import time
 
 import torch
 
-from puf_client import routines
-from puf_client.cli.options import CheckOptions
-from puf_client.data import load_data
+from puf_client.data import BUILT_IN, ClientData, load_data
+from puf_client.data.samples import select
+from puf_client.options import CheckOptions
+from puf_client.routines.context import RoutineContext
+from puf_client.routines.evaluate import evaluate
+from puf_client.routines.train import train
+from puf_client.terminal import console
 from puf_client.transport.dial import certified_name, dial
-from puf_client.worker.display import console
-from puf_client.worker.trainer import Learner, context_of, prepare, settings_of
+from puf_client.worker.trainer import Trainer, context_of, prepare, settings_of
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import UsageError
 from puf_common.models.registry import build_any, manifest_of
@@ -23,50 +26,66 @@ __all__ = ["run_check"]
 
 
 def run_check(options: CheckOptions) -> Exit:
-    """Raises at the first thing that is wrong; prints what was found."""
+    """Prints what was found. Raises at the first fault."""
     out = console()
+    data = _data(options)
     description = _description(options)
+    trainer = prepare(options, description, data)
+    model = options.model or description.model
+    task = options.task or description.task
+    size = trainer.manifest.nbytes(UPDATE) / 1e6
+    out.print(f"model     {model}: {trainer.manifest.parameters:,} parameters, {size:.1f} MB per update; task {task}")
+    out.print(f"device    {trainer.choice.why}")
+    trainer.check_fit()
+    if data.samples:
+        out.print(_step(trainer))
+    if data.holdout_samples:
+        out.print(_holdout(trainer))
+    if options.server:
+        wanted = description.plugin_version
+        if wanted and trainer.plugin_version != wanted:
+            raise UsageError(
+                f"the federation requires version {wanted} of the plugin code, this version is "
+                f"{trainer.plugin_version or 'not set'}"
+            )
+        out.print(f"server    {options.server}: model and task of {description.title} match")
+    out.print(f"memory    {_peak_megabytes():.0f} MB at most")
+    out.print(f"everything is in order: {options.data} with the model {model} and the task {task}")
+    return Exit.OK
+
+
+def _data(options: CheckOptions) -> ClientData:
+    """Loads the data twice and compares the ids."""
     started = time.monotonic()
-    learner = prepare(options, description)
-    loaded = time.monotonic() - started
-    data = learner.data
+    data = load_data(options.data, context_of(options))
+    seconds = time.monotonic() - started
     again = load_data(options.data, context_of(options))
     if list(again.ids) != list(data.ids):
         changed = next((i for i, (a, b) in enumerate(zip(data.ids, again.ids, strict=False)) if a != b), len(data.ids))
         raise UsageError(
             f"the data names its samples differently when it is loaded again (first at {changed}): without stable ids "
-            "nothing can be forgotten; derive them from the samples, not from chance or time"
+            "no sample can be forgotten; derive ids from the samples, not from random numbers or the time"
         )
+    out = console()
     groups = f" in {len(set(data.groups))} groups" if data.groups is not None else ""
     out.print(
-        f"data      {data.samples} training samples{groups}, {data.holdout_samples} held out; loaded in {loaded:.1f} s"
+        f"data      {data.samples} training samples{groups}, {data.holdout_samples} held out; loaded in {seconds:.1f} s"
     )
     out.print(f"ids       the same when loaded twice, e.g. {data.ids[0]}" if data.samples else "ids       none")
-    size = learner.manifest.nbytes(UPDATE) / 1e6
-    out.print(f"model     {learner.manifest.parameters:,} parameters, {size:.1f} MB per update")
-    out.print(f"device    {learner.choice.why}")
-    if data.samples:
-        out.print(_step(learner))
-    if data.holdout_samples:
-        out.print(_hold_out(learner))
-    if options.server:
-        wanted = description.plugin_version
-        if wanted and learner.plugin_version != wanted:
-            raise UsageError(
-                f"the federation asks for version {wanted} of its code, here is {learner.plugin_version or 'none'}"
-            )
-        out.print(f"server    {options.server}: model and task of {description.title} match")
-    out.print(f"memory    {_peak_megabytes():.0f} MB at most")
-    out.print("everything is in order")
-    return Exit.OK
+    return data
 
 
 def _description(options: CheckOptions) -> pb.DescribeReply:
-    """The federation's own, or one made up from the flags where there is no server to ask."""
+    """Returns the federation's description, or without a server one with the configured model and task."""
     if options.server:
         name = certified_name(options) or "check"
         with dial(options, server=options.server, name=name, patience=options.patience) as transport:
             return transport.describe()
+    if not options.model and options.data not in BUILT_IN:
+        raise UsageError(
+            "the data is in order, but no model was tried: set --model (or model in the configuration file), or "
+            "--server to try the model of a federation"
+        )
     spec = options.model or "digits-cnn"
     recipe = pb.Recipe(optimizer="sgd", lr=0.01, batch_size=options.batch_size, epochs=1, seed=1, threads=1)
     manifest = manifest_of(build_any(spec, options.model_option, recipe.seed))
@@ -80,35 +99,29 @@ def _description(options: CheckOptions) -> pb.DescribeReply:
     )
 
 
-def _step(learner: Learner) -> str:
-    """One batch, twice: the first pays for what is set up once."""
-    recipe = learner.recipe
-    batch = routines.select(learner.data.train, range(min(recipe.batch_size, learner.data.samples)))
+def _step(trainer: Trainer) -> str:
+    """Trains on one batch, twice. The first time includes one-time set-up."""
+    recipe = trainer.recipe
+    batch = select(trainer.data.train, range(min(recipe.batch_size, trainer.data.samples)))
+    context = RoutineContext(trainer.choice.device, lambda epoch: epoch)
     seconds = 0.0
     loss = float("nan")
     for _ in range(2):
         started = time.monotonic()
-        loss = routines.train(
-            learner.model,
-            batch,
-            learner.task,
-            settings_of(recipe, recipe.lr, 1.0),
-            device=learner.choice.device,
-            stream=lambda epoch: epoch,
-        ).loss
+        loss = train(trainer.model, batch, trainer.task, settings_of(recipe, recipe.lr, 1.0), context).loss
         seconds = time.monotonic() - started
-    batches = -(-learner.data.samples // recipe.batch_size)
+    batches = -(-trainer.data.samples // recipe.batch_size)
     per_batch = f"{seconds * 1000:.1f} ms per batch of {recipe.batch_size}"
     return f"training  {per_batch}, about {seconds * batches:.1f} s per epoch; loss {loss:.3f}"
 
 
-def _hold_out(learner: Learner) -> str:
-    assert learner.data.holdout is not None
+def _holdout(trainer: Trainer) -> str:
+    assert trainer.data.holdout is not None
     started = time.monotonic()
-    sums = routines.evaluate(learner.model, learner.data.holdout, learner.task, device=learner.choice.device)
+    sums = evaluate(trainer.model, trainer.data.holdout, trainer.task, device=trainer.choice.device)
     if not 0 <= sums.score_sum <= sums.samples:
-        raise UsageError(f"the task's scores must lie between 0 and 1; their mean is {sums.score_sum / sums.samples:g}")
-    return f"hold-out  measured in {time.monotonic() - started:.1f} s"
+        raise UsageError(f"the task's scores must be between 0 and 1; their mean is {sums.score_sum / sums.samples:g}")
+    return f"hold-out  evaluated in {time.monotonic() - started:.1f} s"
 
 
 def _peak_megabytes() -> float:

@@ -1,49 +1,58 @@
-"""`puf-client data used | exclude`: what was done with a sample, and naming forgotten ones after a lost directory."""
+"""`puf-client data used | exclude`: the usage of samples, and forgotten samples after the loss of a state directory."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 
-from puf_client.cli.options import DataOptions
-from puf_client.state.directory import StateDir
-from puf_client.state.usage import Ledger, Used
+from puf_client.options import DataOptions
+from puf_client.state.directory import StateDirectory
+from puf_client.state.usage import SampleUsage, Used
+from puf_client.terminal import console
 from puf_client.transport.dial import dial
 from puf_client.unlearning import sample_list
 from puf_client.unlearning.tickets import state_name
-from puf_client.worker.display import console
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import NotFound, UsageError
 from puf_common.v1 import tickets_pb2 as tk
 
-__all__ = ["exclude", "used"]
+__all__ = ["run_data"]
 
 
-def used(options: DataOptions, ids: Sequence[str], *, as_json: bool = False) -> Exit:
-    """First and last round of each sample, in every federation this client has a directory for. Without any network."""
-    found = StateDir.all_of(options.name, options.state)
+def run_data(options: DataOptions, action: str, names: Sequence[str], as_json: bool) -> Exit:
+    """Runs `used` with sample ids, or `exclude` with one ticket."""
+    if action == "used":
+        return _used(options, names, as_json=as_json)
+    if len(names) != 1:
+        raise UsageError("exclude takes one ticket at a time")
+    return _exclude(options, names[0])
+
+
+def _used(options: DataOptions, ids: Sequence[str], *, as_json: bool) -> Exit:
+    """Prints the first and last round of each sample, in every federation with a state directory. Uses no network."""
+    found = StateDirectory.all_of(options.name, options.state)
     if not found:
-        raise UsageError(f"nothing is kept here of a client {options.name}: is this its machine, and its --state?")
-    out, told = console(), []
+        raise UsageError(f"there is no state directory of {options.name}: check the machine, --name and --state")
+    out, rows = console(), []
     for federation, state in found:
-        ledger, excluded = Ledger(state), state.excluded(ids)
+        usage, excluded = SampleUsage(state), state.excluded(ids)
         for sample, gone in zip(ids, excluded, strict=True):
-            rounds = ledger.look_up(sample) or Used()
+            rounds = usage.look_up(sample) or Used()
             facts = {"id": sample, "federation": federation, "trained": rounds.trained, "unlearned": rounds.unlearned}
-            told.append({**facts, "excluded": bool(gone)})
+            rows.append({**facts, "excluded": bool(gone)})
             if not as_json:
                 out.print(
                     f"{sample}: {_sentence(rounds, excluded=bool(gone))} ({federation})", soft_wrap=True, markup=False
                 )
     if as_json:
-        out.print(json.dumps(told, indent=1), soft_wrap=True)
+        out.print(json.dumps(rows, indent=1), soft_wrap=True)
     return Exit.OK
 
 
-def exclude(options: DataOptions, ticket_id: str) -> Exit:
-    """Writes down once more which samples a ticket is about, where the directory that knew it is lost."""
+def _exclude(options: DataOptions, ticket_id: str) -> Exit:
+    """Stores again which samples a ticket names, after the loss of the state directory."""
     if options.forget is None or not options.data:
-        raise UsageError("say which samples: --forget FILE with their ids, and --data as for `puf-client run`")
+        raise UsageError("name the samples: --forget FILE with their ids, and --data as for `puf-client run`")
     from puf_client.data import load_data
     from puf_client.worker.trainer import context_of
 
@@ -53,17 +62,17 @@ def exclude(options: DataOptions, ticket_id: str) -> Exit:
         description = transport.describe()
         ticket = next((t for t in transport.list_my_tickets().tickets if t.id == ticket_id), None)
     if ticket is None or ticket.request.scope != tk.SCOPE_SAMPLES:
-        raise NotFound(f"{ticket_id} is no request of {options.name} for samples", ticket=ticket_id)
+        raise NotFound(f"{ticket_id} is not a request of {options.name} for samples", ticket=ticket_id)
     if ticket.state == tk.TICKET_STATE_WITHDRAWN:
-        raise UsageError(f"{ticket_id} is {state_name(ticket.state)}: its samples need not stay out")
+        raise UsageError(f"{ticket_id} is {state_name(ticket.state)}: its samples need not be excluded")
     if len(indices) != ticket.request.forget_samples:
         raise UsageError(
-            f"{ticket_id} is about {ticket.request.forget_samples} samples, {options.forget} names {len(indices)}"
+            f"{ticket_id} is for {ticket.request.forget_samples} samples, but {options.forget} names {len(indices)}"
         )
-    state = StateDir.of(description.federation_id, options.name, options.state)
+    state = StateDirectory.of(description.federation_id, options.name, options.state)
     state.prepare(ticket.request.request_key, [data.ids[i] for i in indices])
     state.filed(ticket.request.request_key, ticket.id)
-    console().print(f"{len(indices)} samples of {ticket_id} stay out of training from here on")
+    console().print(f"{len(indices)} samples of {ticket_id} are excluded from training from now on")
     return Exit.OK
 
 
@@ -73,5 +82,5 @@ def _sentence(rounds: Used, *, excluded: bool) -> str:
         for verb, span in (("trained on", rounds.trained), ("used to unlearn", rounds.unlearned))
         if span is not None
     ]
-    words = words or ["never handed in from here"]
-    return ", ".join([*words, "out of training now"] if excluded else words)
+    words = words or ["never in an update from here"]
+    return ", ".join([*words, "excluded from training now"] if excluded else words)

@@ -1,7 +1,7 @@
-"""Many clients on one machine: each a process of its own, forked from one that has imported torch already.
+"""`puf-client fleet`: many clients on one machine, each in a process that is forked after torch was imported.
 
-Importing torch costs seconds and memory; the children share both. gRPC must not be in use when a process forks, so the
-parent never talks to the server.
+Importing torch takes seconds and memory; the child processes share both. A process that uses gRPC must not fork, so the
+parent process makes no calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from puf_client.cli.options import FleetOptions, RunOptions
+from puf_client.options import FleetOptions, RunOptions
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import UsageError
 from puf_common.logging import get_logger
@@ -35,7 +35,7 @@ class Member:
 
 
 def members(options: FleetOptions) -> list[Member]:
-    """client-0 of shard 0/N to client-(N-1) of shard N-1/N, without those that are left out."""
+    """Returns client-0 with shard 0/N to client-(N-1) with shard N-1/N, without the excepted shards."""
     unknown = [i for i in options.leave_out if not 0 <= i < options.clients]
     if unknown:
         raise UsageError(f"--except {unknown[0]}: shards go from 0 to {options.clients - 1}")
@@ -54,27 +54,27 @@ def members(options: FleetOptions) -> list[Member]:
 
 
 def run_fleet(options: FleetOptions, run: Callable[[RunOptions], int]) -> int:
-    """Starts every member with `run`, passes signals on and waits for all of them."""
+    """Starts every member with `run`, forwards signals, and waits for all members."""
     fleet = members(options)
     if options.log_dir is not None:
         options.log_dir.mkdir(parents=True, exist_ok=True)
-    # With torch: what is imported before the fork is shared.
-    import puf_client.worker.trainer
+    # Imports torch: modules that are imported before the fork are shared.
+    import puf_client.worker.run
     import puf_client.worker.worker  # noqa: F401
 
     running: dict[int, str] = {}
-    asked: list[int] = []
+    received: list[int] = []
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
+    def forward(number: int, frame: FrameType | None) -> None:
+        received.append(number)
         for process in running:
             os.kill(process, signal.SIGTERM)
 
-    # A signal between two forks is kept until the handler knows all children.
+    # Signals between two forks are delayed until the handler knows all child processes.
     signals = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     for number in signals:
-        signal.signal(number, pass_on)
+        signal.signal(number, forward)
     sys.stdout.flush()
     sys.stderr.flush()
     for member in fleet:
@@ -97,14 +97,14 @@ def run_fleet(options: FleetOptions, run: Callable[[RunOptions], int]) -> int:
         else:
             log.error("client failed", client=name, code=code)
             worst = worst or (code if code > 0 else Exit.FAILURE.value)
-    return Exit.INTERRUPTED if signal.SIGINT in asked else worst
+    return Exit.INTERRUPTED if signal.SIGINT in received else worst
 
 
 def _become(member: Member, run: Callable[[RunOptions], int]) -> None:
-    """The rest of a child's life. Nothing of the parent's runs in it: no handlers, no clean-up at exit."""
+    """Runs a member in a child process, then exits without the parent's signal handlers and clean-up."""
     code = Exit.FAILURE.value
     try:
-        # A keyboard's SIGINT reaches the whole group; the parent turns it into one SIGTERM each.
+        # SIGINT from the keyboard reaches the whole group. The parent sends one SIGTERM to each child instead.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
@@ -125,6 +125,6 @@ def _become(member: Member, run: Callable[[RunOptions], int]) -> None:
 
 
 def _die_with_parent() -> None:
-    """On Linux, children of a killed parent are told to end; elsewhere they go on until the server does."""
+    """On Linux, makes the kernel send SIGTERM when the parent dies. Elsewhere children run until the server ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

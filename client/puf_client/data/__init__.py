@@ -1,8 +1,9 @@
-"""A client's data: built in by name, or the user's own function."""
+"""A client's data: a built-in dataset by name, or the user's function."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from puf_client.data.api import ClientData, DataContext
@@ -12,12 +13,29 @@ from puf_common.errors import UsageError
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
-__all__ = ["ClientData", "DataContext", "load_data", "test_set"]
+__all__ = ["BUILT_IN", "ClientData", "DataContext", "load_data", "require_available", "test_set"]
+
+BUILT_IN = ("cifar10", "cifar100", "digits", "prostate")
+_IN_A_DIRECTORY = ("cifar10", "cifar100", "prostate")
+
+
+def require_available(spec: str, directory: Path | None) -> None:
+    """Raises for an unknown built-in dataset or a missing --data-dir. Imports neither torch nor the user's code."""
+    if ":" in spec:
+        return
+    if spec not in BUILT_IN:
+        raise UsageError(
+            f"there is no built-in dataset {spec!r}; use one of {', '.join(BUILT_IN)}, "
+            "or package.module:function for your data"
+        )
+    if spec in _IN_A_DIRECTORY and directory is None:
+        raise UsageError(f"{spec} needs --data-dir: the directory with the files of the dataset")
 
 
 def load_data(spec: str, ctx: DataContext) -> ClientData:
-    """This client's part of a built-in dataset ("digits"), or what package.module:function makes of the context."""
+    """Returns this client's part of a built-in dataset, or the result of package.module:function for the context."""
     if ":" not in spec:
+        require_available(spec, ctx.directory)
         from puf_client.data import datasets
 
         return datasets.load(spec, ctx)
@@ -28,8 +46,9 @@ def load_data(spec: str, ctx: DataContext) -> ClientData:
 
 
 def test_set(spec: str, ctx: DataContext) -> Dataset[Any]:
-    """The test set that all clients have in common: the built-in one, or `test_set(ctx)` beside the user's function."""
+    """Returns the common test set: the built-in one, or that of the function `test_set(ctx)` in the user's module."""
     if ":" not in spec:
+        require_available(spec, ctx.directory)
         from puf_client.data import datasets
 
         return datasets.test_set(spec, ctx)

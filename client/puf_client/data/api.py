@@ -1,4 +1,4 @@
-"""What a data function is given, and what it returns."""
+"""The argument of a data function, and its result."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0
 
 @dataclass(frozen=True)
 class DataContext:
-    """Which part of which data: everything a data function may depend on, so that every run sees the same samples."""
+    """Everything that a data function may depend on. An equal context must give equal samples in every run."""
 
     shard: int = 0
-    """This client's part, counted from 0."""
+    """This client's shard, counted from 0."""
     shards: int = 1
-    """Parts that the training data is split into. All clients must agree on it, on `partition` and on `seed`."""
+    """Number of shards of the training data. `shards`, `partition` and `seed` must be equal for all clients."""
     partition: str = "iid"
     """"iid", "dirichlet:ALPHA" or "hsu:ALPHA"."""
     seed: int = 0
@@ -37,7 +37,7 @@ class DataContext:
             raise UsageError(f"shard {self.shard}/{self.shards} must be I/N with I from 0 to N-1")
 
     def option(self, name: str, default: Value) -> Value:
-        """The option as a value of its default's type."""
+        """Returns the option as a value of the default's type."""
         if name not in self.options:
             return default
         text = self.options[name]
@@ -48,7 +48,7 @@ class DataContext:
             raise UsageError(f"data option {name} must be {kind}, not {text!r}") from None
 
     def refuse_other_options(self, *known: str) -> None:
-        """A misspelt option is an error, not a silent default."""
+        """Raises for an unknown option, which may be misspelt."""
         for name in self.options:
             if name not in known:
                 raise UsageError(f"there is no data option {name!r}; known are {', '.join(known) or 'none'}")
@@ -58,15 +58,15 @@ class DataContext:
 class ClientData:
     """One client's data as map-style torch datasets of (x, y).
 
-    `ids[i]` names `train[i]` for good: it must be unique and depend neither on order nor on restarts, because
-    forgetting goes by it. `groups[i]` is what can be forgotten together, for instance a patient.
+    `ids[i]` identifies `train[i]` permanently. It must be unique and must not depend on order or restarts, because
+    requests to forget name samples by id. Samples with equal `groups[i]` can be forgotten together, such as a patient.
     """
 
     train: Dataset[Any]
     train_plain: Dataset[Any]
-    """The samples of `train` in the same order without augmentation; the same object where there is none."""
+    """The samples of `train` in the same order without augmentation; the same object if there is no augmentation."""
     holdout: Dataset[Any] | None
-    """Samples of this client that are never trained on."""
+    """Samples of this client that it never trains on."""
     ids: Sequence[str]
     groups: Sequence[str] | None = None
 
@@ -103,17 +103,17 @@ class ClientData:
 def _length(dataset: object, name: str) -> int:
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise UsageError(
-            f"the data's {name} is a {type(dataset).__name__}; it must be a map-style dataset with a length and an index"
+            f"the data's {name} is a {type(dataset).__name__}; it must be a map-style dataset with __len__ and __getitem__"
         )
     return len(dataset)
 
 
 def _require_names(names: Sequence[str], what: str) -> None:
-    """Names must fit on one line of a list of what is to be forgotten, where `group:` marks a group."""
+    """Raises for names that cannot be a line in a list of samples to forget, where `group:` marks a group."""
     for name in names:
         if not isinstance(name, str):
             raise UsageError(f"{what}s must be strings; {name!r} is a {type(name).__name__}")
         if not name or name != name.strip() or not name.isprintable():
-            raise UsageError(f"{what} {name!r} must be a line of text without blanks at its ends")
+            raise UsageError(f"{what} {name!r} must be one line of text without spaces at its ends")
         if name.startswith("group:"):
             raise UsageError(f"{what} {name!r} must not begin with 'group:'")

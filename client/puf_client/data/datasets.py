@@ -1,4 +1,4 @@
-"""Datasets by name. Each is cut once and for all into a training pool, which is shared out, and a common test set."""
+"""Built-in datasets by name. Each has a fixed training pool, which is split into shards, and a common test set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,44 +21,29 @@ from puf_client.data.images import Images
 from puf_client.data.partition import Indices, partition, stream
 from puf_common.errors import UsageError
 
-__all__ = ["load", "names", "test_set"]
+__all__ = ["load", "test_set"]
 
-F = TypeVar("F")
-
-# Options of every dataset: `per_client` caps the training samples of a shard (0: no cap), `holdout` is the share of a
-# shard that is set apart.
+# Options of every dataset: `per_client` is the largest number of training samples of a shard (0: no limit), `holdout`
+# the share of a shard that is held out.
 _SHARED = ("per_client", "holdout")
 
-# Digits 0 to 999 of a fixed shuffle are the pool, the other 797 the test set.
+# After a fixed shuffle, images 0 to 999 are the pool and the other 797 are the test set.
 _DIGITS_POOL = 1000
 _DIGITS_SEED = 1797
 
 
-def names() -> tuple[str, ...]:
-    return ("cifar10", "cifar100", "digits", "prostate")
-
-
 def load(name: str, ctx: DataContext) -> ClientData:
-    """This client's part of the training pool."""
-    return _function(name, _LOADERS)(ctx)
+    """Returns this client's part of the training pool."""
+    return _LOADERS[name](ctx)
 
 
 def test_set(name: str, ctx: DataContext) -> Dataset[Any]:
-    """The common test set: the same for every shard, and no part of any."""
-    return _function(name, _TEST_SETS)(ctx)
-
-
-def _function(name: str, functions: dict[str, F]) -> F:
-    if name not in functions:
-        raise UsageError(
-            f"there is no built-in dataset {name!r}; use one of {', '.join(names())}, "
-            "or package.module:function for data of your own"
-        )
-    return functions[name]
+    """Returns the common test set. It is the same for every shard and shares no sample with any."""
+    return _TEST_SETS[name](ctx)
 
 
 def _shares(labels: NDArray[np.int64], ctx: DataContext) -> tuple[Indices, Indices]:
-    """This shard's training and hold-out indices. The hold-out comes first, so that no cap changes it."""
+    """Returns the shard's training and hold-out indices. The hold-out comes first and does not depend on the limit."""
     fraction, cap = ctx.option("holdout", 0.2), ctx.option("per_client", 0)
     if not 0 <= fraction < 1:
         raise UsageError(f"data option holdout is a share of the samples from 0 to below 1, not {fraction:g}")
@@ -75,18 +60,18 @@ def _ids(name: str, indices: Indices) -> tuple[str, ...]:
 
 
 def _digits_on_disk() -> NDArray[np.float64]:
-    """scikit-learn's digits, read past scikit-learn: importing it costs every client more than all its data."""
+    """Returns scikit-learn's digits. Reads the file directly, because importing scikit-learn takes longer than the data."""
     spec = importlib.util.find_spec("sklearn")
     for place in spec.submodule_search_locations or () if spec else ():
         path = Path(place) / "datasets" / "data" / "digits.csv.gz"
         if path.is_file():
             with gzip.open(path, "rt", encoding="ascii") as file:
                 return np.loadtxt(file, delimiter=",")
-    raise UsageError("the dataset digits comes with scikit-learn, which is not installed; install puf[train]")
+    raise UsageError("the dataset digits needs scikit-learn, which is not installed; install puf[train]")
 
 
 def _digits(ctx: DataContext) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """All 1797 images, standardised and with the noise that was asked for, pool first."""
+    """Returns all 1797 images, standardised and with the requested noise, pool first."""
     ctx.refuse_other_options("noise", *_SHARED)
     noise = ctx.option("noise", 0.0)
     if not 0 <= noise < float("inf"):
@@ -96,7 +81,7 @@ def _digits(ctx: DataContext) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     images, labels = table[:, :-1], table[:, -1].astype(np.int64)
     pool = images[:_DIGITS_POOL]
     images = (images - pool.mean()) / pool.std()
-    # Noise belongs to the image, not to the draw: every process sees the same picture every time.
+    # Each image always has the same noise, in every process.
     images = images + noise * stream(ctx.seed, "digits", "noise").standard_normal(images.shape)
     return images.astype(np.float32).reshape(-1, 1, 8, 8), labels
 
@@ -120,7 +105,7 @@ def _test_digits(ctx: DataContext) -> Dataset[Any]:
 
 @dataclass(frozen=True)
 class _Cifar:
-    """One of the two CIFAR datasets: its class in torchvision, its folder, and the channels' mean and deviation."""
+    """One of the two CIFAR datasets: its class in torchvision, its folder, and the channels' mean and standard deviation."""
 
     name: str
     reader: str
@@ -129,10 +114,10 @@ class _Cifar:
     std: tuple[float, float, float]
 
     def read(self, ctx: DataContext, *, train: bool) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Images and labels of the classes that were asked for: the first `classes` (0: all)."""
+        """Returns images and labels of the first `classes` classes (0: all)."""
         ctx.refuse_other_options("augment", "rotate", "size", "classes", "group_size", "download", *_SHARED)
         if ctx.directory is None:
-            raise UsageError(f"{self.name} needs --data-dir: the directory that holds {self.folder}, or is to hold it")
+            raise UsageError(f"{self.name} needs --data-dir: the directory of {self.folder}")
         pixels, labels = _read_cifar(self, ctx.directory, train, ctx.option("download", False))
         classes = ctx.option("classes", 0)
         if classes < 0 or classes == 1:
@@ -163,7 +148,7 @@ class _Cifar:
 def _read_cifar(
     kind: _Cifar, directory: Path, train: bool, download: bool
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Read once: clients that share a process share it."""
+    """Returns pixels and labels. Clients in the same process share them."""
     from torchvision import datasets
 
     try:
@@ -173,13 +158,13 @@ def _read_cifar(
             raise UsageError(f"downloading {kind.name} to {directory} failed: {error}") from error
         raise UsageError(
             f"{kind.name} is not in {directory}: unpack it there as {kind.folder}, "
-            "or let --data-option download=true fetch it"
+            "or download it with --data-option download=true"
         ) from None
     return data.data, np.asarray(data.targets, np.int64)
 
 
 def _groups(labels: NDArray[np.int64], size: int) -> tuple[str, ...] | None:
-    """Groups of so many images of one class, as the photographs of one person would be (0: no groups)."""
+    """Returns group names: each group has `size` images of one class, like photographs of one person. 0: no groups."""
     if size < 0:
         raise UsageError(f"data option group_size must be at least 1 (or 0 for no groups), not {size}")
     if not size:

@@ -1,8 +1,8 @@
-"""Images as bytes on the device where they are used, normalised and augmented a whole batch at a time.
+"""Images stored as bytes on the device, normalised and augmented one batch at a time.
 
-One image at a time, the usual augmentation takes longer than training a small network on the result; worker processes
-would hide that on a machine with cores to spare, and a federation of many clients has none. Rotation, shift and mirror
-are here one resampling of the batch.
+The usual augmentation of single images takes longer than training a small network on them. Worker processes would hide
+that only on a machine with idle cores, and many clients leave none. Here rotation, shift and mirroring are one
+resampling of the batch.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ _DEGREES = 0.06 * 360
 
 
 class Images(Dataset[tuple[Tensor, Tensor]]):
-    """Byte images, normalised when they are asked for, enlarged to `size` where that is more than their own and, if
-    wanted, augmented: rotated by up to 21.6 degrees (unless not `rotate`), shifted by up to 2 pixels of 32, mirrored.
-    What these move in from outside is the mean colour. Chance comes from torch's global stream on the CPU, whatever
-    the device."""
+    """A dataset of byte images: normalised, enlarged to `size` if they are smaller, and optionally augmented.
+
+    Augmentation rotates by up to 21.6 degrees (with `rotate`), shifts by up to 2 pixels of 32, and mirrors. Pixels from
+    outside the image have the mean colour. Random numbers come from torch's global CPU generator on every device.
+    """
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
         return x[0], y[0]
 
     def take(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """A batch, on the images' device."""
+        """Returns a batch on the images' device."""
         chosen = torch.as_tensor(indices, device=self.labels.device)
         x = (self.pixels[chosen].float() / 255 - self.mean) / self.std
         if self.size > x.shape[-1]:
@@ -70,7 +71,7 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
         return x, self.labels[chosen]
 
     def on(self, device: torch.device) -> Images:
-        """The same images there; bytes, so that a data set fits beside the model."""
+        """Returns the same images on another device, still as bytes to save memory."""
         return self if self.labels.device == device else self._with(lambda tensor: tensor.to(device))
 
     def only(self, indices: Sequence[int]) -> Images:
@@ -87,15 +88,15 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
 
 
 def draw(count: int, pixels: int = 2) -> tuple[Tensor, Tensor, Tensor]:
-    """Chance for as many images: angles in radians, whole shifts (x, y) of up to so many pixels, whether mirrored."""
+    """Draws for `count` images: angles in radians, shifts (x, y) of up to `pixels` whole pixels, whether mirrored."""
     angles = (2 * torch.rand(count) - 1) * math.radians(_DEGREES)
     return angles, torch.randint(-pixels, pixels + 1, (count, 2)), torch.rand(count) < 0.5
 
 
 def augment(x: Tensor, angles: Tensor, shifts: Tensor, mirrored: Tensor) -> Tensor:
-    """Each image rotated about its centre, then shifted, then mirrored; zero comes in from outside.
+    """Returns each image rotated about its centre, then shifted, then mirrored. Pixels from outside are zero.
 
-    Every pixel of the result is looked up, backwards through the three steps, in the image as it was.
+    The position of every result pixel is traced back through the three steps to the original image.
     """
     height, width = x.shape[-2:]
     angles, shifts, mirrored = angles.to(x.device), shifts.to(x.device), mirrored.to(x.device)

@@ -1,8 +1,8 @@
-"""Who holds which samples: a pure function of labels, number of shards, kind and seed.
+"""Which shard has which samples: a pure function of labels, number of shards, kind and seed.
 
-Every client computes the whole split by itself and takes its own part, so the parts of n machines are disjoint
-without anybody handing them out. That needs the same random numbers everywhere: numpy promises never to change the
-stream of `RandomState`, which it does not for its newer generators.
+Every client computes the whole split and takes its own shard, so the shards of all machines are disjoint without a
+coordinator. This needs equal random numbers on every machine: numpy guarantees the stream of `RandomState`, but not the
+streams of its newer generators.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ __all__ = ["Indices", "partition", "stream"]
 
 Indices = NDArray[np.int64]
 
-# Draws before giving up when a split leaves somebody without data.
+# Number of draws before an error, if every draw leaves a shard empty.
 _ATTEMPTS = 10
 
 
 def stream(seed: int, *purpose: str | int) -> np.random.RandomState:
-    """Random numbers for one purpose, the same on every machine and with every numpy."""
+    """Returns random numbers for one purpose, equal on every machine and with every version of numpy."""
     value = derive(seed, *purpose)
     return np.random.RandomState([value & 0xFFFFFFFF, value >> 32])
 
 
 def partition(labels: ArrayLike, shards: int, spec: str, seed: int) -> list[Indices]:
-    """Disjoint sets of indices into `labels`, none empty, each in random order, so that a prefix is a fair sample.
+    """Returns disjoint sets of indices into `labels`. None is empty, and each is in random order.
 
-    * `iid`: a random split into equal parts, give or take one sample.
+    * `iid`: a random split into parts whose sizes differ by at most one sample.
     * `dirichlet:ALPHA`: for every class, shares of the clients drawn from Dir(ALPHA, ..., ALPHA). Sizes differ, and
-      rounding may leave a few samples with nobody.
+      rounding may leave a few samples unassigned.
     * `hsu:ALPHA`: for every client, a mix of classes drawn from Dir(ALPHA * p) with p the classes' shares. All sizes
-      are equal. Both kinds are called label skew with ALPHA, but equal ALPHA means far more skew here.
+      are equal. Both kinds are called label skew with ALPHA, but `hsu` has far more skew for equal ALPHA.
     """
     array = np.asarray(labels)
     kind, alpha = _parse(spec)
@@ -67,7 +67,7 @@ def _parse(spec: str) -> tuple[str, float]:
 
 
 def _draw(concentration: NDArray[np.float64], random: np.random.RandomState) -> NDArray[np.float64]:
-    """One draw from a Dirichlet; where it underflows, its limit: everything in one place."""
+    """Returns one draw from a Dirichlet distribution. If it underflows, returns its limit: one share has everything."""
     with np.errstate(invalid="ignore"):
         shares = random.dirichlet(concentration)
     if not np.isfinite(shares).all():
@@ -83,7 +83,7 @@ def _dirichlet(
         parts: list[list[Indices]] = [[] for _ in range(shards)]
         for pool in pools:
             counts = np.round(_draw(np.full(shards, alpha), random) * pool.size).astype(np.int64)
-            # Where rounding promises more than there is, the last in line get what is left.
+            # If rounding assigns more samples than there are, the last shards get fewer.
             ends = np.minimum(np.cumsum(counts), pool.size)
             shuffled = pool[random.permutation(pool.size)]
             for part, begin, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
@@ -93,7 +93,7 @@ def _dirichlet(
             return split
     raise UsageError(
         f"partition {spec} of {sum(p.size for p in pools)} samples left a shard of {shards} empty {_ATTEMPTS} times; "
-        "take a larger ALPHA or fewer shards"
+        "use a larger ALPHA or fewer shards"
     )
 
 
@@ -109,7 +109,7 @@ def _hsu(pools: list[Indices], shards: int, alpha: float, random: np.random.Rand
         counts = np.zeros_like(sizes)
         while (missing := per_shard - int(counts.sum())) > 0:
             left = sizes - taken - counts
-            # Classes that have run out leave the mix; when none of its classes is left, what is left decides.
+            # Exhausted classes leave the mix. If all its classes are exhausted, the remaining counts are the weights.
             weights = np.where(left > 0, mix, 0.0)
             if not weights.sum() > 0:
                 weights = left.astype(np.float64)

@@ -2,8 +2,8 @@
 
     DIR/BIDMC/Case00.nii.gz  DIR/BIDMC/Case00_segmentation.nii.gz  ...  DIR/UCL/...
 
-A client is a site, a group is a case (a patient), a sample is a slice. Cases are cut once and for all into those that
-clients train on and those of the common test set, so that no patient is in both.
+A client is a site, a group is a case (a patient), a sample is a slice. A fixed split assigns every case either to the
+training data or to the common test set, so that no patient is in both.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _options(ctx: DataContext) -> _Options:
 
 
 def load(ctx: DataContext) -> ClientData:
-    """One site's training slices. `holdout` is the share of its cases that is set apart."""
+    """Returns the training slices of one site. The option `holdout` is the share of its cases that is held out."""
     options = _options(ctx)
     sites = _sites(options.directory)
     if ctx.shards != len(sites):
@@ -76,7 +76,7 @@ def load(ctx: DataContext) -> ClientData:
 
 
 def test_set(ctx: DataContext) -> Dataset[Any]:
-    """The test cases of all sites."""
+    """Returns the test cases of all sites."""
     options = _options(ctx)
     sites = _sites(options.directory)
     return ConcatDataset([_joined(options, site, _split(options.directory, site, options.test)[0]) for site in sites])
@@ -97,7 +97,7 @@ def _sites(directory: Path) -> list[str]:
 
 
 def _cases(directory: Path, site: str) -> dict[str, tuple[Path, Path]]:
-    """Scan and mask by name of the case."""
+    """Returns scan and mask by the name of the case."""
     found = {}
     for mask in sorted((directory / site).iterdir()):
         match = _MASK.match(mask.name)
@@ -109,10 +109,10 @@ def _cases(directory: Path, site: str) -> dict[str, tuple[Path, Path]]:
 
 
 def _split(directory: Path, site: str, share: float) -> tuple[list[str], list[str]]:
-    """Cases for testing and for training, at least one of each, the same on every machine."""
+    """Returns the cases for testing and for training, at least one of each, equal on every machine."""
     cases = sorted(_cases(directory, site))
     if len(cases) < 2:
-        raise UsageError(f"site {site} has one case only: it could not be trained on and tested with")
+        raise UsageError(f"site {site} has only one case; it needs at least one for training and one for testing")
     order = stream(_SPLIT_SEED, "prostate", site).permutation(len(cases))
     tested = min(max(round(share * len(cases)), 1), len(cases) - 1)
     shuffled = [cases[i] for i in order]
@@ -121,7 +121,7 @@ def _split(directory: Path, site: str, share: float) -> tuple[list[str], list[st
 
 @lru_cache(maxsize=256)
 def _case(options: _Options, site: str, case: str) -> tuple[torch.Tensor, torch.Tensor, tuple[int, ...]]:
-    """Slices (n, 1, size, size) with mean 0 and deviation 1 over the volume, masks (n, size, size), and which slices."""
+    """Returns slices (n, 1, size, size), masks (n, size, size) and slice numbers. The volume has mean 0 and deviation 1."""
     scan, mask = (_volume(path) for path in _cases(options.directory, site)[case])
     if scan.shape != mask.shape or scan.ndim != 3:
         raise UsageError(f"{site}/{case}: scan {scan.shape} and mask {mask.shape} must be volumes of one shape")

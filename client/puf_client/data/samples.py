@@ -1,4 +1,4 @@
-"""Samples as the routines take them: fetched one by one, or stacked once on the device where they are used."""
+"""Samples as the routines use them: fetched one by one, or stacked once on the device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
     "Samples",
     "batch",
     "count",
-    "memory_told",
+    "explain_out_of_memory",
     "resident",
     "select",
     "stacked_if_tensors",
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Resident:
-    """Samples stacked into tensors on one device. A map-style dataset, too."""
+    """Samples stacked into tensors on one device. Also a map-style dataset."""
 
     x: Tensor
     y: Tensor
@@ -42,7 +42,7 @@ class Resident:
 
 @runtime_checkable
 class Batches(Protocol):
-    """A dataset that makes a whole batch at once, on a device. Such data may augment: it is asked anew every time."""
+    """A dataset that returns whole batches on a device. It may augment, so every batch is requested again."""
 
     def __len__(self) -> int: ...
     def take(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]: ...
@@ -54,9 +54,9 @@ Samples: TypeAlias = "Dataset[Any] | Resident | Batches"
 
 
 def resident(dataset: Samples, device: torch.device, *, limit_bytes: int = 2 << 30) -> Samples:
-    """The dataset stacked on the device, which makes small models several times faster; unchanged if larger than the limit.
+    """Returns the dataset stacked on the device, or unchanged if it is larger than the limit.
 
-    Only for datasets that do not augment: every sample is fetched once.
+    Stacking makes small models several times faster. The dataset must not augment, because every sample is fetched once.
     """
     if isinstance(dataset, Resident):
         return Resident(dataset.x.to(device), dataset.y.to(device))
@@ -66,13 +66,13 @@ def resident(dataset: Samples, device: torch.device, *, limit_bytes: int = 2 << 
     samples = count(dataset)
     if samples == 0 or samples * sum(part.nbytes for part in batch(dataset, [0])) > limit_bytes:
         return dataset
-    with memory_told(device, "holding the data"):
+    with explain_out_of_memory(device, "storing the data"):
         x, y = batch(dataset, range(samples))
         return Resident(x.to(device), y.to(device))
 
 
 def select(dataset: Samples, indices: Sequence[int]) -> Samples:
-    """The samples at these positions, in this order."""
+    """Returns the samples at these positions, in this order."""
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
         dataset = Resident(*dataset.tensors)
     if isinstance(dataset, Resident):
@@ -86,9 +86,9 @@ def count(dataset: Samples) -> int:
 
 
 def stacked_if_tensors(dataset: Samples, device: torch.device) -> Samples:
-    """Data that can lie on the device does; other data is fetched sample by sample."""
+    """Returns tensors and batch datasets on the device, other datasets unchanged."""
     if isinstance(dataset, Batches):
-        with memory_told(device, "holding the data"):
+        with explain_out_of_memory(device, "storing the data"):
             return dataset.on(device)
     return resident(dataset, device) if isinstance(dataset, Resident | TensorDataset) else dataset
 
@@ -125,14 +125,14 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def memory_told(device: torch.device, doing: str) -> Iterator[None]:
-    """Says what to do when memory runs out."""
+def explain_out_of_memory(device: torch.device, doing: str) -> Iterator[None]:
+    """Turns an out-of-memory error into a message that says what to do."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if not _is_out_of_memory(error):
             raise
         raise PufError(
-            f"{device} ran out of memory while {doing}: give this client more of it, let fewer clients share it, "
-            f"{'' if device.type == 'cpu' else 'use --device cpu, '}or found the federation with a smaller batch size"
+            f"{device} ran out of memory while {doing}: give this client more memory, run fewer clients on it, "
+            f"{'' if device.type == 'cpu' else 'use --device cpu, '}or create the federation with a smaller batch size"
         ) from error

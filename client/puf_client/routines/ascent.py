@@ -1,11 +1,11 @@
-"""PGA (Halimi et al. 2022): the target climbs its own loss, and stays close to a model that does without it.
+"""PGA (Halimi et al. 2022): the target ascends its own loss and stays close to a model without its contribution.
 
-    w_ref = (w - p * w_u) / (1 - p)      what the others' average was in the round that made w
-    w <- P(w + lr * momentum(clip(g)))   with P the projection onto the ball of radius delta around w_ref
+    w_ref = (w - p * w_u) / (1 - p)      the average of the other clients in the round that made w
+    w <- P(w + lr * momentum(clip(g)))   P projects onto the ball of radius delta around w_ref
 
-w is the global model, w_u the target's own last local model, p its share of the samples in that round; p = 1 / N gives
-the published form for equal weights. Distances are L2 over all parameters at once, clipping too. Public versions mix
-distances with their squares and clip each tensor; here the radius is a parameter in plain L2.
+w is the global model, w_u the target's last local model, p its share of the samples in that round. p = 1 / N gives the
+published form for equal weights. Distances and clipping use the L2 norm over all parameters together. Public versions mix
+distances with squared distances and clip each tensor; here the radius is a plain L2 distance.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from puf_client.data.samples import Samples
+from puf_client.routines.context import RoutineContext
 from puf_client.routines.train import Batch, Sgd, TrainResult, TrainSettings, passes
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
@@ -28,31 +29,32 @@ __all__ = ["AscentOptions", "ascend", "clip", "distance", "project", "radius_of"
 
 @dataclass(frozen=True)
 class AscentOptions:
-    """Learning rate and epochs (published: 0.01 and at most 5) come with the settings."""
+    """Options of the routine. The settings give learning rate and epochs (published: 0.01 and at most 5)."""
 
     share: float
-    """p: the target's samples in the round that made the global model, over all samples in it."""
+    """p: the target's samples divided by all samples of the round that made the global model."""
     last_round: int = 0
-    """The round that made the global model: the one that this client's own model must be of."""
+    """The round that made the global model. This client's local model must be from that round."""
     delta_l2: float = 0.0
     """Radius of the ball. 0: a third of the mean distance from w_ref to random models."""
     squared_radius: bool = False
-    """For a radius that is derived: sqrt(mean d^2 / 3) as in the method's public code, about 0.577 of the mean distance."""
+    """Derives the radius as sqrt(mean d^2 / 3), as the method's public code does: about 0.577 of the mean distance."""
     random_models: int = 10
-    """How many the derived radius is taken from."""
+    """Number of random models for a derived radius."""
     clip: float = 5.0
-    """Largest norm of a gradient, over all parameters at once. 0: as it is."""
+    """Largest norm of a gradient over all parameters. 0: no clipping."""
     momentum: float = 0.9
     stop_distance: float = 6.5
-    """Ends early when w is farther than this from w_u, in L2. Published: 9.0 for IID data, 6.5 otherwise, tuned between
-    2.2 and 10 for one network. 0: never."""
+    """The routine ends when the L2 distance from w to w_u exceeds this. 0: no early end. Published: 9.0 for IID data,
+    6.5 otherwise, tuned between 2.2 and 10 for one network."""
     batch_size: int = 0
-    """0: the settings'. Published: 512 or 1024."""
+    """0: the batch size of the settings. Published: 512 or 1024."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.share < 1:
             raise UsageError(
-                f"the target's share must be at least 0 and below 1, not {self.share:g}: without others there is no reference"
+                f"the target's share must be at least 0 and below 1, not {self.share:g}: "
+                "without other clients there is no reference model"
             )
         if self.random_models < 1 or self.batch_size < 0:
             raise UsageError(
@@ -70,25 +72,22 @@ def ascend(
     task: Task,
     settings: TrainSettings,
     options: AscentOptions,
+    context: RoutineContext,
     *,
     last: nn.Module,
     fresh: Callable[[int], nn.Module] | None = None,
-    device: torch.device,
-    stream: Callable[[int], int],
-    progress: Callable[[int, int], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
 ) -> TrainResult:
-    """Moves the model from the global weights to the unlearned ones, in place.
+    """Changes the model in place from the global weights to the unlearned weights.
 
-    `last` is this client's own model as it was at the end of the round that made the global one; `fresh` builds a
-    random model from a seed and is needed for a derived radius. Buffers stay the global model's: they are not
-    parameters, and the target's data must not enter by them.
+    `last` is this client's local model at the end of the round that made the global model. `fresh` builds a random model
+    from a seed; a derived radius needs it. Buffers keep the global values, so that they carry none of the target's data.
     """
+    device = context.device
     model.to(device).train()
     weights = list(model.parameters())
     own = [p.detach().to(device) for p in last.parameters()]
     centre = reference(weights, own, options.share)
-    radius = options.delta_l2 or radius_of(centre, _random_models(fresh, options, stream), options)
+    radius = options.delta_l2 or radius_of(centre, _random_models(fresh, options, context), options)
     buffers = [(b, b.clone()) for b in model.buffers()]
     settings = replace(
         settings,
@@ -109,42 +108,40 @@ def ascend(
             gradients = [p.grad for p in weights if p.grad is not None]
             _set(gradients, clip(gradients, options.clip))
         optimizer.step()
-        # The momentum is left as it is: it is the gradient's, not the ball's.
+        # The projection does not change the momentum, which belongs to the gradient.
         _set(weights, project(weights, centre, radius))
         return value
 
     def far() -> bool:
         return 0 < options.stop_distance < distance(weights, own)
 
-    result = passes(
-        dataset, settings, step, device=device, stream=stream, progress=progress, should_stop=should_stop, enough=far
-    )  # fmt: skip
+    result = passes(dataset, settings, step, context, enough=far)
     _set([b for b, _ in buffers], [before for _, before in buffers])
     return result
 
 
 @torch.no_grad()
 def reference(weights: Sequence[Tensor], own: Sequence[Tensor], share: float) -> list[Tensor]:
-    """The mean of the others: (1 - p) * w_ref + p * w_u = w."""
+    """Returns w_ref, the mean of the other clients: (1 - p) * w_ref + p * w_u = w."""
     return [((w.double() - share * u.double()) / (1 - share)).to(w.dtype) for w, u in zip(weights, own, strict=True)]
 
 
 @torch.no_grad()
 def distance(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
-    """L2 over all tensors at once."""
+    """Returns the L2 distance over all tensors."""
     return math.sqrt(sum((x.double() - y.double()).square().sum().item() for x, y in zip(a, b, strict=True)))
 
 
 @torch.no_grad()
 def clip(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
-    """g * min(1, limit / |g|)."""
+    """Returns g * min(1, limit / |g|)."""
     norm = math.sqrt(sum(g.double().square().sum().item() for g in gradients))
     return [g * (limit / norm) for g in gradients] if norm > limit else list(gradients)
 
 
 @torch.no_grad()
 def project(weights: Sequence[Tensor], centre: Sequence[Tensor], radius: float) -> list[Tensor]:
-    """The nearest point of the ball."""
+    """Returns the nearest point in the ball."""
     away = distance(weights, centre)
     if away <= radius:
         return list(weights)
@@ -155,7 +152,7 @@ def project(weights: Sequence[Tensor], centre: Sequence[Tensor], radius: float) 
 
 
 def radius_of(centre: Sequence[Tensor], random_models: Sequence[nn.Module], options: AscentOptions) -> float:
-    """delta from the distances d to models that know nothing: mean(d) / 3, or sqrt(mean(d^2) / 3)."""
+    """Returns delta from the distances d to random models: mean(d) / 3, or sqrt(mean(d^2) / 3)."""
     distances = [
         distance(centre, [p.to(c.device) for p, c in zip(m.parameters(), centre, strict=True)]) for m in random_models
     ]
@@ -165,11 +162,11 @@ def radius_of(centre: Sequence[Tensor], random_models: Sequence[nn.Module], opti
 
 
 def _random_models(
-    fresh: Callable[[int], nn.Module] | None, options: AscentOptions, stream: Callable[[int], int]
+    fresh: Callable[[int], nn.Module] | None, options: AscentOptions, context: RoutineContext
 ) -> list[nn.Module]:
     if fresh is None:
-        raise UsageError("the ball has no radius: set delta_l2, or name a way to build random models")
-    return [fresh(derive(stream(0), "random model", i)) for i in range(options.random_models)]
+        raise UsageError("the ball has no radius: set delta_l2, or pass a function that builds random models")
+    return [fresh(derive(context.stream(0), "random model", i)) for i in range(options.random_models)]
 
 
 @torch.no_grad()

@@ -1,14 +1,14 @@
-"""FedAU (Gu et al. 2024), after training: the target trains a fresh head on random labels, and the server mixes it in.
+"""FedAU (Gu et al. 2024), after training: the target trains a new head on random labels, and the server mixes it in.
 
-The backbone is frozen, so every sample passes through it once and the head trains on what came out. Labels to forget are
-drawn uniformly over all classes, the true one among them, and anew in every epoch; in the scope of samples those that
-stay keep their own. What goes back is the head alone.
+The backbone is frozen, so each sample passes through it once and the head trains on the features. The labels of samples
+to forget are drawn uniformly over all classes, the true class included, once per epoch. In a request for samples, the
+retained samples keep their labels. The client sends only the head.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from puf_client.data.samples import Resident, Samples, count
+from puf_client.routines.context import RoutineContext
 from puf_client.routines.evaluate import outputs
 from puf_client.routines.inputs import require_classes
 from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, passes, prepare
@@ -29,10 +30,10 @@ __all__ = ["AuxHeadOptions", "aux_head", "head_of", "random_labels"]
 
 @dataclass(frozen=True)
 class AuxHeadOptions:
-    """Learning rate and epochs (published: that of the last round, and 10) come with the settings."""
+    """Options of the routine. The settings give learning rate and epochs (published: that of the last round, and 10)."""
 
     init_std: float = 0.01
-    """Of the fresh weights, which are normal around 0; biases begin at 0."""
+    """Standard deviation of the new weights, which are normal around 0. Biases begin at 0."""
     weight_decay: float = 1e-3
 
     def __post_init__(self) -> None:
@@ -48,29 +49,27 @@ def aux_head(
     task: Task,
     settings: TrainSettings,
     options: AuxHeadOptions,
+    context: RoutineContext,
     *,
     forget: NDArray[np.bool_] | None = None,
     outputs_named: Collection[str] = (),
-    device: torch.device,
-    stream: Callable[[int], int],
-    progress: Callable[[int, int], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
 ) -> TrainResult:
-    """Replaces the model's head by the auxiliary one, in place; every other bit of the model stays.
+    """Replaces the model's head by the auxiliary head, in place. All other tensors keep their bits.
 
-    `forget` says which samples get random labels; None: all of them. `outputs_named` are the tensors that the server
-    awaits, checked against those of the head found here. The dataset is one that does not augment.
+    `forget` marks the samples that get random labels; None means all. `outputs_named` are the tensors that the server
+    expects; they must be those of the head. The dataset must not augment.
     """
     if count(dataset) == 0:
         raise UsageError("there is no sample to train on")
+    device, stream = context.device, context.stream
     prepare(device, settings.threads)
     names, head = head_of(model)
     if outputs_named and set(outputs_named) != set(names):
         raise UsageError(
-            f"the federation takes {', '.join(sorted(outputs_named))} for the model's head, here it is {', '.join(names)}: "
+            f"the federation expects the head {', '.join(sorted(outputs_named))}, this model's head is {', '.join(names)}: "
             "FedAU needs a model whose last linear layer is its last layer"
         )
-    seen = _features(model, head, dataset, device, should_stop)
+    seen = _features(model, head, dataset, context)
     auxiliary = _fresh(head, options, derive(stream(0), "auxiliary head")).to(device)
     random_here = torch.ones(len(seen), dtype=torch.bool) if forget is None else torch.as_tensor(forget)
     random_here = random_here.to(device)
@@ -85,7 +84,7 @@ def aux_head(
 
     settings = replace(settings, optimizer="sgd", momentum=0.0, weight_decay=options.weight_decay)
     step = descent(auxiliary, settings, loss_of, device)
-    result = passes(seen, settings, step, device=device, stream=stream, progress=progress, should_stop=should_stop)
+    result = passes(seen, settings, step, context)
     with torch.no_grad():
         for parameter, value in zip(head.parameters(), auxiliary.parameters(), strict=True):
             parameter.copy_(value)
@@ -93,16 +92,16 @@ def aux_head(
 
 
 def head_of(model: nn.Module) -> tuple[tuple[str, ...], nn.Linear]:
-    """The last linear layer in the order of the model, and the names of its tensors."""
+    """Returns the names of the last linear layer's tensors, and the layer."""
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if not layers:
-        raise UsageError("FedAU replaces a model's last linear layer, and this model has none")
+        raise UsageError("FedAU replaces the last linear layer of a model, and this model has none")
     name, head = layers[-1]
     return tuple(f"{name}.{part}" if name else part for part, _ in head.named_parameters()), head
 
 
 def random_labels(samples: int, classes: int, seed: int) -> Tensor:
-    """Uniform over all classes: those of one epoch."""
+    """Returns the labels of one epoch, uniform over all classes."""
     generator = torch.Generator().manual_seed(derive(seed, "random labels"))
     return torch.randint(classes, (samples,), generator=generator)
 
@@ -117,28 +116,22 @@ def _fresh(head: nn.Linear, options: AuxHeadOptions, seed: int) -> nn.Linear:
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    """Values that are not finite are for the loss to tell of."""
+    """Whether the finite values are equal. Values that are not finite make the loss fail with a clear message."""
     return torch.equal(a.nan_to_num(), b.nan_to_num())
 
 
-def _features(
-    model: nn.Module,
-    head: nn.Linear,
-    dataset: Samples,
-    device: torch.device,
-    should_stop: Callable[[], bool] | None,
-) -> Resident:
-    """What enters the head, for every sample, with the backbone as it is when evaluated."""
+def _features(model: nn.Module, head: nn.Linear, dataset: Samples, context: RoutineContext) -> Resident:
+    """Returns the head's input for every sample, with the backbone in evaluation mode."""
     calls: list[tuple[Tensor, Tensor]] = []
     hook = head.register_forward_hook(lambda module, entered, left: calls.append((entered[0].detach(), left.detach())))
     features, labels = [], []
     try:
-        for output, y in outputs(model, dataset, device, 256, should_stop):
+        for output, y in outputs(model, dataset, context.device, 256, context.should_stop):
             require_classes("an auxiliary head", output, y)
             if len(calls) != 1 or calls[0][0].ndim != 2 or not _same(calls[0][1], output):
                 raise UsageError(
-                    "FedAU needs a model that ends in one linear layer: what leaves the last one here is not the "
-                    "model's output"
+                    "FedAU needs a model that ends in one linear layer: the output of this model's last linear layer is "
+                    "not the output of the model"
                 )
             features.append(calls.pop()[0])
             labels.append(y)

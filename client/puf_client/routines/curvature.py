@@ -4,14 +4,14 @@
     m <- beta1 * m + (1 - beta1) * g        v <- beta2 * v + (1 - beta2) * Gamma^2
     w <- w - lr * m_hat / (sqrt(v_hat) + eps)        m_hat = m / (1 - beta1^t), v_hat = v / (1 - beta2^t)
 
-The square of a batch's gradient is another quantity than the mean of the samples' squares, so every sample's own
-gradient is taken, all of a batch at once by `torch.func`. Moments begin at 0 in every piece of work.
+The square of a batch's gradient differs from the mean of the samples' squared gradients. `torch.func` therefore computes
+the gradient of every sample, for a whole batch together. Moments begin at 0 in every assignment.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -20,27 +20,28 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from puf_client.data.samples import Samples
+from puf_client.routines.context import RoutineContext
 from puf_client.routines.train import Batch, TrainResult, TrainSettings, passes
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
 
 __all__ = ["CurvatureOptions", "Moments", "block_mean", "descend_by_curvature", "gradient_and_fisher"]
 
-# A batch's gradients are taken in pieces of at most so many numbers.
+# The gradients of a batch are computed in blocks of at most so many numbers.
 _NUMBERS = 1 << 26
 
 
 @dataclass(frozen=True)
 class CurvatureOptions:
-    """The learning rate (published: 0.001) and epochs come with the settings, whose optimizer is not used."""
+    """Options of the routine. The settings give learning rate (published: 0.001) and epochs; their optimizer is not used."""
 
     beta1: float = 0.9
     beta2: float = 0.999
     block: int = 3
-    """b: neighbours that share one curvature. 1: none."""
+    """b: number of neighbours that share one curvature."""
     eps: float = 1e-4
-    """Bounds the step where every sample's gradient is small: the curvature is then smaller still. No value is published;
-    at the 1e-8 usual elsewhere such steps are so long that the digits are not learnt."""
+    """Bounds the step where the gradients of all samples are small, because the curvature is then even smaller. No value
+    is published. With the usual 1e-8 the steps are too long to learn the digits."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
@@ -55,20 +56,16 @@ def descend_by_curvature(
     task: Task,
     settings: TrainSettings,
     options: CurvatureOptions,
-    *,
-    device: torch.device,
-    stream: Callable[[int], int],
-    progress: Callable[[int, int], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
+    context: RoutineContext,
 ) -> TrainResult:
-    """Trains the model in place."""
+    """Trains the model in place. Raises for models with batch normalisation."""
     mixing = next((name for name, module in model.named_modules() if isinstance(module, _BatchNorm)), None)
     if mixing is not None:
         raise UsageError(
-            f"rapid retraining needs the gradient of every sample, and batch normalisation ({mixing}) mixes them: use "
+            f"rapid retraining needs the gradient of every sample, and batch normalisation ({mixing}) mixes samples: use "
             "group or layer normalisation, or another method"
         )
-    model.to(device).train()
+    model.to(context.device).train()
     moments = Moments(options, settings.lr)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
 
@@ -78,13 +75,13 @@ def descend_by_curvature(
         moments.step(trained, gradients, fisher)
         return value
 
-    return passes(dataset, settings, step, device=device, stream=stream, progress=progress, should_stop=should_stop)
+    return passes(dataset, settings, step, context)
 
 
 def gradient_and_fisher(
     model: nn.Module, task: Task, trained: Mapping[str, Tensor], x: Tensor, y: Tensor
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """Mean loss, mean gradient, and mean of the samples' squared gradients."""
+    """Returns the mean loss, the mean gradient, and the mean of the samples' squared gradients."""
 
     def loss_of(weights: dict[str, Tensor], one_x: Tensor, one_y: Tensor) -> Tensor:
         output: Tensor = functional_call(model, weights, (one_x[None],))
@@ -103,7 +100,7 @@ def gradient_and_fisher(
             if "vmap" not in str(error):
                 raise
             raise UsageError(
-                "rapid retraining needs the gradient of every sample, which torch cannot take of this model: "
+                "rapid retraining needs the gradient of every sample, which torch cannot compute for this model: "
                 f"{' '.join(str(error).split())}"
             ) from error
         loss += losses.detach().sum()
@@ -117,7 +114,7 @@ def gradient_and_fisher(
 
 
 class Moments:
-    """m and v of every tensor, and the step that they give."""
+    """m and v of every tensor, and the step that follows from them."""
 
     def __init__(self, options: CurvatureOptions, lr: float) -> None:
         self.options = options
@@ -143,7 +140,7 @@ class Moments:
 
 
 def block_mean(values: Tensor, block: int) -> Tensor:
-    """Every number replaced by the mean of its block of neighbours; the last block of a tensor may be smaller."""
+    """Returns the values with each replaced by the mean of its block. The last block of a tensor may be smaller."""
     flat = values.flatten()
     whole = len(flat) // block * block
     parts = [flat[:whole].view(-1, block).mean(1).repeat_interleave(block)]

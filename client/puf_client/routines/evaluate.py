@@ -1,4 +1,4 @@
-"""What a model does with samples: in sums, or one by one."""
+"""Losses, scores and confidences of a model on samples: as sums, or per sample."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from puf_client.data.samples import Samples, batch, count, memory_told, stacked_if_tensors
-from puf_client.routines.train import Abandoned
+from puf_client.data.samples import Samples, batch, count, explain_out_of_memory, stacked_if_tensors
+from puf_client.routines.context import Abandoned
 from puf_client.tasks import Task
 
 __all__ = ["EvaluationSums", "PerSample", "evaluate", "outputs", "per_sample"]
@@ -19,7 +19,7 @@ __all__ = ["EvaluationSums", "PerSample", "evaluate", "outputs", "per_sample"]
 
 @dataclass(frozen=True)
 class EvaluationSums:
-    """Sums rather than means: those of several clients add up."""
+    """Sums, not means: the sums of several clients can be added."""
 
     samples: int
     loss_sum: float
@@ -28,7 +28,7 @@ class EvaluationSums:
 
 @dataclass(frozen=True)
 class PerSample:
-    """What the model does with every sample, in the order of the dataset."""
+    """Values of every sample, in the order of the dataset."""
 
     losses: NDArray[np.float64]
     scores: NDArray[np.float64]
@@ -44,7 +44,7 @@ def evaluate(
     batch_size: int = 256,
     should_stop: Callable[[], bool] | None = None,
 ) -> EvaluationSums:
-    """Loss and score, summed over the samples."""
+    """Returns loss and score, summed over the samples."""
     losses, scores = 0.0, 0.0
     for output, y in outputs(model, dataset, device, batch_size, should_stop):
         losses += task.sample_losses(output, y).double().sum().item()
@@ -61,7 +61,7 @@ def per_sample(
     batch_size: int = 256,
     should_stop: Callable[[], bool] | None = None,
 ) -> PerSample:
-    """Loss, score and confidence of every sample, for membership attacks."""
+    """Returns loss, score and confidence of every sample, for membership attacks."""
     columns: tuple[list[NDArray[np.float64]], ...] = ([], [], [])
     for output, y in outputs(model, dataset, device, batch_size, should_stop):
         for column, measure in zip(columns, (task.sample_losses, task.sample_scores, task.confidences), strict=True):
@@ -73,12 +73,12 @@ def per_sample(
 def outputs(
     model: nn.Module, dataset: Samples, device: torch.device, batch_size: int, should_stop: Callable[[], bool] | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Output and target batch by batch, with the model in evaluation mode meanwhile."""
+    """Yields output and target of every batch. The model is in evaluation mode meanwhile."""
     dataset = stacked_if_tensors(dataset, device)
     training = model.training
     model.to(device).eval()
     try:
-        with memory_told(device, f"evaluating with batches of {batch_size}"):
+        with explain_out_of_memory(device, f"evaluating with batches of {batch_size}"):
             for begin in range(0, count(dataset), batch_size):
                 if should_stop is not None and should_stop():
                     raise Abandoned

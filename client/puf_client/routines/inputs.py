@@ -1,4 +1,4 @@
-"""What a routine is given beside samples: options by name, another model, and labels that are classes."""
+"""Checks and conversions of a routine's inputs: options, a second model, and class labels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Options = TypeVar("Options")
 
 
 def options_from(kind: type[Options], given: Mapping[str, float]) -> Options:
-    """Options as they travel, a number for each name, as the routine's own dataclass. What is not given has its default."""
+    """Returns the routine's options as its dataclass, from a number for each name. Other options have their default."""
     hints = get_type_hints(kind)
     known: Any = fields(kind)  # type: ignore[arg-type]
     names = [field.name for field in known]
@@ -39,17 +39,17 @@ def options_from(kind: type[Options], given: Mapping[str, float]) -> Options:
 
 
 def model_from(model: nn.Module, manifest: Manifest, payload: bytearray | memoryview | bytes) -> nn.Module:
-    """A second model of the same kind with these weights; the first stays as it is."""
+    """Returns a copy of the model with these weights. The first model does not change."""
     other = copy.deepcopy(model)
     load_payload(other, manifest, payload)
     return other
 
 
 def require_classes(routine: str, output: Tensor, target: Tensor) -> None:
-    """Refuses a task that does not give one class to every sample, such as segmentation."""
+    """Raises for a task without one class per sample, such as segmentation."""
     if output.ndim != 2 or output.shape[1] < 2 or target.ndim != 1 or target.is_floating_point():
         raise UsageError(
-            f"{routine} works on labels of classification: an output of (batch, classes) and one class number per sample, "
+            f"{routine} works on classification: an output of (batch, classes) and one class number per sample, "
             f"not an output of {tuple(output.shape)} with targets of {tuple(target.shape)} {target.dtype}; "
             "PUF, NoT and retraining work for every task"
         )

@@ -1,112 +1,119 @@
-"""Routines by the names that a server may ask for, and what each of them is given.
+"""Routines by the names that a server may request.
 
-A name from the network is looked up here and never imported. Routines of methods that most federations do not use are
-imported when they are asked for.
+A name from the network is looked up here and never imported. The routines of other unlearning methods are imported when
+the server requests them, because most clients never need them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from puf_client import routines
-from puf_client.routines import Samples, TrainResult, TrainSettings
-from puf_client.routines.inputs import model_from, options_from
-from puf_client.session.assignment import TrainTask
+from puf_client.data.samples import Samples
+from puf_client.routines.context import RoutineContext
+from puf_client.routines.inputs import options_from
+from puf_client.routines.train import TrainResult, TrainSettings, train
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
-from puf_common.tensors.manifest import Manifest
 
-__all__ = ["ROUTINES", "WITHOUT_AUGMENTATION", "Job", "Progress"]
+__all__ = ["WITHOUT_AUGMENTATION", "WITH_RETAINED_SAMPLES", "RoutineInputs", "run_routine"]
 
-Progress = Callable[[int, int], None]
+# Features are computed once, so augmentation would be the same in every epoch.
+WITHOUT_AUGMENTATION = frozenset({"aux_head"})
+# For the part "forget", these routines take all samples of the client, and treat the retained samples in another way.
+WITH_RETAINED_SAMPLES = frozenset({"guide", "aux_head"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """One piece of work. `model` has the base's weights and is moved in place."""
+class RoutineInputs:
+    """Everything that a routine may use. `model` has the base weights; the routine changes it in place."""
 
-    work: TrainTask
     model: nn.Module
-    manifest: Manifest
     samples: Samples
     task: Task
     settings: TrainSettings
-    # Which of the samples are to be forgotten; None: all of them.
+    options: Mapping[str, float]
+    # Names of the tensors that the server expects; empty for all.
+    outputs: Sequence[str]
+    # Marks the samples to forget; None means all.
     forget: NDArray[np.bool_] | None
+    # The second model that the assignment names, or None.
+    second: nn.Module | None
     # Builds a model with the weights of another seed.
     fresh: Callable[[int], nn.Module]
-    device: torch.device
-    progress: Progress | None
 
-    @property
-    def second(self) -> nn.Module:
-        """The other model that the work names."""
-        if self.work.aux_payload is None:
-            raise UsageError(f"the routine {self.work.routine!r} needs a second model, and the work names none")
-        return model_from(self.model, self.manifest, self.work.aux_payload)
-
-    @property
-    def shared(self) -> dict[str, Any]:
-        """What every routine takes alike."""
-        return {
-            "device": self.device,
-            "stream": self.work.stream,
-            "progress": self.progress,
-            "should_stop": self.work.abandoned,
-        }
+    def required_second(self, routine: str) -> nn.Module:
+        if self.second is None:
+            raise UsageError(f"the routine {routine!r} needs a second model, and the assignment names none")
+        return self.second
 
 
-def _train(job: Job) -> TrainResult:
-    return routines.train(job.model, job.samples, job.task, job.settings, **job.shared)
+def run_routine(name: str, inputs: RoutineInputs, context: RoutineContext) -> TrainResult:
+    """Runs a routine by name. Raises `Abandoned` when the context asks it to stop."""
+    if name not in _ROUTINES:
+        raise UsageError(
+            f"this client does not have the routine {name!r}, only {', '.join(_ROUTINES)}: install a newer version"
+        )
+    return _ROUTINES[name](inputs, context)
 
 
-def _ascent(job: Job) -> TrainResult:
+def _train(given: RoutineInputs, context: RoutineContext) -> TrainResult:
+    return train(given.model, given.samples, given.task, given.settings, context)
+
+
+def _ascent(given: RoutineInputs, context: RoutineContext) -> TrainResult:
     from puf_client.routines.ascent import AscentOptions, ascend
 
-    options = options_from(AscentOptions, job.work.options)
+    options = options_from(AscentOptions, given.options)
+    last = given.required_second("ascent")
     return ascend(
-        job.model, job.samples, job.task, job.settings, options, last=job.second, fresh=job.fresh, **job.shared
+        given.model, given.samples, given.task, given.settings, options, context, last=last, fresh=given.fresh
     )
 
 
-def _guide(job: Job) -> TrainResult:
+def _guide(given: RoutineInputs, context: RoutineContext) -> TrainResult:
     from puf_client.routines.guide import guide
 
-    return guide(job.model, job.samples, job.task, job.settings, teacher=job.second, forget=job.forget, **job.shared)
+    teacher = given.required_second("guide")
+    return guide(given.model, given.samples, given.task, given.settings, context, teacher=teacher, forget=given.forget)
 
 
-def _aux_head(job: Job) -> TrainResult:
+def _aux_head(given: RoutineInputs, context: RoutineContext) -> TrainResult:
     from puf_client.routines.aux_head import AuxHeadOptions, aux_head
 
-    options = options_from(AuxHeadOptions, job.work.options)
-    named = job.work.work.outputs
+    options = options_from(AuxHeadOptions, given.options)
     return aux_head(
-        job.model, job.samples, job.task, job.settings, options, forget=job.forget, outputs_named=named, **job.shared
+        given.model,
+        given.samples,
+        given.task,
+        given.settings,
+        options,
+        context,
+        forget=given.forget,
+        outputs_named=given.outputs,
     )
 
 
-def _curvature(job: Job) -> TrainResult:
+def _curvature(given: RoutineInputs, context: RoutineContext) -> TrainResult:
     from puf_client.routines.curvature import CurvatureOptions, descend_by_curvature
 
-    options = options_from(CurvatureOptions, job.work.options)
-    return descend_by_curvature(job.model, job.samples, job.task, job.settings, options, **job.shared)
+    options = options_from(CurvatureOptions, given.options)
+    return descend_by_curvature(given.model, given.samples, given.task, given.settings, options, context)
 
 
-def _distill(job: Job) -> TrainResult:
+def _distill(given: RoutineInputs, context: RoutineContext) -> TrainResult:
     from puf_client.routines.distill import DistillOptions, distill
 
-    options = options_from(DistillOptions, job.work.options)
-    return distill(job.model, job.samples, job.settings, options, teacher=job.second, **job.shared)
+    options = options_from(DistillOptions, given.options)
+    teacher = given.required_second("distill")
+    return distill(given.model, given.samples, given.settings, options, context, teacher=teacher)
 
 
-ROUTINES: dict[str, Callable[[Job], TrainResult]] = {
+_ROUTINES: dict[str, Callable[[RoutineInputs, RoutineContext], TrainResult]] = {
     "train": _train,
     "ascent": _ascent,
     "guide": _guide,
@@ -114,5 +121,3 @@ ROUTINES: dict[str, Callable[[Job], TrainResult]] = {
     "curvature": _curvature,
     "distill": _distill,
 }
-# Features are taken once, so augmentation would only freeze one draw of it.
-WITHOUT_AUGMENTATION = frozenset({"aux_head"})

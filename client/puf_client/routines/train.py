@@ -1,4 +1,4 @@
-"""Training: passes over the samples in an order and with a chance of their own, and ordinary descent along them."""
+"""Training: ordinary descent, and the loop over epochs and batches that all routines share."""
 
 from __future__ import annotations
 
@@ -15,41 +15,38 @@ import torch
 from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
-from puf_client.data.samples import Samples, batch, count, memory_told, stacked_if_tensors
+from puf_client.data.samples import Samples, batch, count, explain_out_of_memory, stacked_if_tensors
+from puf_client.routines.context import Abandoned, RoutineContext
 from puf_client.tasks import Task
 from puf_common.errors import PufError, UsageError
 
-__all__ = ["Abandoned", "Batch", "Sgd", "TrainResult", "TrainSettings", "descent", "passes", "prepare", "train"]
-
-
-class Abandoned(Exception):
-    """The caller's `should_stop` said so between two batches. Nothing failed."""
+__all__ = ["Batch", "Sgd", "TrainResult", "TrainSettings", "descent", "passes", "prepare", "train"]
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """One piece of local training. The optimizer starts afresh in every piece."""
+    """How to train in one assignment. Every assignment starts with a new optimizer."""
 
     lr: float
     optimizer: str = "sgd"
-    """"sgd", "adam" or "adamw" as torch defines them."""
+    """"sgd", "adam" or "adamw", as torch defines them."""
     momentum: float = 0.0
-    """Of sgd; the others ignore it."""
+    """Momentum of sgd. The other optimizers ignore it."""
     weight_decay: float = 0.0
-    """As torch means it: added to the gradient in sgd and adam, decoupled from it in adamw. For sgd without momentum
-    the two are the same, w - lr * weight_decay * w."""
+    """As in torch: added to the gradient in sgd and adam, decoupled from the gradient in adamw. For sgd without momentum
+    both are w - lr * weight_decay * w."""
     batch_size: int = 32
-    """The last, smaller batch is kept."""
+    """The last batch of an epoch may be smaller."""
     epochs: float = 1.0
-    """May end in a fraction: of the last epoch's shuffled batches the first floor(fraction * batches) are taken. At
-    least one batch is."""
+    """May have a fraction: the last epoch then has the first floor(fraction * batches) of its shuffled batches. There is
+    at least one batch."""
     threads: int = 1
     channels_last: bool = False
-    """Images and convolutions with channels last in memory: other kernels, faster ones where there are tensor cores."""
+    """Stores images and convolutions with channels last: faster kernels on devices with tensor cores."""
     amp: bool = False
-    """Forward passes in bfloat16 where torch's autocast finds it safe. It needs no scaling of the loss."""
+    """Runs forward passes in bfloat16 where torch's autocast allows it. The loss needs no scaling."""
     compile: bool = False
-    """Lets torch compile the model, once for all rounds. It takes a minute and pays off on GPUs."""
+    """Compiles the model with torch, once for all rounds. This takes a minute and helps on GPUs."""
 
     def __post_init__(self) -> None:
         if self.optimizer not in _OPTIMIZERS:
@@ -63,20 +60,20 @@ class TrainSettings:
 @dataclass(frozen=True)
 class TrainResult:
     loss: float
-    """Mean over the samples as they were trained on."""
+    """Mean over the samples, each at the time it was trained on."""
     samples_processed: int
 
 
 def prepare(device: torch.device, threads: int) -> None:
-    """Makes torch repeat itself to the bit. On CUDA, where some operations cannot, as far as they can."""
+    """Makes torch computations repeatable to the bit. On CUDA some operations remain nondeterministic."""
     cuda = device.type == "cuda"
     if cuda:
-        # cuBLAS reads it when its first handle is made.
+        # cuBLAS reads this when it creates its first handle.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
-    # What use_deterministic_algorithms switches, without importing torch's compiler to tell it, too.
+    # Sets the same switch as use_deterministic_algorithms, without importing torch's compiler.
     torch.set_deterministic_debug_mode("warn" if cuda else "error")
-    # It also makes torch fill memory that nobody reads, at a fifth of a small model's time.
+    # Filling uninitialised memory costs a fifth of a small model's time, and no operation reads it.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
@@ -87,27 +84,22 @@ def train(
     dataset: Samples,
     task: Task,
     settings: TrainSettings,
-    *,
-    device: torch.device,
-    stream: Callable[[int], int],
-    progress: Callable[[int, int], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
+    context: RoutineContext,
 ) -> TrainResult:
     """Trains the model in place, on the device.
 
-    Order of the samples, dropout and augmentation of epoch e (from 0) depend on `stream(e)` alone. `progress` is told
-    batches done and batches in all.
+    The order of the samples, dropout and augmentation of epoch e depend only on `context.stream(e)`.
     """
-    model.to(device).train()
-    forward = forward_of(model, settings, device)
-    step = descent(model, settings, lambda now: task.loss(forward(now.x), now.y), device)
-    return passes(dataset, settings, step, device=device, stream=stream, progress=progress, should_stop=should_stop)
+    model.to(context.device).train()
+    forward = forward_of(model, settings, context.device)
+    step = descent(model, settings, lambda now: task.loss(forward(now.x), now.y), context.device)
+    return passes(dataset, settings, step, context)
 
 
 def descent(
     model: nn.Module, settings: TrainSettings, loss_of: Callable[[Batch], Tensor], device: torch.device
 ) -> Callable[[Batch], float]:
-    """The step that makes `loss_of` small by moving the model with the settings' optimizer."""
+    """Returns a step function that reduces `loss_of` with the settings' optimizer."""
     model.to(device).train()
     optimizer = _OPTIMIZERS[settings.optimizer](list(model.parameters()), settings)
 
@@ -124,12 +116,12 @@ def descent(
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step of a routine sees."""
+    """The input of one step."""
 
     x: Tensor
     y: Tensor
     chosen: list[int]
-    """Positions in the dataset."""
+    """Positions of the samples in the dataset."""
     epoch: int
     number: int
     """From 1, over all epochs."""
@@ -137,12 +129,12 @@ class Batch:
     lr: float
 
     def finite(self, loss: Tensor) -> float:
-        """The loss as a number. One that is none must not move a model."""
+        """Returns the loss as a number. Raises if it is not finite, before it can change the model."""
         value = loss.item()
         if not math.isfinite(value):
             raise PufError(
                 f"the loss became {value} in batch {self.number} of {self.total}: lower the learning rate "
-                f"(now {self.lr:g}) or look for values in the data that are not finite"
+                f"(now {self.lr:g}), or look for values in the data that are not finite"
             )
         return value
 
@@ -151,49 +143,46 @@ def passes(
     dataset: Samples,
     settings: TrainSettings,
     step: Callable[[Batch], float],
+    context: RoutineContext,
     *,
-    device: torch.device,
-    stream: Callable[[int], int],
-    progress: Callable[[int, int], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
     enough: Callable[[], bool] | None = None,
 ) -> TrainResult:
-    """Takes `step`, which returns the batch's mean loss, for every batch of the settings' epochs.
+    """Calls `step`, which returns the mean loss of a batch, for every batch of the settings' epochs.
 
-    All routines go through here. `enough` is asked after each step and ends the work early, as done; `should_stop`
-    is asked before and abandons it.
+    `enough` is asked after each step and ends the routine early, as finished.
     """
+    device = context.device
     samples = count(dataset)
     if samples == 0:
         raise UsageError("there is no sample to train on")
     prepare(device, settings.threads)
     dataset = stacked_if_tensors(dataset, device)
     per_epoch = math.ceil(samples / settings.batch_size)
-    # 2.3 - 2 is a little less than 0.3: without the margin its batches would be one short.
+    # In floating point, 2.3 - 2 is less than 0.3. Without the margin one batch would be missing.
     total = max(1, int(settings.epochs) * per_epoch + math.floor(settings.epochs % 1 * per_epoch + 1e-9))
     loss_sum, processed = 0.0, 0
-    with memory_told(device, f"training with batches of {settings.batch_size}"):
-        for done, chosen in enumerate(_shuffled(samples, settings.batch_size, total, stream)):
-            if should_stop is not None and should_stop():
+    with explain_out_of_memory(device, f"training with batches of {settings.batch_size}"):
+        for done, chosen in enumerate(_shuffled(samples, settings.batch_size, total, context.stream)):
+            if context.should_stop is not None and context.should_stop():
                 raise Abandoned
             x, y = batch(dataset, chosen, device)
             value = step(Batch(x, y, chosen, done // per_epoch, done + 1, total, settings.lr))
             loss_sum += value * len(chosen)
             processed += len(chosen)
-            if progress is not None:
-                progress(done + 1, total)
+            if context.progress is not None:
+                context.progress(done + 1, total)
             if enough is not None and enough():
                 break
     return TrainResult(loss_sum / processed, processed)
 
 
 def _shuffled(samples: int, batch_size: int, total: int, stream: Callable[[int], int]) -> Iterator[list[int]]:
-    """The first `total` batches over as many epochs as that takes, each epoch in its own order."""
+    """Yields the first `total` batches. Every epoch has its own order."""
     per_epoch = math.ceil(samples / batch_size)
     for epoch in range(math.ceil(total / per_epoch)):
         seed = stream(epoch)
         order = torch.randperm(samples, generator=torch.Generator().manual_seed(seed)).tolist()
-        # For dropout and augmentation, whichever library the user's own takes its chance from.
+        # Dropout and the user's augmentation may use any of these generators.
         torch.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)
@@ -202,7 +191,7 @@ def _shuffled(samples: int, batch_size: int, total: int, stream: Callable[[int],
 
 
 def forward_of(model: nn.Module, settings: TrainSettings, device: torch.device) -> Callable[[Tensor], Any]:
-    """The model as the settings want it computed. Its weights, and what travels of them, stay as they are."""
+    """Returns the model's forward function, as the settings require. The weights do not change."""
     call: Callable[[Tensor], Any] = model
     if settings.compile:
         if model not in _COMPILED:
@@ -222,7 +211,7 @@ def forward_of(model: nn.Module, settings: TrainSettings, device: torch.device) 
     return forward
 
 
-# Compiling takes a minute: once for a model, however many rounds.
+# Compiling takes a minute, so each model is compiled once.
 _COMPILED: WeakKeyDictionary[nn.Module, Callable[[Tensor], Any]] = WeakKeyDictionary()
 
 
@@ -232,8 +221,8 @@ class _Optimizer(Protocol):
 
 
 class Sgd:
-    """torch's own SGD by its functional form: making a `torch.optim.Optimizer` imports torch's compiler, which takes
-    a client about as long as importing torch itself. The bits are the same."""
+    """torch's SGD in its functional form, with the same bits. `torch.optim.Optimizer` would import torch's compiler,
+    which takes about as long as importing torch."""
 
     def __init__(self, parameters: list[nn.Parameter], settings: TrainSettings, *, maximize: bool = False) -> None:
         self.maximize = maximize

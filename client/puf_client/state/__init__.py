@@ -1,0 +1,1 @@
+"""What a client stores between runs: forgotten samples, sample usage, local models, receipts."""

@@ -1,18 +1,18 @@
-"""What a client remembers between runs: which samples it must never train on again, and that it was forgotten.
+"""A client's state directory: which samples it must not train on, and whether it was forgotten.
 
-A directory per federation and name, shared by the worker and by commands such as `puf-client unlearn` running beside
-it. There is no lock: every request has a file of its own, written by rename, so that readers see all of it or nothing.
-Ids are kept as salted hashes; a file left behind does not tell whose samples were forgotten.
+There is one directory per federation and client name. The worker and commands such as `puf-client unlearn` use it at the
+same time, without a lock: every request has its own file, written by rename, so that readers see a whole file or none.
+Ids are stored as salted hashes, so that a remaining file does not disclose whose samples were forgotten.
 
-    salt                        32 random bytes, made once
+    salt                        32 random bytes, written once
     requests/<request key>.json {"request_key", "hashes", "ticket_id", "withdrawn", "withdrawing"}
-    used/                       which samples were trained on, and when (see ledger)
-    last-models/                this client's own model after its last rounds, where the federation's method needs it (see
-                                lastmodels); gone when the client is forgotten
-    receipts/<ticket>.json      what was signed: shown again to a server that does not know of it any more
+    used/                       which samples were trained on, and in which rounds (see `usage`)
+    last-models/                this client's local models of its last rounds, if the federation's method needs them (see
+                                `local_models`); deleted when the client is forgotten
+    receipts/<ticket>.json      signed receipts, presented to a server that no longer knows the request
     forgotten.json              {"membership", "ticket_id", "at"}
-    shard.json                  {"shard", "shards"}: the part of the data that the server leased to this client
-    server-key.json             {"key", "at"}: the public key that signs receipts, as it was when this client first joined
+    shard.json                  {"shard", "shards"}: the shard that the server leased to this client
+    server-key.json             {"key", "at"}: the public key that signs receipts, as of this client's first join
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from puf_client.state.local_models import LastModels
+from puf_client.state.local_models import LocalModels
 from puf_common.errors import Mismatch, StorageCorrupted, UsageError
 from puf_common.files.durable import DISK, Writes, make_directories
 from puf_common.files.private import create_once, write_over
 from puf_common.names import check_name
 from puf_common.receipts.signing import fingerprint
 
-__all__ = ["Exclusion", "StateDir", "default_root"]
+__all__ = ["Exclusion", "StateDirectory", "default_root"]
 
 _SALT_BYTES = 32
 
 
 @dataclass(frozen=True)
 class Exclusion:
-    """The samples of one request. Without a ticket it was prepared, but nobody knows yet whether it was filed."""
+    """The samples of one request. Without a ticket, the request was prepared, and may or may not have been filed."""
 
     request_key: str
     hashes: frozenset[str]
     ticket_id: str = ""
     withdrawn: bool = False
-    # Its owner has asked to take it back; only then does the server's word that it is withdrawn put samples back.
+    # The client asked to withdraw it. Only then does a withdrawn ticket return the samples to training.
     withdrawing: bool = False
 
     @property
@@ -61,16 +61,16 @@ class Exclusion:
 
 
 def default_root() -> Path:
-    """The user's directory for state, by the rules of the platform."""
+    """Returns the user's state directory, by the rules of the platform."""
     if os.name == "nt":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "puf"
-    # The variable counts only where it is absolute, says its specification.
+    # The XDG specification ignores relative paths.
     configured = os.environ.get("XDG_STATE_HOME", "")
     return (Path(configured) if os.path.isabs(configured) else Path.home() / ".local" / "state") / "puf"
 
 
-class StateDir:
-    """One client's directory. Everything in it is written atomically and readable by its owner alone."""
+class StateDirectory:
+    """The directory of one client in one federation. All files are written atomically and readable only by the user."""
 
     def __init__(self, path: Path, files: Writes = DISK) -> None:
         self.path = path
@@ -78,18 +78,18 @@ class StateDir:
         self._hashed: tuple[Sequence[str], list[str]] | None = None
 
     @classmethod
-    def of(cls, federation_id: str, name: str, root: Path | None = None) -> StateDir:
-        """The directory of a client in a federation, under `root` or the platform's own place."""
+    def of(cls, federation_id: str, name: str, root: Path | None = None) -> StateDirectory:
+        """Returns the directory of a client in a federation, under `root` or the platform's default."""
         return cls((root or default_root()) / _safe(federation_id) / check_name(name))
 
     @classmethod
-    def all_of(cls, name: str, root: Path | None = None) -> list[tuple[str, StateDir]]:
-        """The client's directories in every federation, each with the federation's name here."""
+    def all_of(cls, name: str, root: Path | None = None) -> list[tuple[str, StateDirectory]]:
+        """Returns the client's directories in all federations, each with its federation's directory name."""
         found = sorted((root or default_root()).glob(f"*/{check_name(name)}"))
         return [(path.parent.name, cls(path)) for path in found if path.is_dir()]
 
     def exclusions(self) -> list[Exclusion]:
-        """Every request, withdrawn ones too, by key."""
+        """Returns all requests by key, also withdrawn ones."""
         return [self._read(path) for path in sorted(self._requests.glob("*.json"))]
 
     def exclusion(self, request_key: str) -> Exclusion | None:
@@ -100,20 +100,20 @@ class StateDir:
         return next((e for e in self.exclusions() if e.ticket_id == ticket_id), None) if ticket_id else None
 
     def prepare(self, request_key: str, ids: Iterable[str]) -> Exclusion:
-        """Writes a request down before it is filed. It counts from the moment its ticket is known."""
+        """Stores a request before it is filed. It takes effect when its ticket is known."""
         known = self.exclusion(request_key)
         return known or self._write(Exclusion(request_key, frozenset(self.salted(i) for i in ids)))
 
     def filed(self, request_key: str, ticket_id: str) -> Exclusion:
-        """Notes the ticket of a request: from here on its samples are out of training."""
+        """Stores the ticket of a request. From now on its samples are excluded from training."""
         return self._write(replace(self._known(request_key), ticket_id=ticket_id))
 
     def withdrawing(self, request_key: str, wanted: bool) -> None:
-        """Notes that the owner is about to take a request back, or that the server refused it."""
+        """Stores whether the client is withdrawing a request; False if the server refused."""
         self._write(replace(self._known(request_key), withdrawing=wanted))
 
     def withdraw(self, request_key: str) -> Exclusion:
-        """Puts the samples of a request back into training, also where the same ones were asked for before."""
+        """Returns the samples of a request to training, also if earlier requests named the same samples."""
         taken = self._known(request_key)
         for known in self.exclusions():
             if known.hashes == taken.hashes and known.request_key != request_key:
@@ -121,14 +121,14 @@ class StateDir:
         return self._write(replace(taken, withdrawn=True, withdrawing=True))
 
     def discard(self, request_key: str) -> None:
-        """Drops a request that was prepared and then refused."""
+        """Deletes a request that was prepared and then refused."""
         self._file(request_key).unlink(missing_ok=True)
 
     def settle(self, tickets: Iterable[tuple[str, str, bool]]) -> None:
-        """Brings the directory in line with the server: (request key, ticket id, withdrawn) of the client's tickets.
+        """Updates the directory from the client's tickets at the server: (request key, ticket id, withdrawn).
 
-        Closes the gap of a command that was killed between the server's answer and its own note of it. A request that
-        the server alone withdrew, because another one took it over, keeps its samples out: nobody asked for them back.
+        This completes a command that was killed between the server's answer and its own write. If the server withdrew a
+        request because another one took it over, its samples stay excluded: the client did not ask for them back.
         """
         for request_key, ticket_id, withdrawn in tickets:
             known = self.exclusion(request_key)
@@ -139,37 +139,37 @@ class StateDir:
                 self._write(replace(known, ticket_id=ticket_id, withdrawn=back))
 
     def unsettled(self) -> bool:
-        """Whether a request stands here of which nobody knows if it was filed, or if it was taken back."""
+        """Whether there is a request of which it is unknown if it was filed, or if it was withdrawn."""
         return any(not e.ticket_id or (e.withdrawing and not e.withdrawn) for e in self.exclusions())
 
     def excluded(self, ids: Sequence[str]) -> NDArray[np.bool_]:
-        """For every sample whether it must stay out of training."""
+        """Returns for every sample whether it is excluded from training."""
         gone: frozenset[str] = frozenset().union(*(e.hashes for e in self.exclusions() if e.effective))
         return self._members(ids, gone)
 
     def forget_indices(self, ids: Sequence[str], request_key: str) -> NDArray[np.intp]:
-        """Positions of the samples that a request names."""
+        """Returns the positions of the samples that a request names."""
         return np.flatnonzero(self._members(ids, self._known(request_key).hashes))
 
     @property
     def forgotten(self) -> dict[str, Any] | None:
-        """What is known about having been forgotten; None for a client that was not."""
+        """When and by which ticket this client was forgotten; None if it was not."""
         path = self.path / "forgotten.json"
         return _load(path) if path.exists() else None
 
     def mark_forgotten(self, *, membership: int, ticket_id: str = "") -> None:
-        LastModels(self).forget()
+        LocalModels(self).delete()
         if self.forgotten is None:
             content = {"membership": membership, "ticket_id": ticket_id, "at": time.time()}
             self.write(self.path / "forgotten.json", json.dumps(content).encode())
 
     def clear_forgotten(self) -> None:
-        """For a client that was readmitted and joined anew. Samples that were forgotten stay out all the same."""
+        """Deletes the mark, for a readmitted client that joined again. Forgotten samples stay excluded."""
         (self.path / "forgotten.json").unlink(missing_ok=True)
 
     @property
     def server_key(self) -> bytes:
-        """The pinned key; empty where none is."""
+        """The pinned key; empty if there is none."""
         path = self.path / "server-key.json"
         if not path.exists():
             return b""
@@ -179,19 +179,19 @@ class StateDir:
             raise StorageCorrupted(f"{path} is damaged; restore it from a backup", file=path) from None
 
     def check_server_key(self, key: bytes) -> None:
-        """Refuses a server with another key than the pinned one, or with none any more."""
+        """Raises for a server whose key is missing or differs from the pinned key."""
         pinned = self.server_key
         if pinned and key != pinned:
             raise Mismatch(
-                f"the server's key is {fingerprint(key) or 'missing'}, pinned is {fingerprint(pinned)}: this is not the "
-                "server this client joined. If its operator confirms the new key by another way, delete "
+                f"the server's key is {fingerprint(key) or 'missing'}, the pinned key is {fingerprint(pinned)}: this is not "
+                "the server that this client joined. If the operator confirms the new key on another channel, delete "
                 f"{self.path / 'server-key.json'}",
                 theirs=fingerprint(key),
                 ours=fingerprint(pinned),
             )
 
     def pin_server_key(self, key: bytes) -> None:
-        """Remembers the key of the first server; refuses every other from then on."""
+        """Stores the key of the first server. Raises for any other key."""
         self.check_server_key(key)
         if key and not self.server_key:
             content = {"key": key.hex(), "at": time.time()}
@@ -199,7 +199,7 @@ class StateDir:
 
     @property
     def shard(self) -> tuple[int, int] | None:
-        """The lease that this client has worked on: shard and number of shards."""
+        """The leased shard that this client has worked on, and the number of shards."""
         path = self.path / "shard.json"
         if not path.exists():
             return None
@@ -209,28 +209,28 @@ class StateDir:
         except (KeyError, TypeError, ValueError):
             raise StorageCorrupted(f"{path} is damaged; restore it from a backup", file=path) from None
 
-    def remember_shard(self, shard: int, shards: int) -> None:
+    def write_shard(self, shard: int, shards: int) -> None:
         if self.shard != (shard, shards):
             self.write(self.path / "shard.json", json.dumps({"shard": shard, "shards": shards}).encode())
 
     def request_key(self, ids: Iterable[str]) -> str:
-        """A key that names these samples without telling them: asking twice for the same ones is one request."""
+        """Returns a key for these samples that does not disclose them. Equal samples give an equal key."""
         text = "\n".join(sorted(self.salted(i) for i in ids))
         return f"samples-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
-    def keep_receipt(self, ticket_id: str, file: bytes) -> None:
-        """A receipt stays here, too: whoever restores an old backup is shown it without anybody's help."""
+    def write_receipt(self, ticket_id: str, file: bytes) -> None:
+        """Stores a receipt, to present it to a server that was restored from an older backup."""
         self.write(self.path / "receipts" / f"{_safe(ticket_id)}.json", file)
 
     def receipts(self) -> list[bytes]:
         return [path.read_bytes() for path in sorted((self.path / "receipts").glob("*.json"))]
 
     def salted(self, sample_id: str) -> str:
-        """A sample's id as it is kept here."""
+        """Returns the stored form of a sample's id."""
         return hashlib.sha256(self._salt + sample_id.encode("utf-8", "surrogatepass")).hexdigest()
 
     def write(self, path: Path, content: bytes) -> None:
-        """Replaces a file in this directory, durably; readers see the old one or the new one."""
+        """Replaces a file durably and atomically."""
         try:
             make_directories(path.parent, self._files)
         except OSError as error:
@@ -248,8 +248,8 @@ class StateDir:
         known = self.exclusion(request_key)
         if known is None:
             raise UsageError(
-                f"{self.path} knows nothing of the request {request_key}: it was filed from another machine or with "
-                "another --state; only there is it known which samples are meant",
+                f"{self.path} does not know the request {request_key}: it was filed from another machine or with "
+                "another --state; only that state directory knows its samples",
                 request_key=request_key,
             )
         return known
@@ -262,7 +262,7 @@ class StateDir:
                 frozenset(content["hashes"]),
                 content["ticket_id"],
                 content["withdrawn"],
-                # Before there was this key, a withdrawn request was one that its owner took back.
+                # Old files lack this key. In them, only the client itself withdrew requests.
                 content.get("withdrawing", content["withdrawn"]),
             )
         except (KeyError, TypeError):
@@ -276,22 +276,22 @@ class StateDir:
     def _members(self, ids: Sequence[str], hashes: frozenset[str]) -> NDArray[np.bool_]:
         if not hashes:
             return np.zeros(len(ids), dtype=np.bool_)
-        # A worker asks before every piece of work, always for the same ids.
+        # A worker asks before every work, always for the same ids.
         if self._hashed is None or self._hashed[0] is not ids:
             self._hashed = (ids, [self.salted(i) for i in ids])
         return np.fromiter((h in hashes for h in self._hashed[1]), dtype=np.bool_, count=len(ids))
 
     @cached_property
     def _salt(self) -> bytes:
-        """Made by whoever comes first; two processes at once agree on one. Made anew it would match nothing."""
+        """The salt of this directory. Concurrent processes create only one. A new salt would match no stored hash."""
         path = self.path / "salt"
         if not path.exists():
             known = next((p for folder in ("requests", "used") for p in (self.path / folder).glob("*")), None)
             if known is not None:
                 raise StorageCorrupted(
-                    f"{path} is missing: without it forgotten samples cannot be told apart and would be trained on "
-                    f"again. Bring it back from a backup; if it is lost for good, delete {self.path} and name the "
-                    "samples anew with `puf-client data exclude`",
+                    f"{path} is missing: without it forgotten samples cannot be recognised and would be trained on "
+                    f"again. Restore it from a backup; if there is none, delete {self.path} and name the samples again "
+                    "with `puf-client data exclude`",
                     file=path,
                 )
             try:
@@ -303,7 +303,7 @@ class StateDir:
                     create_once(path, secrets.token_bytes(_SALT_BYTES), self._files)
         salt = path.read_bytes()
         if len(salt) != _SALT_BYTES:
-            raise StorageCorrupted(f"{path} is damaged; without it forgotten samples cannot be told apart", file=path)
+            raise StorageCorrupted(f"{path} is damaged; without it forgotten samples cannot be recognised", file=path)
         return salt
 
 
@@ -318,7 +318,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _safe(name: str) -> str:
-    """A file name for a word from elsewhere: it must not lead out of the directory."""
+    """Returns a safe file name for text from the network: it cannot lead out of the directory."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in name).lstrip(".")
     if plain == name and 0 < len(name) <= 100:
         return name

@@ -1,7 +1,7 @@
-"""A client's own model as it was at the end of its last rounds: kept only where the federation says that its method needs it.
+"""The client's local models of its last rounds, stored only if the federation's method needs them.
 
-It lies in the client's state directory and never leaves the machine. The two newest are kept: the last one may be of a
-round that closes without it.
+They are in the client's state directory and never leave the machine. The two newest are kept, because the last round may
+close without this client's update.
 """
 
 from __future__ import annotations
@@ -14,37 +14,41 @@ from puf_common.errors import NotFound
 from puf_common.tensors.chunks import Payload
 
 if TYPE_CHECKING:
-    from puf_client.state.directory import StateDir
+    from puf_client.state.directory import StateDirectory
 
-__all__ = ["WORD", "LastModels"]
+__all__ = ["LOCAL_MODEL", "LocalModels"]
 
-# As the server announces it.
-WORD = "last-local-model"
+# The server announces with this name that the method needs local models.
+LOCAL_MODEL = "last-local-model"
 _KEPT = 2
 
 
-class LastModels:
-    def __init__(self, state: StateDir) -> None:
+class LocalModels:
+    """Model files by membership and round."""
+
+    def __init__(self, state: StateDirectory) -> None:
         self._state = state
         self._folder = state.path / "last-models"
 
-    def keep(self, membership: int, number: int, payload: Payload) -> None:
-        """Durable before the update is sent: once it is folded, the server may ask for this model."""
+    def write(self, membership: int, number: int, payload: Payload) -> None:
+        """Stores a model durably. Call it before sending the update: afterwards the server may ask for this model."""
         self._state.write(self._file(membership, number), bytes(payload))
         for old in self._files()[:-_KEPT]:
             old.unlink(missing_ok=True)
 
-    def of_round(self, membership: int, number: int, nbytes: int) -> bytes:
+    def read(self, membership: int, number: int, nbytes: int) -> bytes:
+        """Returns the model of a round. Raises `NotFound` if it is not stored with that size."""
         with suppress(FileNotFoundError):
             content = self._file(membership, number).read_bytes()
             if len(content) == nbytes:
                 return content
         raise NotFound(
-            f"this client has not kept its own model of round {number}, which the federation's method starts from; it was "
+            f"this client has not stored its local model of round {number}, which the federation's method needs; it was "
             "trained on another machine or with another --state"
         )
 
-    def forget(self) -> None:
+    def delete(self) -> None:
+        """Deletes all stored models."""
         for path in self._files():
             path.unlink(missing_ok=True)
         with suppress(OSError):

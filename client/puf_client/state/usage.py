@@ -1,7 +1,7 @@
-"""Which samples this client ever trained on, first and last round of each: for whoever asks what was done with one.
+"""Which samples this client trained on, with the first and last round of each.
 
-Written before an update is handed in, so that nothing trained is missing; an update that the server then refuses stands in
-it all the same. Rounds mostly use the same samples, so a set of them is written once and its rounds beside it:
+It is written before an update is sent, so that no training is missing. It therefore includes updates that the server
+refuses. Most rounds use the same samples, so each set of samples is written once, with its rounds in a second file:
 
     used/<digest>.ids       the salted hashes of a set, 32 bytes each
     used/<digest>.json      {"trained": [first, last] or null, "unlearned": [first, last] or null}
@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from puf_client.state.directory import StateDir
+from puf_client.state.directory import StateDirectory
 from puf_common.errors import StorageCorrupted
 
-__all__ = ["Ledger", "Used"]
+__all__ = ["SampleUsage", "Used"]
 
 _BYTES = 32
 Rounds = tuple[int, int] | None
@@ -38,14 +38,16 @@ class Used:
         return Used(_span(self.trained, other.trained), _span(self.unlearned, other.unlearned))
 
 
-class Ledger:
-    def __init__(self, state: StateDir) -> None:
+class SampleUsage:
+    """Reads and writes the rounds in which samples were used."""
+
+    def __init__(self, state: StateDirectory) -> None:
         self._state = state
         self._folder = state.path / "used"
         self._last: tuple[Sequence[str], bytes, str] | None = None
 
     def note(self, ids: Sequence[str], indices: NDArray[np.intp], *, number: int, unlearning: bool) -> None:
-        """These samples are about to be handed in for a round, as training or negated."""
+        """Records the samples of an update, before it is sent."""
         digest = self._set(ids, indices)
         path = self._folder / f"{digest}.json"
         known = _read(path) if path.exists() else Used()
@@ -54,7 +56,7 @@ class Ledger:
             self._state.write(path, json.dumps({"trained": now.trained, "unlearned": now.unlearned}).encode())
 
     def look_up(self, sample_id: str) -> Used | None:
-        """None for a sample that was never handed in from here."""
+        """Returns the rounds of a sample; None if no update from this directory used it."""
         if not self._folder.is_dir():
             return None
         wanted = np.frombuffer(bytes.fromhex(self._state.salted(sample_id)), dtype=np.uint8)
@@ -66,7 +68,7 @@ class Ledger:
         return found
 
     def _set(self, ids: Sequence[str], indices: NDArray[np.intp]) -> str:
-        """The digest of a set of samples; its hashes are on disk when this returns."""
+        """Returns the digest of a set of samples, after its hashes are on disk."""
         chosen = indices.tobytes()
         if self._last is not None and self._last[0] is ids and self._last[1] == chosen:
             return self._last[2]

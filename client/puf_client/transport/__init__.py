@@ -1,0 +1,1 @@
+"""Calls to the federation's server: the protocol, its gRPC implementation, retries, and credentials."""

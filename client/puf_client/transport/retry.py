@@ -1,8 +1,8 @@
-"""When to try a call again, and how long to wait for it.
+"""When a failed call is repeated, and how long the client waits before that.
 
-Until the server's first answer patience is limited, so that a wrong address ends with a clear line. Afterwards it is
-not: a server may be restarted under its clients, for as long as that takes. Pauses grow and are jittered, so that a
-thousand clients do not come back in the same instant.
+Until the server's first answer the wait is limited, so that a wrong address ends with a clear message. After the first
+answer the client waits without limit, because an operator may restart the server. Pauses grow and have jitter, so that
+many clients do not return at the same instant.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from dataclasses import dataclass
 
 import grpc
 
@@ -18,27 +19,32 @@ from puf_common.logging import get_logger
 from puf_common.network.status import error_from, is_transient
 from puf_common.network.tls import refusal
 
-__all__ = ["Attempts", "Line"]
+__all__ = ["Attempts", "Connectivity", "RetryPolicy"]
 
 log = get_logger("puf_client.transport.grpc")
 
-# A server that is just starting or stopping hangs up too.
+# A server that starts or stops also closes connections. A refusal that may have this cause is final after so long.
 _DOUBT_SECONDS = 2.0
 
 _jitter = random.SystemRandom()
 
 
-class Line:
-    """The line to one server. Several threads notice an outage; one entry in the log tells of it, one of its end."""
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Seconds to wait for a server that never answered, and seconds between two attempts."""
 
-    def __init__(
-        self, target: str, patience: float, first_pause: float, longest_pause: float, *, tls: bool = False
-    ) -> None:
+    patience: float = 30.0
+    first_pause: float = 0.2
+    longest_pause: float = 10.0
+
+
+class Connectivity:
+    """Whether the server answers. Several threads report it; each outage gives one log entry for its start and its end."""
+
+    def __init__(self, target: str, policy: RetryPolicy, *, tls: bool = False) -> None:
         self.target = target
+        self.policy = policy
         self.tls = tls
-        self.patience = patience
-        self.first_pause = first_pause
-        self.longest_pause = longest_pause
         # Whether the server has ever answered.
         self.reached = False
         self.closing = threading.Event()
@@ -46,71 +52,76 @@ class Line:
         self._down_since: float | None = None
 
     def up(self) -> None:
+        """Notes an answer of the server."""
         with self._lock:
             since, self._down_since, self.reached = self._down_since, None, True
         if since is not None:
             log.info("the server answers again", server=self.target, after_seconds=round(time.monotonic() - since, 1))
 
     def down(self, error: PufError) -> None:
+        """Notes a call without an answer."""
         with self._lock:
             new, reached = self._down_since is None, self.reached
             if new:
                 self._down_since = time.monotonic()
         if new and reached:
-            log.warning("the server is gone; trying until it is back", server=self.target, reason=error.message)
+            log.warning("the server does not answer; retrying", server=self.target, reason=error.message)
         elif new:
-            log.info("waiting for the server", server=self.target, seconds=self.patience, reason=error.message)
+            log.info("waiting for the server", server=self.target, seconds=self.policy.patience, reason=error.message)
 
     def closed(self) -> Unavailable:
+        """The error for calls on a connection that this client closed."""
         return Unavailable("the connection was closed", server=self.target)
 
 
 class Attempts:
-    """The attempts of one call: decides whether there is another one, and waits for its time."""
+    """The attempts of one call: decides whether to repeat the call, and waits before the next attempt."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, server: Connectivity) -> None:
+        self._server = server
         self._started = time.monotonic()
-        self._pause = line.first_pause
-        self._told = False
+        self._pause = server.policy.first_pause
+        self._logged = False
 
     def failed(self, failure: grpc.RpcError) -> None:
-        """Returns when it is time to try again; otherwise raises what the failure means."""
-        line = self._line
-        if line.closing.is_set():
-            raise line.closed() from None
-        error = error_from(failure, line.target)
+        """Returns when it is time for another attempt. Raises the error that the failure stands for if there is none."""
+        server = self._server
+        if server.closing.is_set():
+            raise server.closed() from None
+        error = error_from(failure, server.target)
         if not is_transient(error):
-            line.up()
+            server.up()
             raise error from None
+        patience = server.policy.patience
         if "retry_seconds" in error.facts:
-            # The server's own words: it is there, and cannot take the call now.
-            line.up()
-            if not self._told:
-                log.warning("the server asks to wait", server=line.target, reason=error.message)
-                self._told = True
-        elif not line.reached and (why := self._never(failure)) is not None:
-            raise NotAuthenticated(why) from None
-        elif not line.reached and time.monotonic() - self._started >= line.patience:
-            raise Unavailable(f"{error.message}; gave up after {line.patience:g} s", **error.facts) from None
+            # The server itself asked to wait, so it is reachable.
+            server.up()
+            if not self._logged:
+                log.warning("the server asks the client to wait", server=server.target, reason=error.message)
+                self._logged = True
+        elif not server.reached and (reason := self._permanent(failure)) is not None:
+            raise NotAuthenticated(reason) from None
+        elif not server.reached and time.monotonic() - self._started >= patience:
+            raise Unavailable(f"{error.message}; gave up after {patience:g} s", **error.facts) from None
         else:
-            line.down(error)
+            server.down(error)
         self.pause(float(error.facts.get("retry_seconds", 0)))
 
-    def _never(self, failure: grpc.RpcError) -> str | None:
-        """Why this server and this client do not come together over TLS, however long one waits."""
-        line = self._line
-        why = refusal(failure.details() or "", line.target, tls=line.tls)
-        waited = time.monotonic() - self._started
-        if why is None or not (why.certain or waited >= min(_DOUBT_SECONDS, line.patience)):
-            return None
-        return why.sentence
-
     def pause(self, at_least: float = 0.0) -> None:
-        line = self._line
+        """Waits before the next attempt; the next pause is twice as long."""
+        server = self._server
         seconds = max(at_least, self._pause) * _jitter.uniform(0.75, 1.25)
-        if not line.reached:
-            seconds = min(seconds, max(0.0, line.patience - (time.monotonic() - self._started)))
-        self._pause = min(2 * self._pause, line.longest_pause)
-        if line.closing.wait(seconds):
-            raise line.closed()
+        if not server.reached:
+            seconds = min(seconds, max(0.0, server.policy.patience - (time.monotonic() - self._started)))
+        self._pause = min(2 * self._pause, server.policy.longest_pause)
+        if server.closing.wait(seconds):
+            raise server.closed()
+
+    def _permanent(self, failure: grpc.RpcError) -> str | None:
+        """Why a TLS handshake between this client and this server can never succeed, or None."""
+        server = self._server
+        found = refusal(failure.details() or "", server.target, tls=server.tls)
+        waited = time.monotonic() - self._started
+        if found is None or not (found.certain or waited >= min(_DOUBT_SECONDS, server.policy.patience)):
+            return None
+        return found.sentence

@@ -1,0 +1,1 @@
+"""Requests to be forgotten: filing, following, withdrawing, receipts."""

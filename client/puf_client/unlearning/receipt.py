@@ -1,15 +1,15 @@
-"""`puf-client receipt | verify | present`: the signed receipt of a completed request, fetched, checked and shown again."""
+"""`puf-client receipt | verify | present`: fetches, checks and presents the signed receipt of a completed request."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from puf_client.cli.options import PresentOptions, ReceiptOptions, VerifyOptions
-from puf_client.state.directory import StateDir
+from puf_client.options import PresentOptions, ReceiptOptions, VerifyOptions
+from puf_client.state.directory import StateDirectory
+from puf_client.terminal import console
+from puf_client.transport.base import Transport
 from puf_client.transport.dial import dial
-from puf_client.transport.grpc import Transport
-from puf_client.worker.display import console
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import Mismatch, StorageCorrupted, TransferCorrupted, UsageError
 from puf_common.receipts import receipt_file
@@ -19,42 +19,43 @@ from puf_common.receipts.receipt_file import Receipt
 from puf_common.receipts.signing import KEY_BYTES, fingerprint
 from puf_common.v1 import federation_pb2 as pb
 
-__all__ = ["collect", "fetch_receipt", "present_receipt", "verify_receipt", "writable"]
+__all__ = ["collect", "fetch_receipt", "present_receipt", "require_writable", "verify_receipt"]
 
 
-def collect(transport: Transport, state: StateDir, ticket_id: str, directory: Path) -> list[Path]:
+def collect(transport: Transport, state: StateDirectory, ticket_id: str, directory: Path) -> list[Path]:
     """Fetches a receipt, checks it against the pinned key, and writes it with its page."""
     file = transport.get_receipt(ticket_id).receipt
     receipt = receipt_file.read(file)
     state.check_server_key(receipt.key)
     if (receipt.ticket, receipt.client) != (ticket_id, transport.name):
         raise TransferCorrupted(
-            f"asked for the receipt of {ticket_id}, got that of {receipt.ticket} of {receipt.client}"
+            f"requested the receipt of {ticket_id}, received that of {receipt.ticket} of {receipt.client}"
         )
-    state.keep_receipt(ticket_id, file)
+    state.write_receipt(ticket_id, file)
     return write(file, directory)
 
 
-def writable(directory: Path) -> None:
-    """Found out before anything is asked for: whoever is forgotten wants the receipt."""
+def require_writable(directory: Path) -> None:
+    """Raises if receipts cannot be written to the directory. Checked before a request is filed."""
     if directory.exists() and not (directory.is_dir() and os.access(directory, os.W_OK | os.X_OK)):
         raise UsageError(f"receipts cannot be written to {directory}; choose another --receipt-dir")
 
 
 def fetch_receipt(options: ReceiptOptions, ticket_id: str) -> Exit:
-    writable(options.receipt_dir)
+    """Fetches a receipt and writes it with its page."""
+    require_writable(options.receipt_dir)
     with dial(options, server=options.server, name=options.name, patience=options.patience) as transport:
         description = transport.describe()
-        state = StateDir.of(description.federation_id, options.name, options.state)
+        state = StateDirectory.of(description.federation_id, options.name, options.state)
         state.check_server_key(description.server_key)
         for path in collect(transport, state, ticket_id, options.receipt_dir):
             console().print(f"written: {path}", soft_wrap=True)
     return Exit.OK
 
 
-def present_receipt(options: PresentOptions, path: Path) -> Exit:
-    """Shows a receipt to the server that signed it; one restored from an older backup opens the ticket again."""
-    file = _bytes(path)
+def present_receipt(options: PresentOptions, path: str) -> Exit:
+    """Presents a receipt to the server that signed it. A server without the ticket, from an older backup, opens it again."""
+    file = _bytes(Path(path))
     receipt_file.read(file)
     with dial(options, server=options.server, name=options.name, patience=options.patience) as transport:
         reply = transport.present_receipt(pb.PresentReceiptRequest(receipt=file))
@@ -64,14 +65,14 @@ def present_receipt(options: PresentOptions, path: Path) -> Exit:
     return Exit.OK
 
 
-def verify_receipt(options: VerifyOptions, path: Path) -> Exit:
-    """One line and an exit code, without any network: 0 for a receipt that is as the pinned key signed it, else 1."""
-    file = _bytes(path)
+def verify_receipt(options: VerifyOptions, path: str) -> Exit:
+    """Prints one line and returns 0 if the pinned key signed this receipt, else 1. Uses no network."""
+    file = _bytes(Path(path))
     try:
         receipt = receipt_file.read(file)
         _trusted(receipt, options)
     except (TransferCorrupted, StorageCorrupted, Mismatch) as error:
-        console().print(f"NOT VALID: {path.name}: {error.message}", soft_wrap=True, markup=False)
+        console().print(f"NOT VALID: {Path(path).name}: {error.message}", soft_wrap=True, markup=False)
         return Exit.FAILURE
     ticket = receipt.content.ticket
     verdict = receipt.content.measured_by_client.verdict or "not measured"
@@ -85,7 +86,7 @@ def verify_receipt(options: VerifyOptions, path: Path) -> Exit:
 
 
 def _trusted(receipt: Receipt, options: VerifyOptions) -> None:
-    """Compares the key with the one that was given or pinned; a receipt by anybody else's key proves nothing."""
+    """Raises `Mismatch` if the receipt's key is not the given or pinned key. Another key proves nothing."""
     given = options.key.strip()
     if given:
         if Path(given).is_file():
@@ -94,21 +95,21 @@ def _trusted(receipt: Receipt, options: VerifyOptions) -> None:
         if len(given) == 2 * KEY_BYTES and _is_hex(given):
             given = fingerprint(bytes.fromhex(given))
         if len(given) != KEY_BYTES or not _is_hex(given):
-            raise UsageError("--key takes a public key or its fingerprint in hexadecimal, or a file with one of them")
+            raise UsageError("--key must be a public key or its fingerprint in hexadecimal, or a file with one of them")
         wanted = given
     else:
         try:
-            pinned = StateDir.of(receipt.federation, receipt.client, options.state).server_key
+            pinned = StateDirectory.of(receipt.federation, receipt.client, options.state).server_key
         except UsageError as error:
             raise Mismatch(error.message) from None
         if not pinned:
             raise Mismatch(
-                f"intact and signed with the key {receipt.key_fingerprint}, but no key is pinned here to compare it with; "
-                "ask the operator for the fingerprint and give it with --key"
+                f"the receipt is intact and signed with the key {receipt.key_fingerprint}, but no key is pinned here to "
+                "compare it with; ask the operator for the fingerprint and pass it with --key"
             )
         wanted = fingerprint(pinned)
     if receipt.key_fingerprint != wanted:
-        raise Mismatch(f"signed with the key {receipt.key_fingerprint}, expected is {wanted}")
+        raise Mismatch(f"signed with the key {receipt.key_fingerprint}, expected {wanted}")
 
 
 def _is_hex(text: str) -> bool:

@@ -1,10 +1,10 @@
-"""The list of what is to be forgotten: sample ids or `group:NAME`, one per line; `#` begins a comment line.
+"""The list of samples to forget: sample ids or `group:NAME`, one per line; `#` begins a comment line.
 
     # consent withdrawn on 3 March
     scan-0017
     group:patient-42
 
-A list that does not fit the data to the letter files nothing: a mistyped id would leave somebody's sample in the model.
+A list that does not match the data exactly is refused: with a mistyped id, a sample would stay in the model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GROUP = "group:"
 
 
 def read(path: Path, ids: Sequence[str], groups: Sequence[str] | None) -> list[int]:
-    """Positions of the listed samples, in the order of the data."""
+    """Returns the positions of the listed samples, in the order of the data."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a request asks for and what came of it, in words and a small table."""
+"""Prints a request and its outcome: a small table and sentences."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
-from puf_client.unlearning.measure import Measured
+from puf_client.routines.measure import ModelMeasurement
+from puf_client.terminal import console
 from puf_client.unlearning.tickets import last_note, strength
-from puf_client.worker.display import console
 from puf_common.receipts.evidence import STATEMENT, Attack, Verdict
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
@@ -17,33 +17,33 @@ from puf_common.v1 import tickets_pb2 as tk
 __all__ = ["show_outcome", "show_request"]
 
 _MODES = {
-    tk.MODE_REGULAR: "regular: the others train in the same round",
-    tk.MODE_SPECIAL: "special: only those who are forgotten train",
+    tk.MODE_REGULAR: "regular: the other clients train in the same round",
+    tk.MODE_SPECIAL: "special: only the targets train",
 }
 _SIDES = {tk.FLIP_CLIENT: "on this client", tk.FLIP_SERVER: "on the server"}
 _LEAK = (
-    "Special is cheaper, but whoever holds the models before and after can compute this client's update exactly, "
-    "and with it much about its data."
+    "Special is cheaper, but an owner of the models before and after it can compute this client's update exactly, "
+    "and learn much about its data."
 )
 
 
 def show_request(
     name: str, description: pb.DescribeReply, request: tk.UnlearningRequest, ticket: tk.Ticket | None
 ) -> None:
-    """Scope, mode and strength, before anything is asked."""
+    """Prints scope, mode and strength of a request before it is filed."""
     if request.scope == tk.SCOPE_SAMPLES:
-        scope = f"{request.forget_samples} samples; {name} stays with the other {request.retain_samples}"
+        scope = f"{request.forget_samples} samples; {name} stays a member with the other {request.retain_samples}"
     else:
-        scope = f"everything {name} ever contributed; it leaves the federation"
+        scope = f"all contributions of {name}; the client leaves the federation"
     rows = {
         "federation": f"{description.title} ({description.federation_id})",
         "forget": scope,
     }
     if (description.method or "puf") == "puf":
         rows |= {
-            "mode": _MODES.get(request.mode, "as the federation decides"),
+            "mode": _MODES.get(request.mode, "set by the federation"),
             "strength": strength(request),
-            "negated": _SIDES.get(request.flip, "as the federation decides"),
+            "negated": _SIDES.get(request.flip, "set by the federation"),
         }
     else:
         rows["method"] = description.method
@@ -61,11 +61,11 @@ def show_request(
     if request.mode == tk.MODE_SPECIAL:
         out.print(_LEAK)
     if ticket is not None:
-        out.print(f"asked before as {ticket.id}; nothing new is filed")
+        out.print(f"already filed as {ticket.id}; no new request is filed")
 
 
-def show_outcome(ticket: tk.Ticket, measured: Mapping[int, Measured]) -> None:
-    """The table of models, and what happened in sentences."""
+def show_outcome(ticket: tk.Ticket, measured: Mapping[int, ModelMeasurement]) -> None:
+    """Prints the table of models, and the outcome in sentences."""
     out = console()
     models = [
         (label, getattr(ticket, f"version_{label}"), getattr(ticket, f"score_{label}"), ticket.HasField(score))
@@ -77,7 +77,7 @@ def show_outcome(ticket: tk.Ticket, measured: Mapping[int, Measured]) -> None:
     for sentence in (*_sentences(ticket), *_verdict(ticket, measured)):
         out.print(sentence)
     if ticket.state == tk.TICKET_STATE_COMPLETED:
-        out.print(f"Forgetting is {STATEMENT}: compare the forget data with the own hold-out above.")
+        out.print(f"Forgetting is {STATEMENT}: compare the forget data with the client's hold-out in the table.")
 
 
 _MODELS = (
@@ -87,10 +87,10 @@ _MODELS = (
 )
 
 
-def _table(models: list[tuple[str, int, tk.Score, bool]], measured: Mapping[int, Measured]) -> Table:
+def _table(models: list[tuple[str, int, tk.Score, bool]], measured: Mapping[int, ModelMeasurement]) -> Table:
     table = Table("model", "forget data", "mean loss", "own hold-out", "others' hold-outs", "by loss", "by confidence")
     for label, version, score, scored in models:
-        mine = measured.get(version, Measured(None))
+        mine = measured.get(version, ModelMeasurement(None))
         sums = mine.forget
         table.add_row(
             f"{label} ({version})",
@@ -98,29 +98,31 @@ def _table(models: list[tuple[str, int, tk.Score, bool]], measured: Mapping[int,
             f"{sums.loss_sum / sums.samples:.3f}" if sums and sums.samples else "",
             _percent(mine.holdout.score_sum / mine.holdout.samples) if mine.holdout else "",
             _percent(score.accuracy) if scored else "",
-            _taken(mine.yeom),
-            _taken(mine.song),
+            _shares(mine.yeom),
+            _shares(mine.song),
         )
     return table
 
 
-def _taken(attack: Attack | None) -> str:
+def _shares(attack: Attack | None) -> str:
     return "" if attack is None else f"{100 * attack.forget_share:.0f} / {100 * attack.holdout_share:.0f} %"
 
 
 _VERDICTS = {
-    Verdict.LIKE_UNSEEN: "Like unseen data: the model in use now treats the forgotten data as it treats the own hold-out.",
-    Verdict.NOT_LIKE_UNSEEN: "Not like unseen data: the model in use now can tell the forgotten data from the own hold-out.",
-    Verdict.TOO_FEW: "Too few samples to tell whether the model in use now still knows the forgotten data.",
+    Verdict.LIKE_UNSEEN: "Like unseen data: the current model treats the forgotten data like the client's hold-out.",
+    Verdict.NOT_LIKE_UNSEEN: "Not like unseen data: the current model treats the forgotten data unlike the client's hold-out.",
+    Verdict.TOO_FEW: "Too few samples to decide whether the current model still knows the forgotten data.",
 }
 
 
-def _verdict(ticket: tk.Ticket, measured: Mapping[int, Measured]) -> list[str]:
+def _verdict(ticket: tk.Ticket, measured: Mapping[int, ModelMeasurement]) -> list[str]:
     mine = measured.get(ticket.version_recovered) if ticket.HasField("version_recovered") else None
     judged = mine.verdict if mine else None
     if judged is None:
         return []
-    explained = "By loss, by confidence: how much of the forget data / own hold-out a membership attack takes for training data."
+    explained = (
+        "By loss, by confidence: share of the forget data / hold-out that a membership attack labels as training data."
+    )
     return [explained, _VERDICTS[judged]]
 
 
@@ -133,26 +135,31 @@ def _sentences(ticket: tk.Ticket) -> list[str]:
     if ticket.state == tk.TICKET_STATE_WITHDRAWN:
         return [f"{ticket.id} was withdrawn: {last_note(ticket)}"]
     if ticket.state != tk.TICKET_STATE_COMPLETED:
-        return [f"{ticket.id} failed: {last_note(ticket)}", "Nothing was forgotten; ask again with the same command."]
+        return [
+            f"{ticket.id} failed: {last_note(ticket)}",
+            "Nothing was forgotten; run the same command to file the request again.",
+        ]
     verb = "were" if _of_samples(ticket) else "was"
     method = {
         "puf-regular": "by PUF-Regular",
         "puf-special": "by PUF-Special",
-        "reset": "by going back to the initial model: nobody else was left",
+        "reset": "by a reset to the initial model, because no other client was left",
     }.get(ticket.method, f"by {ticket.method}" if ticket.method else "")
-    told = [f"{who} {verb} forgotten in round {ticket.applied_round} {method}".strip() + "."]
+    sentences = [f"{who} {verb} forgotten in round {ticket.applied_round} {method}".strip() + "."]
     if not ticket.applied_round:
-        told = [f"{who} {verb} forgotten: {last_note(ticket)}."]
+        sentences = [f"{who} {verb} forgotten: {last_note(ticket)}."]
     if ticket.recovery_rounds:
         rounds = f"{_counted(ticket.recovery_rounds, 'round')} without {'them' if _of_samples(ticket) else 'it'}"
-        told.append(
+        sentences.append(
             f"The model recovered in {rounds}." if ticket.recovered else f"After {rounds}: {last_note(ticket)}."
         )
     if ticket.deleted_versions:
-        told.append(f"Deleted: {_counted(len(ticket.deleted_versions), 'older model')}.")
+        sentences.append(f"Deleted: {_counted(len(ticket.deleted_versions), 'older model')}.")
     if ticket.deleted_records:
-        told.append(f"Deleted: {_counted(ticket.deleted_records, 'record')} that the method had kept about it.")
-    return told
+        sentences.append(
+            f"Deleted: {_counted(ticket.deleted_records, 'record')} that the method had stored about the client."
+        )
+    return sentences
 
 
 def _counted(number: int, noun: str) -> str:

@@ -1,20 +1,18 @@
-"""This client's own requests: shown, taken back, and kept in line with what its state directory says."""
+"""`puf-client status | withdraw`: shows this client's requests, and withdraws one."""
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 
 from google.protobuf.json_format import MessageToDict
 from rich.table import Table
 
-from puf_client.cli.options import Connection, WithdrawOptions
-from puf_client.state.directory import StateDir
+from puf_client.options import Connection, WithdrawOptions
+from puf_client.session.reconcile import reconcile
+from puf_client.state.directory import StateDirectory
+from puf_client.terminal import confirm, console
 from puf_client.transport.dial import dial
-from puf_client.transport.grpc import Transport
-from puf_client.unlearning.reconcile import look_back
-from puf_client.worker.display import console
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import NotFound, NotNow, UsageError
 from puf_common.v1 import federation_pb2 as pb
@@ -23,9 +21,7 @@ from puf_common.v1 import tickets_pb2 as tk
 __all__ = [
     "asked_for",
     "clock",
-    "confirm",
     "last_note",
-    "settle",
     "show_status",
     "state_name",
     "strength",
@@ -35,24 +31,18 @@ __all__ = [
 _CAN_BE_WITHDRAWN = (tk.TICKET_STATE_PENDING, tk.TICKET_STATE_FAILED)
 
 
-def settle(state: StateDir, transport: Transport) -> None:
-    """Asks the server which of the requests in the state directory were filed, and which were taken back."""
-    state.settle(
-        (t.request.request_key, t.id, t.state == tk.TICKET_STATE_WITHDRAWN) for t in transport.list_my_tickets().tickets
-    )
-
-
-def show_status(options: Connection, *, as_json: bool = False) -> Exit:
-    """Where the federation stands and what this client has asked of it."""
+def show_status(options: Connection, as_json: bool = False) -> Exit:
+    """Prints the federation's progress and this client's requests."""
     with dial(options, server=options.server, name=options.name, patience=options.patience) as transport:
         description = transport.describe()
-        state = StateDir.of(description.federation_id, options.name, options.state)
-        reopened = look_back(transport, state)
+        state = StateDirectory.of(description.federation_id, options.name, options.state)
+        reopened = reconcile(transport, state)
         tickets = transport.list_my_tickets().tickets
     out = console()
     for ticket_id in reopened:
         out.print(
-            f"{ticket_id} is open again: the server had lost it. Run `puf-client --unlearn` with the client's data."
+            f"{ticket_id} is open again, because the server did not know it: "
+            "run `puf-client --unlearn` with the client's data."
         )
     if as_json:
         plain = [
@@ -65,9 +55,9 @@ def show_status(options: Connection, *, as_json: bool = False) -> Exit:
     done, planned = description.position.round, description.rounds_planned
     out.print(f"{description.title}: {phase}, {done} rounds done, {planned} planned")
     if not tickets:
-        out.print(f"{options.name} has not asked to be forgotten")
+        out.print(f"{options.name} has no request to be forgotten")
         return Exit.OK
-    table = Table("ticket", "asks for", "mode", "strength", "state", "since", "note")
+    table = Table("ticket", "forgets", "mode", "strength", "state", "since", "note")
     for ticket in tickets:
         since = ticket.history[-1].at if ticket.history else 0.0
         mode = tk.Mode.Name(ticket.request.mode).removeprefix("MODE_").lower()
@@ -78,17 +68,17 @@ def show_status(options: Connection, *, as_json: bool = False) -> Exit:
 
 
 def withdraw(options: WithdrawOptions, ticket_id: str) -> Exit:
-    """Takes one request back; its samples return to training."""
+    """Withdraws one request. Its samples return to training."""
     with dial(options, server=options.server, name=options.name, patience=options.patience) as transport:
         tickets = transport.list_my_tickets().tickets
         ticket = _chosen(list(tickets), ticket_id)
         if not options.yes:
-            confirm(f"Take back {ticket.id} ({asked_for(ticket)})?", options.name)
+            confirm(f"Withdraw {ticket.id} ({asked_for(ticket)})?", options.name)
         key = ticket.request.request_key
-        state = StateDir.of(transport.describe().federation_id, options.name, options.state)
+        state = StateDirectory.of(transport.describe().federation_id, options.name, options.state)
         ours = state.exclusion(key) is not None
         if ours:
-            # First the wish, then the deed: killed in between, the next run finishes it.
+            # Stored first: if this process is killed, the next run completes the withdrawal.
             state.withdrawing(key, True)
         try:
             ticket = transport.withdraw_unlearning(pb.WithdrawUnlearningRequest(ticket_id=ticket.id)).ticket
@@ -98,7 +88,7 @@ def withdraw(options: WithdrawOptions, ticket_id: str) -> Exit:
             raise
         if ours:
             state.withdraw(key)
-    console().print(f"{ticket.id} is withdrawn; {options.name} goes on as before")
+    console().print(f"{ticket.id} is withdrawn; {options.name} continues as before")
     return Exit.OK
 
 
@@ -110,27 +100,14 @@ def _chosen(tickets: list[tk.Ticket], ticket_id: str) -> tk.Ticket:
         raise NotFound(f"there is no ticket {ticket_id} of this client", ticket=ticket_id)
     candidates = [t for t in tickets if t.state in _CAN_BE_WITHDRAWN]
     if not candidates:
-        raise UsageError("there is no request that could be withdrawn: only pending and failed ones can")
+        raise UsageError("there is no request to withdraw: only pending and failed requests can be withdrawn")
     if len(candidates) > 1:
-        raise UsageError(f"say which request: {', '.join(t.id for t in candidates)}")
+        raise UsageError(f"name the request to withdraw: {', '.join(t.id for t in candidates)}")
     return candidates[0]
 
 
-def confirm(question: str, name: str) -> None:
-    """Has the client's name typed; scripts say --yes."""
-    if not sys.stdin.isatty():
-        raise UsageError("nobody is there to confirm: run it in a terminal, or add --yes")
-    out = console()
-    out.print(question)
-    try:
-        typed = out.input(f"Type the client's name ({name}) to go on: ").strip()
-    except EOFError:
-        typed = ""
-    if typed != name:
-        raise UsageError("the name does not match; nothing was done")
-
-
 def asked_for(ticket: tk.Ticket) -> str:
+    """Returns what the ticket asks to forget."""
     request = ticket.request
     if request.scope == tk.SCOPE_SAMPLES:
         return f"{request.forget_samples} of {request.forget_samples + request.retain_samples} samples"
@@ -138,9 +115,10 @@ def asked_for(ticket: tk.Ticket) -> str:
 
 
 def strength(request: tk.UnlearningRequest) -> str:
+    """Returns the rate and epochs that the request sets."""
     rate = request.strength.WhichOneof("rate")
     if rate is None:
-        return "the method's own"
+        return "set by the method"
     value = request.strength.eta_u if rate == "eta_u" else request.strength.kappa
     return f"{rate} {value:g}, {request.strength.epochs} epoch{'s' if request.strength.epochs != 1 else ''}"
 
@@ -150,8 +128,9 @@ def state_name(state: tk.TicketState) -> str:
 
 
 def last_note(ticket: tk.Ticket) -> str:
+    """Returns why the ticket is on hold, or the note of its last event."""
     if ticket.held:
-        return f"waits for the operator's word: {ticket.held}"
+        return f"waits for operator approval: {ticket.held}"
     return ticket.history[-1].note if ticket.history else ""
 
 

@@ -1,4 +1,4 @@
-"""What a client brings to a federation: data, model, task and device, and the routines on them."""
+"""The client's data, model, task and device, and the computations on them."""
 
 from __future__ import annotations
 
@@ -8,31 +8,37 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from puf_client import routines
-from puf_client.cli.options import LocalOptions
 from puf_client.data import ClientData, DataContext, load_data
-from puf_client.routines import PerSample, Samples, TrainResult, TrainSettings
-from puf_client.routines.registry import ROUTINES, WITHOUT_AUGMENTATION, Job, Progress
-from puf_client.session.assignment import TrainTask
+from puf_client.data.samples import Samples, batch, explain_out_of_memory, resident, select
+from puf_client.options import LocalOptions
+from puf_client.routines.context import Progress, RoutineContext
+from puf_client.routines.evaluate import PerSample, per_sample
+from puf_client.routines.inputs import model_from
+from puf_client.routines.registry import WITHOUT_AUGMENTATION, RoutineInputs, run_routine
+from puf_client.routines.train import TrainResult, TrainSettings
+from puf_client.routines.train import prepare as prepare_torch
+from puf_client.session.assignment import Assignment
 from puf_client.tasks import Task, task_named
 from puf_client.worker.devices import Choice, choose
 from puf_common.config import plugins
-from puf_common.errors import UsageError
+from puf_common.errors import PufError, UsageError
 from puf_common.models.registry import build_any, built_in, load_payload, manifest_of, payload_of
 from puf_common.tensors.chunks import Payload
 from puf_common.tensors.manifest import Manifest
 from puf_common.v1 import federation_pb2 as pb
 
-__all__ = ["Learner", "context_of", "prepare", "settings_of"]
+__all__ = ["Trainer", "context_of", "prepare", "settings_of"]
 
 _BUILT_IN_TASKS = ("classification", "segmentation")
+_TRIAL_SAMPLES = 2
 
 
-def prepare(options: LocalOptions, description: pb.DescribeReply) -> Learner:
-    """Loads and builds everything, and makes sure that the model is the federation's."""
+def prepare(options: LocalOptions, description: pb.DescribeReply, data: ClientData | None = None) -> Trainer:
+    """Loads the data, unless given, and builds the model. Raises if the model differs from the federation's."""
     model_spec = options.model or _local(description.model, built_in(), "model")
     task_spec = options.task or _local(description.task, _BUILT_IN_TASKS, "task")
     choice = choose(options.device, index=options.shard_of[0], memory_fraction=options.memory_fraction)
@@ -40,8 +46,8 @@ def prepare(options: LocalOptions, description: pb.DescribeReply) -> Learner:
     manifest = manifest_of(model)
     Manifest.from_pb(description.manifest).require(manifest.fingerprint, "the model here")
     own = next((spec for spec in (model_spec, task_spec, options.data) if ":" in spec), "")
-    return Learner(
-        data=load_data(options.data, context_of(options)),
+    return Trainer(
+        data=data or load_data(options.data, context_of(options)),
         model=model,
         manifest=manifest,
         task=task_named(task_spec),
@@ -53,6 +59,7 @@ def prepare(options: LocalOptions, description: pb.DescribeReply) -> Learner:
 
 
 def context_of(options: LocalOptions) -> DataContext:
+    """Returns the context for the data function."""
     shard, shards = options.shard_of
     return DataContext(
         shard=shard,
@@ -65,18 +72,17 @@ def context_of(options: LocalOptions) -> DataContext:
 
 
 def _local(name: str, known: Sequence[str], kind: str) -> str:
-    """A name from the network is looked up among the built-in ones and never imported."""
+    """Returns a name from the network if it is built in. Such a name is never imported."""
     if name not in known:
         raise UsageError(
-            f"the federation's {kind} {name!r} is not built in: name your own code for it with --{kind} "
-            "package.module:name"
+            f"the federation's {kind} {name!r} is not built in: name your code for it with --{kind} package.module:name"
         )
     return name
 
 
 @dataclass(frozen=True)
-class Learner:
-    """Trains and measures on this client's data."""
+class Trainer:
+    """Trains and evaluates on this client's data."""
 
     data: ClientData
     model: nn.Module
@@ -88,58 +94,82 @@ class Learner:
     # Builds a model with the weights of another seed.
     fresh: Callable[[int], nn.Module]
 
+    def check_fit(self, *, labels: bool = True) -> None:
+        """Raises `UsageError` if a batch of the data does not fit the model or the task. Changes no weights."""
+        prepare_torch(self.choice.device, max(1, self.recipe.threads))
+        sources = {"training data": self.data.train_plain, "hold-out data": self.data.holdout}
+        for name, dataset in sources.items():
+            if dataset is None or not (count := min(_TRIAL_SAMPLES, len(dataset))):  # type: ignore[arg-type]
+                continue
+            x, y = batch(dataset, range(count), self.choice.device)
+            shapes = f"{name} with x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)} {y.dtype}"
+            training = self.model.training
+            self.model.to(self.choice.device).eval()
+            try:
+                with torch.no_grad(), explain_out_of_memory(self.choice.device, "trying a batch"):
+                    output = self.model(x)
+                    if labels:
+                        self.task.loss(output, y)
+            except PufError:
+                raise
+            except Exception as error:
+                reason = " ".join(str(error).split())
+                raise UsageError(
+                    f"the {shapes} does not fit the model and the task: {reason or type(error).__name__}; "
+                    "try it with `puf-client check`"
+                ) from error
+            finally:
+                self.model.train(training)
+
     def run(
         self,
-        work: TrainTask,
+        assignment: Assignment,
         indices: NDArray[np.intp],
         progress: Progress | None = None,
         forget: NDArray[np.bool_] | None = None,
     ) -> TrainResult:
-        """Moves the model from the work's base by the routine that it names; `routines.Abandoned` when the work is no
-        longer wanted. `forget` says which of the samples are to be forgotten, for routines that learn the others as they
-        are; None: all of them.
+        """Runs the assignment's routine on the samples at `indices`, from the assignment's base model.
+
+        `forget` marks the samples to forget, for routines that also take retained samples; None means all. Raises
+        `Abandoned` when the server no longer wants the update.
         """
-        routine = ROUTINES.get(work.routine)
-        if routine is None:
-            raise UsageError(
-                f"this client does not know the routine {work.routine!r}, only {', '.join(ROUTINES)}: use a newer version"
-            )
-        load_payload(self.model, self.manifest, work.payload)
-        chosen = _part(self._plain if work.plain or work.routine in WITHOUT_AUGMENTATION else self._train, indices)
-        job = Job(
-            work=work,
+        load_payload(self.model, self.manifest, assignment.payload)
+        plain = assignment.plain or assignment.routine in WITHOUT_AUGMENTATION
+        second = assignment.aux_payload
+        inputs = RoutineInputs(
             model=self.model,
-            manifest=self.manifest,
-            samples=chosen,
+            samples=_part(self._plain if plain else self._train, indices),
             task=self.task,
-            settings=settings_of(self.recipe, work.lr, work.epochs),
+            settings=settings_of(self.recipe, assignment.lr, assignment.epochs),
+            options=assignment.options,
+            outputs=assignment.outputs,
             forget=forget,
+            second=None if second is None else model_from(self.model, self.manifest, second),
             fresh=self.fresh,
-            device=self.choice.device,
-            progress=progress,
         )
-        return routine(job)
+        context = RoutineContext(self.choice.device, assignment.stream, progress, assignment.abandoned)
+        return run_routine(assignment.routine, inputs, context)
 
     def payload(self) -> Payload:
-        """The model as it is now."""
+        """Returns the bytes of the model as it is now."""
         return payload_of(self.model, self.manifest)
 
-    def look_at_holdout(self, payload: Payload) -> PerSample:
-        """What a model does with every sample of the hold-out."""
-        return self._look(payload, self._holdout)
+    def evaluate_holdout(self, payload: Payload) -> PerSample:
+        """Returns the values of a model on every hold-out sample."""
+        return self._evaluate(payload, self._holdout)
 
-    def look_at_samples(self, payload: Payload, indices: NDArray[np.intp]) -> PerSample:
-        """The same for training samples, as they are without augmentation."""
-        return self._look(payload, _part(self._plain, indices))
+    def evaluate_samples(self, payload: Payload, indices: NDArray[np.intp]) -> PerSample:
+        """Returns the values of a model on training samples, without augmentation."""
+        return self._evaluate(payload, _part(self._plain, indices))
 
-    def _look(self, payload: Payload, samples: Samples) -> PerSample:
+    def _evaluate(self, payload: Payload, samples: Samples) -> PerSample:
         load_payload(self.model, self.manifest, payload)
-        routines.prepare(self.choice.device, max(1, self.recipe.threads))
-        return routines.per_sample(self.model, samples, self.task, device=self.choice.device)
+        prepare_torch(self.choice.device, max(1, self.recipe.threads))
+        return per_sample(self.model, samples, self.task, device=self.choice.device)
 
     @cached_property
     def _plain(self) -> Samples:
-        return routines.resident(self.data.train_plain, self.choice.device)
+        return resident(self.data.train_plain, self.choice.device)
 
     @cached_property
     def _train(self) -> Samples:
@@ -149,10 +179,11 @@ class Learner:
     def _holdout(self) -> Samples:
         if self.data.holdout is None:
             raise UsageError("this client has no hold-out data")
-        return routines.resident(self.data.holdout, self.choice.device)
+        return resident(self.data.holdout, self.choice.device)
 
 
 def settings_of(recipe: pb.Recipe, lr: float, epochs: float) -> TrainSettings:
+    """Returns the training settings of one assignment."""
     return TrainSettings(
         lr=lr,
         optimizer=recipe.optimizer,
@@ -171,4 +202,4 @@ def _part(samples: Any, indices: NDArray[np.intp]) -> Samples:
     if len(indices) == len(samples):
         whole: Samples = samples
         return whole
-    return routines.select(samples, indices.tolist())
+    return select(samples, indices.tolist())

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from puf_client.session.assignment import TrainTask
-from puf_client.session.session import connect
+from puf_client.session.assignment import Assignment
+from puf_client.session.connect import connect
 from puf_common.config.exit_codes import Exit
 from puf_common.logging import configure
 from puf_common.malloc import keep_freed_memory
@@ -40,7 +40,7 @@ def _work(address: str, name: str, *files: str) -> int:
         noise = np.frombuffer(secrets.token_bytes(4096), np.uint8).astype("<f4") / 1e6
         update = np.resize(noise, session.manifest.nbytes(UPDATE) // 4).tobytes()
         for work in session:
-            if isinstance(work, TrainTask):
+            if isinstance(work, Assignment):
                 work.submit(update)
                 # Nobody trains on it: memory for the next one.
                 session.drop_models()

@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from puf_client.data.images import Images
-from puf_client.routines import TrainSettings, evaluate, prepare, train
+from puf_client.routines.context import RoutineContext
+from puf_client.routines.evaluate import evaluate
+from puf_client.routines.train import TrainSettings, prepare, train
 from puf_client.tasks import task_named
 from puf_common.models.registry import build
 from puf_lab.bench.report import Report, spread
@@ -149,7 +151,7 @@ def _ours(model: nn.Module, data: Samples, settings: TrainSettings) -> Iterator[
     images, task = Images(*data, _MEAN, _STD, augment=True), task_named("classification")
     epoch = 0
     while True:
-        train(model, images, task, settings, device=_CPU, stream=lambda _, seed=epoch: seed)  # type: ignore[misc]
+        train(model, images, task, settings, context=RoutineContext(_CPU, lambda _, seed=epoch: seed))  # type: ignore[misc]
         epoch += 1
         yield model
 

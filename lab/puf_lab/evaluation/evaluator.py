@@ -12,10 +12,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from puf_client import routines
 from puf_client.data import ClientData, load_data, test_set
-from puf_client.data.samples import count
-from puf_client.routines import PerSample, Samples
+from puf_client.data.samples import Samples, count, resident, select
+from puf_client.routines.evaluate import PerSample, per_sample
+from puf_client.routines.train import prepare
 from puf_client.tasks import task_named
 from puf_client.worker.devices import choose
 from puf_common.models.registry import build_any, load_payload, manifest_of
@@ -63,17 +63,17 @@ class Evaluator:
 
     @cached_property
     def _train(self) -> list[Samples]:
-        return [routines.resident(data.train_plain, self._device) for data in self.clients]
+        return [resident(data.train_plain, self._device) for data in self.clients]
 
     @cached_property
     def _test(self) -> Samples:
-        return routines.resident(test_set(self._setting.data, self._setting.context(0)), self._device)
+        return resident(test_set(self._setting.data, self._setting.context(0)), self._device)
 
     def accuracies(self, payload: Payload, targets: Collection[int] | Forget) -> tuple[float, float]:
         """Test and forget accuracy in per cent."""
         self._load(payload)
         parts = self._forgotten(targets)
-        forget = np.concatenate([self._look(routines.select(self._train[t], parts[t])).scores for t in parts])
+        forget = np.concatenate([self._look(select(self._train[t], parts[t])).scores for t in parts])
         return percent(self._look(self._test).scores), percent(forget)
 
     def look(self, payload: Payload, targets: Collection[int] | Forget, reference: Look | None = None) -> Look:
@@ -118,10 +118,10 @@ class Evaluator:
 
     def _load(self, payload: Payload) -> None:
         load_payload(self._model, self._manifest, payload)
-        routines.prepare(self._device, self._setting.recipe.threads)
+        prepare(self._device, self._setting.recipe.threads)
 
     def _look(self, samples: Samples) -> PerSample:
-        return routines.per_sample(self._model, samples, self._task, device=self._device)
+        return per_sample(self._model, samples, self._task, device=self._device)
 
 
 def _joined(parts: list[PerSample], which: Mapping[int, Sequence[int] | NDArray[np.intp]]) -> PerSample:

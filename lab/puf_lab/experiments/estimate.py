@@ -7,8 +7,10 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from puf_client import routines
 from puf_client.data import load_data
+from puf_client.data.samples import select
+from puf_client.routines.context import RoutineContext
+from puf_client.routines.train import train
 from puf_client.tasks import task_named
 from puf_client.worker.devices import choose
 from puf_client.worker.trainer import settings_of
@@ -72,10 +74,10 @@ def _seconds_per_round(job: Job, place: Place) -> float:
     spent = 0.0
     for part in range(1 + _BATCHES):
         chosen = [i % largest.samples for i in range(part * size, (part + 1) * size)]
-        samples = routines.select(largest.train, chosen)
+        samples = select(largest.train, chosen)
         started = time.monotonic()
         settings = settings_of(recipe(setting.federation()), setting.recipe.lr, 1.0)
-        routines.train(model, samples, task_named(setting.task), settings, device=device, stream=lambda epoch: 1)
+        train(model, samples, task_named(setting.task), settings, context=RoutineContext(device, lambda epoch: 1))
         spent += (time.monotonic() - started) * (part > 0)
     everybody = sum(d.samples for d in data) * setting.participation * setting.recipe.epochs
     return spent / (_BATCHES * size) * everybody

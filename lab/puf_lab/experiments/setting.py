@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from puf_client.cli.options import RunOptions
 from puf_client.data import DataContext
+from puf_client.options import RunOptions
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
 
 __all__ = ["DEMO", "DISTILLER", "Setting", "Spent", "client_name"]

@@ -14,12 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from puf_client.session.session import Session, connect
-from puf_client.state.directory import StateDir
-from puf_client.transport.grpc import ENDED
+from puf_client.session.connect import connect
+from puf_client.session.session import Session
+from puf_client.state.directory import StateDirectory
+from puf_client.terminal import Display
+from puf_client.transport.base import ENDED
 from puf_client.unlearning.request import Plan as ForgetPlan
 from puf_client.unlearning.request import file
-from puf_client.worker.display import Display
 from puf_client.worker.trainer import prepare
 from puf_client.worker.worker import Worker
 from puf_common.errors import PufError
@@ -42,7 +43,7 @@ _ALWAYS = {"absent_seconds": 1e9, "heartbeat_seconds": 5.0, "min_clients": 1}
 
 
 class LocalTransport:
-    """`puf_client.transport.grpc.Transport` by calling the handlers."""
+    """`puf_client.transport.base.Transport` by calling the handlers."""
 
     def __init__(self, handlers: Handlers, name: str) -> None:
         self._handlers = handlers
@@ -239,8 +240,8 @@ class LocalFederation:
     def _paused(self, paused: bool) -> None:
         self.engine.call(lambda state, _: (replace(state, paused=paused), None))
 
-    def _state_dir(self, transport: LocalTransport) -> StateDir:
-        return StateDir.of(transport.describe().federation_id, transport.name, self.directory / "clients")
+    def _state_dir(self, transport: LocalTransport) -> StateDirectory:
+        return StateDirectory.of(transport.describe().federation_id, transport.name, self.directory / "clients")
 
     def _join(self, shard: int) -> tuple[Session, Worker]:
         options = self.setting.options(shard)
@@ -249,14 +250,14 @@ class LocalFederation:
         state = self._state_dir(transport)
         if shard in self._left_out:
             leave_out(state, self._left_out[shard])
-        learner = prepare(options, description)
-        worker = Worker(learner, state, transport, Display(), distiller=options.distiller)
+        trainer = prepare(options, description)
+        worker = Worker(trainer, state, transport, Display(), distiller=options.distiller)
         session = connect(
             transport,
             samples=worker.count(),
-            holdout_samples=0 if options.distiller else learner.data.holdout_samples,
+            holdout_samples=0 if options.distiller else trainer.data.holdout_samples,
             unlabeled_samples=worker.unlabeled,
-            manifest=learner.manifest,
+            manifest=trainer.manifest,
             description=description,
             heartbeats=False,
         )
@@ -294,7 +295,7 @@ def copy_state(source: Path, target: Path, forgetting: Mapping[str, Any]) -> Non
         path.write_text(json.dumps(described, indent=1))
 
 
-def leave_out(state: StateDir, samples: Sequence[str]) -> None:
+def leave_out(state: StateDirectory, samples: Sequence[str]) -> None:
     """Keeps samples out of training from the start, as a client does whose request for them was served long ago."""
     state.prepare("left-out", samples)
     state.filed("left-out", "left-out")

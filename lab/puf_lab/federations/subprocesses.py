@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from puf_client.state.directory import StateDir
+from puf_client.state.directory import StateDirectory
 from puf_common.errors import PufError
 from puf_common.tensors.model_file import read_payload
 from puf_common.v1 import federation_pb2 as fed
@@ -50,7 +50,7 @@ class ProcessFederation:
             self._stack.enter_context(self._server)
             federation = self._server.control.status().federation_id
             for shard, ids in self._left_out.items():
-                leave_out(StateDir.of(federation, client_name(shard), self._clients), ids)
+                leave_out(StateDirectory.of(federation, client_name(shard), self._clients), ids)
             # Whoever takes no part must have left before the next round opens.
             self._server.control.pause()
             log = self._directory / "fleet.log"

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from puf_client.cli.fleet import members
-from puf_client.cli.options import FleetOptions
+from puf_client.options import FleetOptions
 from puf_common.config.exit_codes import Exit
 
 FLEET = """
 import sys, time
 from pathlib import Path
 from puf_client.cli.fleet import run_fleet
-from puf_client.cli.options import FleetOptions
+from puf_client.options import FleetOptions
 
 def run(member):
     Path(sys.argv[1], member.name).touch()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from puf_client.cli import options
+from puf_client import options
 from puf_client.cli.main import main
 from puf_common.config.exit_codes import Exit
 from puf_common.tensors.model_file import read_manifest
@@ -61,7 +61,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         (["unlearn", "--name", "a", "--kappa", "1", "--eta-u", "2"], "give one of them"),
         (["unlearn", "--name", "a", "--mode", "gentle"], "regular"),
         (["unlearn", "--name", "a", "--forget", "list.txt"], "--data"),
-        (["--unlearn", "status", "--name", "a"], "does not go with status"),
+        (["--unlearn", "status", "--name", "a"], "cannot be combined with status"),
         (["fleet", "--data", "digits"], "clients"),
         (["fleet", "--data", "digits", "--clients", "3", "--except", "3"], "0 to 2"),
         (["fleet", "--data", "digits", "--clients", "2", "--except", "0,1"], "no client"),

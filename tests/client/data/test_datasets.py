@@ -201,7 +201,8 @@ def test_cifar_in_parts_groups_and_sizes(cifar: Path) -> None:
 
 def test_cifar_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"cifar10 is not in .*: unpack it there as cifar-10-batches-py, or let .*download=true"
+        UsageError,
+        match=r"cifar10 is not in .*: unpack it there as cifar-10-batches-py, or download it with .*download=true",
     ):
         data.load_data("cifar10", DataContext(directory=tmp_path))
     with pytest.raises(UsageError, match="cifar10 needs --data-dir"):

@@ -101,7 +101,7 @@ def test_unknown_kinds_are_told(spec: str) -> None:
 def test_too_little_data_is_told() -> None:
     with pytest.raises(UsageError, match="3 samples cannot be split into 4"):
         partition([0, 1, 2], 4, "iid", 1)
-    with pytest.raises(UsageError, match=r"left a shard of 5 empty 10 times; take a larger ALPHA"):
+    with pytest.raises(UsageError, match=r"left a shard of 5 empty 10 times; use a larger ALPHA"):
         partition(np.zeros(100, int), 5, "dirichlet:0.001", 1)
     with pytest.raises(UsageError, match="0 shards"):
         partition(LABELS, 0, "iid", 1)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from puf_client.data.samples import Resident, batch, count, memory_told, resident, select
+from puf_client.data.samples import Resident, batch, count, explain_out_of_memory, resident, select
 from puf_common.errors import PufError, UsageError
 
 CPU = torch.device("cpu")
@@ -96,11 +96,11 @@ def test_samples_that_make_no_batch_are_told(samples: list[Any]) -> None:
 def test_a_lack_of_memory_says_what_to_do(error: Exception) -> None:
     with (
         pytest.raises(PufError, match=r"cpu ran out of memory while dreaming: .*smaller batch"),
-        memory_told(CPU, "dreaming"),
+        explain_out_of_memory(CPU, "dreaming"),
     ):
         raise error
 
 
 def test_other_failures_pass() -> None:
-    with pytest.raises(RuntimeError, match="mat1 and mat2"), memory_told(CPU, "dreaming"):
+    with pytest.raises(RuntimeError, match="mat1 and mat2"), explain_out_of_memory(CPU, "dreaming"):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from puf_client.routines import TrainSettings
+from puf_client.routines.context import RoutineContext
+from puf_client.routines.train import TrainSettings
 from puf_client.tasks import Classification
 from puf_common.models import registry
 from puf_common.seeds import derive
@@ -21,7 +22,7 @@ def stream(epoch: int) -> int:
     return derive(1, "train", epoch)
 
 
-RUN: dict[str, Any] = {"device": CPU, "stream": stream}
+RUN = RoutineContext(CPU, stream)
 
 
 def settings(lr: float = 0.1, **more: Any) -> TrainSettings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from puf_client.routines import evaluate, train
 from puf_client.routines.ascent import AscentOptions, ascend, clip, distance, project, radius_of, reference
+from puf_client.routines.evaluate import evaluate
+from puf_client.routines.train import train
 from puf_common.errors import UsageError
 from puf_common.seeds import derive
 from tests.client.routines.points import (
@@ -58,19 +60,19 @@ def test_clipping_and_distance_are_of_all_tensors_together() -> None:
 def test_the_worked_step() -> None:
     model = Vector(1, 1)
     options = AscentOptions(share=1 / 4, delta_l2=1, momentum=0, stop_distance=0)
-    ascend(model, gradients_of((6, 8)), Linear(), settings(0.01), options, last=Vector(4, -2), **RUN)
+    ascend(model, gradients_of((6, 8)), Linear(), settings(0.01), options, last=Vector(4, -2), context=RUN)
     assert _near(weights(model), 0.03, 2.04)
 
 
 def test_momentum_gathers_and_is_not_projected() -> None:
     model = Vector(0, 0)
     options = AscentOptions(share=0, delta_l2=0.05, momentum=0.5, stop_distance=0)
-    ascend(model, gradients_of((3, 4)), Linear(), settings(0.01, epochs=2), options, last=Vector(0, 0), **RUN)
+    ascend(model, gradients_of((3, 4)), Linear(), settings(0.01, epochs=2), options, last=Vector(0, 0), context=RUN)
     # The first step ends on the edge, at 0.05; the second, of 0.075, is taken back to it.
     assert _near(weights(model), 0.03, 0.04)
     free = Vector(0, 0)
     far = AscentOptions(share=0, delta_l2=9, momentum=0.5, stop_distance=0)
-    ascend(free, gradients_of((3, 4)), Linear(), settings(0.01, epochs=2), far, last=Vector(0, 0), **RUN)
+    ascend(free, gradients_of((3, 4)), Linear(), settings(0.01, epochs=2), far, last=Vector(0, 0), context=RUN)
     assert _near(weights(free), 0.075, 0.1)
 
 
@@ -106,17 +108,17 @@ def test_every_iterate_is_in_the_ball(radius: float, lr: float, share: float, mo
     def look(done: int, total: int) -> None:
         away.append(distance(weights(model), centre))
 
-    ascend(model, points(), TASK, settings(lr, epochs=3), options, last=last, **RUN, progress=look)
+    ascend(model, points(), TASK, settings(lr, epochs=3), options, last=last, context=replace(RUN, progress=look))
     assert len(away) == 12
     assert max(away) <= radius * (1 + 1e-4)
 
 
 def test_the_targets_loss_rises() -> None:
     model, own = network(), points(40)
-    train(model, own, TASK, settings(0.3, epochs=20), **RUN)
+    train(model, own, TASK, settings(0.3, epochs=20), context=RUN)
     before = evaluate(model, own, TASK, device=CPU).loss_sum
     options = AscentOptions(share=0.1, delta_l2=0.5)
-    ascend(model, own, TASK, settings(0.01, epochs=5), options, last=network(2), **RUN)
+    ascend(model, own, TASK, settings(0.01, epochs=5), options, last=network(2), context=RUN)
     assert evaluate(model, own, TASK, device=CPU).loss_sum > 1.5 * before
 
 
@@ -125,8 +127,8 @@ def test_it_ends_when_far_from_its_own_model() -> None:
     model, last = Vector(0, 0), Vector(0, 0)
     options = AscentOptions(share=0, delta_l2=9, momentum=0, stop_distance=0.12)
     result = ascend(
-        model, gradients_of((3, 4)), Linear(), settings(0.01, epochs=5), options, last=last, **RUN,
-        progress=lambda n, of: done.append(n),
+        model, gradients_of((3, 4)), Linear(), settings(0.01, epochs=5), options, last=last,
+        context=replace(RUN, progress=lambda n, of: done.append(n)),
     )  # fmt: skip
     # 0.05 with every step, and 0.15 is the first beyond.
     assert done == [1, 2, 3]
@@ -149,10 +151,10 @@ def test_a_radius_is_a_third_of_the_distance_to_random_models() -> None:
         return network(seed % 2**32)
 
     model = network()
-    ascend(model, points(), TASK, settings(), AscentOptions(share=0), last=network(2), fresh=fresh, **RUN)
+    ascend(model, points(), TASK, settings(), AscentOptions(share=0), last=network(2), fresh=fresh, context=RUN)
     assert asked == [derive(stream(0), "random model", i) for i in range(10)]
     with pytest.raises(UsageError, match="no radius: set delta_l2"):
-        ascend(model, points(), TASK, settings(), AscentOptions(share=0), last=network(2), **RUN)
+        ascend(model, points(), TASK, settings(), AscentOptions(share=0), last=network(2), context=RUN)
 
 
 def test_buffers_stay_those_of_the_global_model() -> None:
@@ -161,7 +163,7 @@ def test_buffers_stay_those_of_the_global_model() -> None:
 
     model = normed()
     before = {name: b.clone() for name, b in model.named_buffers()}
-    ascend(model, points(), TASK, settings(), AscentOptions(share=0, delta_l2=1), last=normed(), **RUN)
+    ascend(model, points(), TASK, settings(), AscentOptions(share=0, delta_l2=1), last=normed(), context=RUN)
     assert all(torch.equal(b, before[name]) for name, b in model.named_buffers())
 
 
@@ -169,5 +171,13 @@ def test_batches_are_the_options_own() -> None:
     sizes: list[Any] = []
     options = AscentOptions(share=0, delta_l2=1, batch_size=20)
     done = sizes.append
-    ascend(network(), points(), TASK, settings(), options, last=network(2), **RUN, progress=lambda *told: done(told))
+    ascend(
+        network(),
+        points(),
+        TASK,
+        settings(),
+        options,
+        last=network(2),
+        context=replace(RUN, progress=lambda *told: done(told)),
+    )
     assert sizes == [(1, 1)]

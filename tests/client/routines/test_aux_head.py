@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from puf_client.routines import evaluate, train
 from puf_client.routines.aux_head import AuxHeadOptions, aux_head, head_of, random_labels
+from puf_client.routines.evaluate import evaluate
+from puf_client.routines.train import train
 from puf_client.tasks import Classification, Segmentation
 from puf_common.errors import UsageError
 from puf_common.models import registry
@@ -37,7 +38,7 @@ def test_all_but_the_head_stays_to_the_bit() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3))
     before = {name: t.clone() for name, t in model.state_dict().items()}
     model.eval()
-    aux_head(model, points(), TASK, settings(epochs=3), OPTIONS, **RUN)
+    aux_head(model, points(), TASK, settings(epochs=3), OPTIONS, context=RUN)
     changed = {name for name, t in model.state_dict().items() if not torch.equal(t, before[name])}
     assert changed == {"3.weight", "3.bias"} == set(head_of(model)[0])
     assert not model.training
@@ -57,10 +58,10 @@ def test_it_does_not_begin_with_the_models_head() -> None:
     with torch.no_grad():
         head_of(other)[1].weight.mul_(100).add_(1)
     for m in (model, other):
-        aux_head(m, points(), TASK, settings(), OPTIONS, **RUN)
+        aux_head(m, points(), TASK, settings(), OPTIONS, context=RUN)
     assert payload(model) == payload(other)
     still = network()
-    aux_head(still, points(), TASK, settings(1e-12), AuxHeadOptions(init_std=0.01), **RUN)
+    aux_head(still, points(), TASK, settings(1e-12), AuxHeadOptions(init_std=0.01), context=RUN)
     head = head_of(still)[1]
     assert 0.001 < float(head.weight.detach().std()) < 0.03
     assert float(head.bias.detach().abs().max()) < 1e-6
@@ -69,7 +70,7 @@ def test_it_does_not_begin_with_the_models_head() -> None:
 def test_true_labels_of_what_is_forgotten_do_not_matter_and_those_of_what_stays_do() -> None:
     def trained(data: Any, forget: Any = None) -> bytes:
         model = network()
-        aux_head(model, data, TASK, settings(epochs=2), OPTIONS, forget=forget, **RUN)
+        aux_head(model, data, TASK, settings(epochs=2), OPTIONS, forget=forget, context=RUN)
         return payload(model)
 
     data, other = points(), relabelled(points())
@@ -90,7 +91,7 @@ def test_labels_are_uniform_over_all_classes_and_new_in_every_epoch() -> None:
             seen.append(target)
             return super().loss(output, target)
 
-    aux_head(network(), points(20), Watching(), settings(epochs=3, batch_size=20), OPTIONS, **RUN)
+    aux_head(network(), points(20), Watching(), settings(epochs=3, batch_size=20), OPTIONS, context=RUN)
     # In every epoch in another order, too.
     told = [sorted(labels.tolist()) for labels in seen]
     assert told == [sorted(random_labels(20, 3, stream(epoch)).tolist()) for epoch in range(3)]
@@ -102,12 +103,12 @@ def test_labels_are_uniform_over_all_classes_and_new_in_every_epoch() -> None:
 
 def test_kept_samples_are_learnt_by_the_new_head() -> None:
     model, data = network(), points(60)
-    train(model, data, TASK, settings(0.3, epochs=20), **RUN)
+    train(model, data, TASK, settings(0.3, epochs=20), context=RUN)
     forget = np.zeros(60, bool)
     forget[:5] = True
-    aux_head(model, data, TASK, settings(0.3, epochs=30), OPTIONS, forget=forget, **RUN)
+    aux_head(model, data, TASK, settings(0.3, epochs=30), OPTIONS, forget=forget, context=RUN)
     assert evaluate(model, data, TASK, device=CPU).score_sum > 45
-    aux_head(model, data, TASK, settings(0.3, epochs=30), OPTIONS, **RUN)
+    aux_head(model, data, TASK, settings(0.3, epochs=30), OPTIONS, context=RUN)
     assert evaluate(model, data, TASK, device=CPU).score_sum < 40
 
 
@@ -123,20 +124,20 @@ def test_samples_pass_the_backbone_once() -> None:
             return points()[index]
 
     data = Seen()
-    result = aux_head(network(), data, TASK, settings(epochs=10), OPTIONS, **RUN)
+    result = aux_head(network(), data, TASK, settings(epochs=10), OPTIONS, context=RUN)
     assert data.asked == 20
     assert result.samples_processed == 200
 
 
 def test_what_it_cannot_do_is_refused() -> None:
-    with pytest.raises(UsageError, match="last linear layer, and this model has none"):
-        aux_head(segmenter(), pixels(), Segmentation(), settings(), OPTIONS, **RUN)
+    with pytest.raises(UsageError, match="last linear layer of a model, and this model has none"):
+        aux_head(segmenter(), pixels(), Segmentation(), settings(), OPTIONS, context=RUN)
     pixelwise = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Linear(4, 4))
-    with pytest.raises(UsageError, match="an auxiliary head works on labels of classification"):
-        aux_head(pixelwise, pixels(), Segmentation(), settings(), OPTIONS, **RUN)
+    with pytest.raises(UsageError, match="an auxiliary head works on classification"):
+        aux_head(pixelwise, pixels(), Segmentation(), settings(), OPTIONS, context=RUN)
     softened = nn.Sequential(nn.Linear(3, 3), nn.Softmax(1))
     with pytest.raises(UsageError, match="a model that ends in one linear layer"):
-        aux_head(softened, points(), TASK, settings(), OPTIONS, **RUN)
-    with pytest.raises(UsageError, match=r"takes 0.bias for the model's head, here it is 4.weight, 4.bias"):
-        aux_head(network(), points(), TASK, settings(), OPTIONS, outputs_named=["0.bias"], **RUN)
-    aux_head(network(), points(), TASK, settings(), OPTIONS, outputs_named=["4.bias", "4.weight"], **RUN)
+        aux_head(softened, points(), TASK, settings(), OPTIONS, context=RUN)
+    with pytest.raises(UsageError, match=r"expects the head 0.bias, this model's head is 4.weight, 4.bias"):
+        aux_head(network(), points(), TASK, settings(), OPTIONS, outputs_named=["0.bias"], context=RUN)
+    aux_head(network(), points(), TASK, settings(), OPTIONS, outputs_named=["4.bias", "4.weight"], context=RUN)

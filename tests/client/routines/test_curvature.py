@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from puf_client.routines import curvature, evaluate
+from puf_client.routines import curvature
 from puf_client.routines.curvature import (
     CurvatureOptions,
     Moments,
@@ -17,6 +17,7 @@ from puf_client.routines.curvature import (
     descend_by_curvature,
     gradient_and_fisher,
 )
+from puf_client.routines.evaluate import evaluate
 from puf_client.tasks import Segmentation, Task
 from puf_common.errors import UsageError
 from tests.client.routines.points import (
@@ -39,7 +40,7 @@ from tests.client.routines.points import (
 def test_the_worked_step() -> None:
     model = Vector(0, 0)
     options = CurvatureOptions(block=1, eps=1e-8)
-    descend_by_curvature(model, gradients_of((0.5, -2)), Linear(), settings(1e-3), options, **RUN)
+    descend_by_curvature(model, gradients_of((0.5, -2)), Linear(), settings(1e-3), options, context=RUN)
     assert weights(model)[0].tolist() == pytest.approx([-0.002, 0.0005])
 
 
@@ -105,7 +106,7 @@ def test_moments_against_numpy() -> None:
 def test_it_learns() -> None:
     model, data = network(), points(120)
     before = evaluate(model, data, TASK, device=CPU)
-    descend_by_curvature(model, data, TASK, settings(3e-3, epochs=15), CurvatureOptions(), **RUN)
+    descend_by_curvature(model, data, TASK, settings(3e-3, epochs=15), CurvatureOptions(), context=RUN)
     after = evaluate(model, data, TASK, device=CPU)
     assert after.loss_sum < 0.7 * before.loss_sum
     assert after.score_sum > 90
@@ -115,7 +116,7 @@ def test_frozen_parameters_stay() -> None:
     model = network()
     frozen = model.get_parameter("0.weight").requires_grad_(False).clone()
     before = payload(model)
-    descend_by_curvature(model, points(), TASK, settings(1e-3), CurvatureOptions(), **RUN)
+    descend_by_curvature(model, points(), TASK, settings(1e-3), CurvatureOptions(), context=RUN)
     assert torch.equal(model.get_parameter("0.weight"), frozen)
     assert payload(model) != before
 
@@ -129,7 +130,7 @@ class Choosy(nn.Linear):
 
 def test_models_without_a_gradient_of_every_sample_are_refused() -> None:
     mixing = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
-    with pytest.raises(UsageError, match=r"batch normalisation \(1\) mixes them: use group or layer"):
-        descend_by_curvature(mixing, points(), TASK, settings(), CurvatureOptions(), **RUN)
-    with pytest.raises(UsageError, match=r"which torch cannot take of this model: .*vmap"):
-        descend_by_curvature(Choosy(3, 3), points(), TASK, settings(), CurvatureOptions(), **RUN)
+    with pytest.raises(UsageError, match=r"batch normalisation \(1\) mixes samples: use group or layer"):
+        descend_by_curvature(mixing, points(), TASK, settings(), CurvatureOptions(), context=RUN)
+    with pytest.raises(UsageError, match=r"which torch cannot compute for this model: .*vmap"):
+        descend_by_curvature(Choosy(3, 3), points(), TASK, settings(), CurvatureOptions(), context=RUN)

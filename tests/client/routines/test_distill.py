@@ -41,7 +41,7 @@ def test_one_channel_is_two_classes_with_a_background_of_0() -> None:
 
 
 def test_outputs_that_are_no_classes_are_refused() -> None:
-    with pytest.raises(UsageError, match="distillation compares classes"):
+    with pytest.raises(UsageError, match="distillation compares outputs"):
         divergence(torch.zeros(4), torch.zeros(4), 1)
     with pytest.raises(UsageError, match=r"not \(2, 3\) with \(2, 4\)"):
         divergence(torch.zeros(2, 3), torch.zeros(2, 4), 1)
@@ -65,7 +65,7 @@ def test_the_student_approaches_the_teacher(
             return float(divergence(teacher.eval()(x), student.eval()(x), 1.0))
 
     before = apart()
-    distill(student, data, settings(1e-2, epochs=60), DistillOptions(), teacher=teacher, **RUN)
+    distill(student, data, settings(1e-2, epochs=60), DistillOptions(), teacher=teacher, context=RUN)
     assert apart() < 0.2 * before
     assert payload(teacher) == told
 
@@ -76,10 +76,10 @@ def test_an_equal_student_stays_and_labels_are_not_read() -> None:
     assert isinstance(dropout, nn.Dropout)
     dropout.p = 0.0
     before = payload(same)
-    result = distill(same, points(), settings(1e-9), DistillOptions(), teacher=network(2), **RUN)
+    result = distill(same, points(), settings(1e-9), DistillOptions(), teacher=network(2), context=RUN)
     assert result.loss == pytest.approx(0, abs=1e-7)
     assert np.allclose(np.frombuffer(before, "f4"), np.frombuffer(payload(same), "f4"), atol=1e-7)
     students = [network(), network()]
     for student, data in zip(students, (points(), relabelled(points())), strict=True):
-        distill(student, data, settings(), DistillOptions(), teacher=network(2), **RUN)
+        distill(student, data, settings(), DistillOptions(), teacher=network(2), context=RUN)
     assert payload(students[0]) == payload(students[1])

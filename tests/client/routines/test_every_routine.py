@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,14 @@ import pytest
 import torch
 from torch import nn
 
-from puf_client.routines import Abandoned, TrainResult
 from puf_client.routines.ascent import AscentOptions, ascend
 from puf_client.routines.aux_head import AuxHeadOptions, aux_head
+from puf_client.routines.context import Abandoned, RoutineContext
 from puf_client.routines.curvature import CurvatureOptions, descend_by_curvature
 from puf_client.routines.distill import DistillOptions, distill
 from puf_client.routines.guide import guide
 from puf_client.routines.inputs import model_from, options_from
+from puf_client.routines.train import TrainResult
 from puf_common.errors import PufError, UsageError
 from puf_common.models import registry
 from tests.client.routines.points import CPU, RUN, TASK, network, payload, points, settings, stream
@@ -47,6 +50,10 @@ def _distill(model: nn.Module, data: Any, **run: Any) -> TrainResult:
     return distill(model, data, settings(1e-2, epochs=2.5), DistillOptions(), teacher=network(2), **run)
 
 
+def _stream_of(seed: int, epoch: int) -> int:
+    return stream(epoch + 100 * seed)
+
+
 EVERY = pytest.mark.parametrize("routine", [_ascent, _guide, _aux_head, _curvature, _distill])
 
 
@@ -57,7 +64,7 @@ def test_the_same_streams_give_the_same_bits_and_others_do_not(routine: Routine)
         torch.rand(3), np.random.rand(), random.random()
         model = network()
         before = payload(model)
-        result = routine(model, points(), device=CPU, stream=lambda e, seed=seed: stream(e + 100 * seed))
+        result = routine(model, points(), context=RoutineContext(CPU, partial(_stream_of, seed)))
         assert payload(model) != before
         results.append((payload(model), result))
     assert results[0] == results[1]
@@ -67,7 +74,7 @@ def test_the_same_streams_give_the_same_bits_and_others_do_not(routine: Routine)
 @EVERY
 def test_progress_is_told_and_samples_are_counted(routine: Routine) -> None:
     told: list[tuple[int, int]] = []
-    result = routine(network(), points(20), **RUN, progress=lambda done, of: told.append((done, of)))
+    result = routine(network(), points(20), context=replace(RUN, progress=lambda done, of: told.append((done, of))))
     # 4 batches of up to 6 in an epoch of 20, two and a half epochs.
     assert told == [(done, 10) for done in range(1, 11)]
     assert result.samples_processed == 52
@@ -78,18 +85,22 @@ def test_progress_is_told_and_samples_are_counted(routine: Routine) -> None:
 def test_a_caller_can_stop_between_batches(routine: Routine) -> None:
     done: list[int] = []
     with pytest.raises(Abandoned):
-        routine(network(), points(), **RUN, progress=lambda n, of: done.append(n), should_stop=lambda: len(done) == 3)
+        routine(
+            network(),
+            points(),
+            context=replace(RUN, progress=lambda n, of: done.append(n), should_stop=lambda: len(done) == 3),
+        )
     assert done == [1, 2, 3]
 
 
 @EVERY
 def test_nothing_to_train_on_and_values_that_are_not_finite_are_told(routine: Routine) -> None:
     with pytest.raises(UsageError, match="no sample to train on"):
-        routine(network(), points(0), **RUN)
+        routine(network(), points(0), context=RUN)
     data = points()
     data.tensors[0][3] = float("nan")
     with pytest.raises(PufError, match="the loss became nan in batch"):
-        routine(network(), data, **RUN)
+        routine(network(), data, context=RUN)
 
 
 def test_options_are_told_by_name() -> None:
@@ -107,7 +118,7 @@ def test_options_are_told_by_name() -> None:
 @pytest.mark.parametrize(
     ("kind", "given", "says"),
     [
-        (AscentOptions, {"share": 1.0}, "share must be at least 0 and below 1, not 1: without others"),
+        (AscentOptions, {"share": 1.0}, "share must be at least 0 and below 1, not 1: without other clients"),
         (AscentOptions, {"share": 0.5, "clip": -1.0}, "clip must be 0 or more"),
         (AscentOptions, {"share": 0.5, "delta_l2": float("nan")}, "delta_l2 must be 0 or more, not nan"),
         (AscentOptions, {"share": 0.5, "random_models": 0.0}, "random_models must be at least 1"),

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from puf_client.routines import evaluate, train
+from puf_client.routines.evaluate import evaluate
 from puf_client.routines.guide import guide
+from puf_client.routines.train import train
 from puf_client.tasks import Segmentation
 from puf_common.errors import UsageError
 from tests.client.routines.points import (
@@ -33,8 +34,8 @@ def _said(dataset: TensorDataset) -> TensorDataset:
 
 def test_it_is_training_on_the_teachers_labels() -> None:
     guided, trained, teacher = network(), network(), network(2)
-    result = guide(guided, points(), TASK, settings(epochs=2), teacher=teacher, **RUN)
-    assert result == train(trained, _said(points()), TASK, settings(epochs=2), **RUN)
+    result = guide(guided, points(), TASK, settings(epochs=2), teacher=teacher, context=RUN)
+    assert result == train(trained, _said(points()), TASK, settings(epochs=2), context=RUN)
     assert payload(guided) == payload(trained)
     assert payload(teacher) == payload(network(2))
 
@@ -42,7 +43,7 @@ def test_it_is_training_on_the_teachers_labels() -> None:
 def test_true_labels_do_not_matter() -> None:
     models = [network(), network()]
     for model, data in zip(models, (points(), relabelled(points())), strict=True):
-        guide(model, data, TASK, settings(), teacher=network(2), **RUN)
+        guide(model, data, TASK, settings(), teacher=network(2), context=RUN)
     assert payload(models[0]) == payload(models[1])
 
 
@@ -53,25 +54,25 @@ def test_samples_that_stay_keep_their_labels() -> None:
         data.tensors[0], torch.where(torch.from_numpy(forget), _said(data).tensors[1], data.tensors[1])
     )
     guided, trained = network(), network()
-    guide(guided, data, TASK, settings(epochs=2), teacher=network(2), forget=forget, **RUN)
-    train(trained, mixed, TASK, settings(epochs=2), **RUN)
+    guide(guided, data, TASK, settings(epochs=2), teacher=network(2), forget=forget, context=RUN)
+    train(trained, mixed, TASK, settings(epochs=2), context=RUN)
     assert payload(guided) == payload(trained)
     nothing = network()
-    guide(nothing, data, TASK, settings(epochs=2), teacher=network(2), forget=np.zeros(20, bool), **RUN)
+    guide(nothing, data, TASK, settings(epochs=2), teacher=network(2), forget=np.zeros(20, bool), context=RUN)
     plain = network()
-    train(plain, data, TASK, settings(epochs=2), **RUN)
+    train(plain, data, TASK, settings(epochs=2), context=RUN)
     assert payload(nothing) == payload(plain)
 
 
 def test_the_target_comes_to_be_known_as_the_teacher_knows_it() -> None:
     model, data = network(), points(60)
-    train(model, data, TASK, settings(0.3, epochs=20), **RUN)
+    train(model, data, TASK, settings(0.3, epochs=20), context=RUN)
     known = evaluate(model, data, TASK, device=CPU).score_sum
-    guide(model, data, TASK, settings(0.3, epochs=20), teacher=network(2), **RUN)
+    guide(model, data, TASK, settings(0.3, epochs=20), teacher=network(2), context=RUN)
     assert evaluate(model, _said(data), TASK, device=CPU).score_sum > 50
     assert evaluate(model, data, TASK, device=CPU).score_sum < 0.7 * known
 
 
 def test_segmentation_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"guidance works on labels of classification: .*PUF, NoT and retraining"):
-        guide(segmenter(), pixels(), Segmentation(), settings(), teacher=segmenter(), **RUN)
+    with pytest.raises(UsageError, match=r"guidance works on classification: .*PUF, NoT and retraining"):
+        guide(segmenter(), pixels(), Segmentation(), settings(), teacher=segmenter(), context=RUN)

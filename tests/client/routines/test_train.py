@@ -15,17 +15,10 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from puf_client.data import DataContext, load_data
-from puf_client.routines import (
-    Abandoned,
-    TrainSettings,
-    evaluate,
-    per_sample,
-    prepare,
-    resident,
-    select,
-    train,
-)
-from puf_client.routines.train import _shuffled
+from puf_client.data.samples import resident, select
+from puf_client.routines.context import Abandoned, RoutineContext
+from puf_client.routines.evaluate import evaluate, per_sample
+from puf_client.routines.train import TrainSettings, _shuffled, prepare, train
 from puf_client.tasks import Classification
 from puf_common.errors import PufError, UsageError
 from puf_common.models import registry
@@ -55,7 +48,7 @@ def _payload(model: nn.Module) -> bytes:
 def _trained(dataset: Any = None, **settings: Any) -> bytes:
     model = _linear()
     chosen = TrainSettings(**{"lr": 0.1, "batch_size": 6, **settings})
-    train(model, dataset or _points(), TASK, chosen, device=CPU, stream=_stream)
+    train(model, dataset or _points(), TASK, chosen, context=RoutineContext(CPU, _stream))
     return _payload(model)
 
 
@@ -78,7 +71,7 @@ class Seen(Dataset[Any]):
 def test_training_learns() -> None:
     model, points = _linear(), _points(200)
     before = evaluate(model, points, TASK, device=CPU)
-    result = train(model, points, TASK, TrainSettings(lr=0.5, epochs=5), device=CPU, stream=_stream)
+    result = train(model, points, TASK, TrainSettings(lr=0.5, epochs=5), context=RoutineContext(CPU, _stream))
     after = evaluate(model, points, TASK, device=CPU)
     assert result.samples_processed == 1000
     assert before.loss_sum / 200 > result.loss > after.loss_sum / 200
@@ -107,7 +100,13 @@ def test_weight_decay_of_plain_sgd_is_the_decoupled_one() -> None:
     x, y = _points().tensors
     TASK.loss(model(x), y).backward()  # type: ignore[no-untyped-call]
     expected = [p.detach() * (1 - 0.1 * 0.5) - 0.1 * p.grad for p in model.parameters() if p.grad is not None]
-    train(model, _points(), TASK, TrainSettings(lr=0.1, weight_decay=0.5, batch_size=20), device=CPU, stream=_stream)
+    train(
+        model,
+        _points(),
+        TASK,
+        TrainSettings(lr=0.1, weight_decay=0.5, batch_size=20),
+        context=RoutineContext(CPU, _stream),
+    )
     for parameter, value in zip(model.parameters(), expected, strict=True):
         assert torch.allclose(parameter, value, atol=1e-6)
 
@@ -118,7 +117,7 @@ def test_frozen_and_unused_parameters_stay() -> None:
     model.forward = lambda x: model["frozen"](model["used"](x))
     before = {name: p.clone() for name, p in model.named_parameters()}
     chosen = TrainSettings(lr=0.1, momentum=0.9, weight_decay=0.1)
-    train(model, _points(), TASK, chosen, device=CPU, stream=_stream)
+    train(model, _points(), TASK, chosen, context=RoutineContext(CPU, _stream))
     changed = {name.partition(".")[0] for name, p in model.named_parameters() if not torch.equal(p, before[name])}
     assert changed == {"used"}
 
@@ -159,11 +158,11 @@ def test_fractional_epochs_take_the_first_batches(epochs: float, batches: int) -
     dataset, whole = Seen(39), Seen(39)
     chosen = TrainSettings(lr=0.001, batch_size=4, epochs=epochs)
     result = train(
-        _linear(), dataset, TASK, chosen, device=CPU, stream=_stream, progress=lambda done, of: told.append((done, of))
+        _linear(), dataset, TASK, chosen, context=RoutineContext(CPU, _stream, lambda done, of: told.append((done, of)))
     )
     assert told == [(done, batches) for done in range(1, batches + 1)]
     assert result.samples_processed == len(dataset.asked)
-    train(_linear(), whole, TASK, TrainSettings(lr=0.001, batch_size=4, epochs=3), device=CPU, stream=_stream)
+    train(_linear(), whole, TASK, TrainSettings(lr=0.001, batch_size=4, epochs=3), context=RoutineContext(CPU, _stream))
     assert whole.asked[: len(dataset.asked)] == dataset.asked
 
 
@@ -183,8 +182,8 @@ def test_a_caller_can_stop_between_batches() -> None:
     dataset = Seen(20)
     with pytest.raises(Abandoned):
         train(
-            _linear(), dataset, TASK, TrainSettings(lr=0.1, batch_size=5), device=CPU, stream=_stream,
-            should_stop=lambda: next(answers),
+            _linear(), dataset, TASK, TrainSettings(lr=0.1, batch_size=5),
+            context=RoutineContext(CPU, _stream, should_stop=lambda: next(answers)),
         )  # fmt: skip
     assert len(dataset.asked) == 10
     with pytest.raises(Abandoned):
@@ -204,7 +203,7 @@ def test_a_lack_of_memory_says_what_to_do() -> None:
 
     says = r"cpu ran out of memory while {} with batches of {}: .*smaller batch size"
     with pytest.raises(PufError, match=says.format("training", 32)):
-        train(Greedy(3, 2), _points(), TASK, TrainSettings(lr=0.1), device=CPU, stream=_stream)
+        train(Greedy(3, 2), _points(), TASK, TrainSettings(lr=0.1), context=RoutineContext(CPU, _stream))
     with pytest.raises(PufError, match=says.format("evaluating", 256)):
         evaluate(Greedy(3, 2), _points(), TASK, device=CPU)
 
@@ -212,7 +211,7 @@ def test_a_lack_of_memory_says_what_to_do() -> None:
 def test_no_samples_is_an_error_to_train_and_nothing_to_evaluate() -> None:
     nothing = select(_points(), [])
     with pytest.raises(UsageError, match="no sample to train on"):
-        train(_linear(), nothing, TASK, TrainSettings(lr=0.1), device=CPU, stream=_stream)
+        train(_linear(), nothing, TASK, TrainSettings(lr=0.1), context=RoutineContext(CPU, _stream))
     sums = evaluate(_linear(), nothing, TASK, device=CPU)
     assert (sums.samples, sums.loss_sum, sums.score_sum) == (0, 0, 0)
     assert per_sample(_linear(), nothing, TASK, device=CPU).losses.shape == (0,)
@@ -257,8 +256,9 @@ def test_prepare_asks_torch_for_determinism() -> None:
 
 _PROGRAM = """
 import hashlib, sys, torch
+from puf_client.routines.context import RoutineContext
 from puf_client.data import DataContext, load_data
-from puf_client.routines import TrainSettings, train
+from puf_client.routines.train import TrainSettings, train
 from puf_client.tasks import Classification
 from puf_common.models import registry
 from puf_common.seeds import derive
@@ -267,7 +267,7 @@ def digest():
     data = load_data("digits", DataContext(2, 10, "iid", 5, None, {"noise": "1.0", "per_client": "60"}))
     model = registry.build("digits-cnn", {}, 5)
     settings = TrainSettings(lr=0.1, momentum=0.5, batch_size=10, epochs=2)
-    train(model, data.train, Classification(), settings, device=torch.device("cpu"), stream=lambda e: derive(5, e))
+    train(model, data.train, Classification(), settings, context=RoutineContext(torch.device("cpu"), lambda e: derive(5, e)))
     return hashlib.sha256(registry.payload_of(model, registry.manifest_of(model))).hexdigest()
 
 if __name__ == "__main__":
@@ -290,7 +290,7 @@ def test_digits_are_learnt_in_seconds() -> None:
     data = load_data("digits", DataContext())
     model = registry.build("digits-cnn", {}, 1)
     settings = TrainSettings(lr=0.1, batch_size=10, epochs=2)
-    train(model, resident(data.train, CPU), TASK, settings, device=CPU, stream=_stream)
+    train(model, resident(data.train, CPU), TASK, settings, context=RoutineContext(CPU, _stream))
     assert data.holdout is not None
     sums = evaluate(model, data.holdout, TASK, device=CPU)
     assert sums.score_sum / sums.samples > 0.9

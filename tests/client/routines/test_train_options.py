@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from puf_client.data.samples import Resident
-from puf_client.routines import TrainSettings, train
+from puf_client.routines.context import RoutineContext
+from puf_client.routines.train import TrainSettings, train
 from puf_client.tasks import task_named
 from puf_common.models.registry import build, manifest_of, payload_of, update_of
 from puf_common.tensors.manifest import UPDATE
@@ -27,7 +28,7 @@ def samples() -> Resident:
 def trained(settings: TrainSettings) -> tuple[float, np.ndarray[tuple[int], np.dtype[np.float32]]]:
     model = build("resnet8-gn", {}, 1)
     manifest, base = manifest_of(model), payload_of(model, manifest_of(model))
-    result = train(model, samples(), task_named("classification"), settings, device=CPU, stream=lambda e: e)
+    result = train(model, samples(), task_named("classification"), settings, context=RoutineContext(CPU, lambda e: e))
     assert manifest_of(model) == manifest
     update = update_of(model, manifest, base)
     assert len(update) == manifest.nbytes(UPDATE)
@@ -59,8 +60,8 @@ def test_with_amp_the_network_computes_in_bfloat16() -> None:
     data = Resident(torch.randn(8, 4), torch.arange(8) % 3)
     model = Watched(4, 3)
     task = task_named("classification")
-    train(model, data, task, replace(SETTINGS, amp=True), device=CPU, stream=lambda e: e)
+    train(model, data, task, replace(SETTINGS, amp=True), context=RoutineContext(CPU, lambda e: e))
     assert seen == [torch.bfloat16]
     assert model.weight.dtype is torch.float32
-    train(model, data, task, SETTINGS, device=CPU, stream=lambda e: e)
+    train(model, data, task, SETTINGS, context=RoutineContext(CPU, lambda e: e))
     assert seen == [torch.bfloat16, torch.float32]

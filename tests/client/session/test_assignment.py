@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from puf_client.session.assignment import Trained, TrainTask, cut, restricted, update_payload
+from puf_client.session.assignment import Assignment
+from puf_client.session.update import LocalUpdate, cut, difference, restricted
 from puf_common.errors import InvalidUpdate
 from puf_common.seeds import derive
 from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorSpec
@@ -53,7 +54,7 @@ class Module:
 
 def test_parameters_travel_as_differences_and_buffers_as_values() -> None:
     old, new = model(1), model(2)
-    update = MANIFEST.views(update_payload(MANIFEST, payload_of(old), new), UPDATE)
+    update = MANIFEST.views(difference(MANIFEST, payload_of(old), new), UPDATE)
     np.testing.assert_array_equal(update["w"], new["w"] - old["w"])
     np.testing.assert_array_equal(update["half"], new["half"].astype(np.float32) - old["half"].astype(np.float32))
     assert update["half"].dtype == np.float32
@@ -63,22 +64,22 @@ def test_parameters_travel_as_differences_and_buffers_as_values() -> None:
 
 def test_a_module_and_its_weights_give_the_same_bytes() -> None:
     base, new = payload_of(model(1)), model(2)
-    assert update_payload(MANIFEST, base, Module(new)) == update_payload(MANIFEST, base, new)
+    assert difference(MANIFEST, base, Module(new)) == difference(MANIFEST, base, new)
 
 
 def test_torch_tensors_give_the_same_bytes() -> None:
     torch = pytest.importorskip("torch")
     base, new = payload_of(model(1)), model(2)
     tensors = {name: torch.from_numpy(array).requires_grad_(name == "w") for name, array in new.items()}
-    assert update_payload(MANIFEST, base, tensors) == update_payload(MANIFEST, base, new)
+    assert difference(MANIFEST, base, tensors) == difference(MANIFEST, base, new)
 
 
 def test_ready_made_bytes_are_taken_as_they_are() -> None:
-    ready = update_payload(MANIFEST, payload_of(model(1)), model(2))
-    again = update_payload(MANIFEST, b"", bytes(ready))
+    ready = difference(MANIFEST, payload_of(model(1)), model(2))
+    again = difference(MANIFEST, b"", bytes(ready))
     assert again == ready
     with pytest.raises(InvalidUpdate, match="bytes"):
-        update_payload(MANIFEST, b"", bytes(ready)[:-1])
+        difference(MANIFEST, b"", bytes(ready)[:-1])
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_what_does_not_fit_names_the_tensor(change: Any, names: str) -> None:
     new = model(2)
     change(new)
     with pytest.raises(InvalidUpdate) as caught:
-        update_payload(MANIFEST, payload_of(model(1)), new)
+        difference(MANIFEST, payload_of(model(1)), new)
     assert caught.value.facts["tensor"] == names
     assert names in caught.value.message
 
@@ -121,12 +122,12 @@ def test_a_count_other_than_the_frozen_one_is_refused_before_it_travels() -> Non
     assert task.submit(model(2), samples=10)
 
 
-def _task(work: pb.TrainWork, recipe: pb.Recipe) -> TrainTask:
-    def deliver(work: pb.TrainWork, trained: Trained) -> bool:
-        return trained.samples == 10
+def _task(work: pb.TrainWork, recipe: pb.Recipe) -> Assignment:
+    def deliver(work: pb.TrainWork, update: LocalUpdate) -> bool:
+        return update.samples == 10
 
-    return TrainTask(
-        work=work,
+    return Assignment(
+        message=work,
         client="clinic-7",
         recipe=recipe,
         manifest=MANIFEST,
@@ -147,23 +148,23 @@ def test_a_torch_module_with_tied_parameters_travels_once() -> None:
     base = payload_of(net, manifest)
     with torch.no_grad():
         net[0].weight += 1
-    update = manifest.views(update_payload(manifest, base, net), UPDATE)
+    update = manifest.views(difference(manifest, base, net), UPDATE)
     assert np.allclose(update["0.weight"].astype(np.float64), 1.0)
     net[0].weight.data[0, 0] = float("nan")
     with pytest.raises(InvalidUpdate, match="diverged"):
-        update_payload(manifest, base, net)
+        difference(manifest, base, net)
 
 
 def test_only_the_named_tensors_come_back_in_the_models_order() -> None:
     new = model(2)
-    whole = update_payload(MANIFEST, payload_of(model(1)), new)
+    whole = difference(MANIFEST, payload_of(model(1)), new)
     layout = restricted(MANIFEST, ["mean", "w"])
     assert [t.name for t in layout.tensors] == ["w", "mean"]
     part = layout.views(cut(MANIFEST, whole, layout), UPDATE)
     for name, view in part.items():
         np.testing.assert_array_equal(view, MANIFEST.views(whole, UPDATE)[name])
     assert restricted(MANIFEST, []) is MANIFEST
-    with pytest.raises(InvalidUpdate, match="asks for tensor x"):
+    with pytest.raises(InvalidUpdate, match="requests tensor x"):
         restricted(MANIFEST, ["x"])
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from puf_client.state.directory import StateDir, default_root
+from puf_client.state.directory import StateDirectory, default_root
 from puf_common.errors import Mismatch, StorageCorrupted, UsageError
 from puf_common.receipts.signing import fingerprint
 
@@ -19,32 +19,32 @@ IDS = [f"patient-{i}" for i in range(20)]
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> StateDir:
-    return StateDir.of("fed-1", "clinic-7", tmp_path)
+def state(tmp_path: Path) -> StateDirectory:
+    return StateDirectory.of("fed-1", "clinic-7", tmp_path)
 
 
-def test_nothing_is_excluded_at_first_and_nothing_is_written(state: StateDir) -> None:
+def test_nothing_is_excluded_at_first_and_nothing_is_written(state: StateDirectory) -> None:
     assert not state.excluded(IDS).any()
     assert state.forgotten is None
     assert not state.path.exists()
 
 
-def test_a_filed_request_excludes_its_samples_in_every_later_process(state: StateDir) -> None:
+def test_a_filed_request_excludes_its_samples_in_every_later_process(state: StateDirectory) -> None:
     state.prepare("r1", IDS[:3])
     state.filed("r1", "t1")
-    again = StateDir(state.path)
+    again = StateDirectory(state.path)
     assert again.excluded(IDS).tolist() == [True] * 3 + [False] * 17
     assert again.forget_indices(IDS, "r1").tolist() == [0, 1, 2]
 
 
-def test_the_order_of_the_data_does_not_matter(state: StateDir) -> None:
+def test_the_order_of_the_data_does_not_matter(state: StateDirectory) -> None:
     state.prepare("r1", IDS[:3])
     state.filed("r1", "t1")
     assert state.forget_indices(IDS[::-1], "r1").tolist() == [17, 18, 19]
     assert state.forget_indices(IDS, "r1").tolist() == [0, 1, 2]
 
 
-def test_a_prepared_request_counts_only_once_its_ticket_is_known(state: StateDir) -> None:
+def test_a_prepared_request_counts_only_once_its_ticket_is_known(state: StateDirectory) -> None:
     state.prepare("r1", IDS[:3])
     assert state.unsettled()
     assert not state.excluded(IDS).any()
@@ -54,7 +54,7 @@ def test_a_prepared_request_counts_only_once_its_ticket_is_known(state: StateDir
     assert len(state.exclusions()) == 1
 
 
-def test_withdrawing_puts_samples_back_but_not_those_of_others(state: StateDir) -> None:
+def test_withdrawing_puts_samples_back_but_not_those_of_others(state: StateDirectory) -> None:
     for key, ids in (("r1", IDS[:3]), ("r2", IDS[2:5])):
         state.prepare(key, ids)
         state.filed(key, f"ticket-of-{key}")
@@ -63,7 +63,7 @@ def test_withdrawing_puts_samples_back_but_not_those_of_others(state: StateDir) 
     assert state.exclusion("r1").withdrawn  # type: ignore[union-attr]
 
 
-def test_a_request_is_found_by_its_ticket(state: StateDir) -> None:
+def test_a_request_is_found_by_its_ticket(state: StateDirectory) -> None:
     state.prepare("r1", IDS[:3])
     assert state.by_ticket("") is None
     state.filed("r1", "t1")
@@ -73,23 +73,23 @@ def test_a_request_is_found_by_its_ticket(state: StateDir) -> None:
     assert state.by_ticket("t2") is None
 
 
-def test_a_request_of_another_machine_is_explained(state: StateDir) -> None:
+def test_a_request_of_another_machine_is_explained(state: StateDirectory) -> None:
     with pytest.raises(UsageError, match="another machine"):
         state.forget_indices(IDS, "r9")
 
 
-def test_a_refused_request_leaves_nothing(state: StateDir) -> None:
+def test_a_refused_request_leaves_nothing(state: StateDirectory) -> None:
     state.prepare("r1", IDS[:3])
     state.discard("r1")
     assert state.exclusions() == []
 
 
-def test_the_same_samples_give_the_same_key_in_any_order(state: StateDir) -> None:
+def test_the_same_samples_give_the_same_key_in_any_order(state: StateDirectory) -> None:
     assert state.request_key(IDS[:3]) == state.request_key(IDS[2::-1])
     assert state.request_key(IDS[:3]) != state.request_key(IDS[:4])
 
 
-def test_files_are_private_and_name_no_sample(state: StateDir) -> None:
+def test_files_are_private_and_name_no_sample(state: StateDirectory) -> None:
     state.prepare("r1", IDS[:3])
     state.mark_forgotten(membership=1)
     files = [path for path in state.path.rglob("*") if path.is_file()]
@@ -102,11 +102,11 @@ def test_files_are_private_and_name_no_sample(state: StateDir) -> None:
 
 
 def test_two_directories_hash_the_same_sample_differently(tmp_path: Path) -> None:
-    one, two = (StateDir(tmp_path / n).prepare("r", IDS[:1]) for n in "ab")
+    one, two = (StateDirectory(tmp_path / n).prepare("r", IDS[:1]) for n in "ab")
     assert one.hashes != two.hashes
 
 
-def test_the_forgotten_marker_keeps_its_first_word(state: StateDir) -> None:
+def test_the_forgotten_marker_keeps_its_first_word(state: StateDirectory) -> None:
     state.mark_forgotten(membership=2, ticket_id="t1")
     state.mark_forgotten(membership=3)
     assert state.forgotten is not None
@@ -115,7 +115,7 @@ def test_the_forgotten_marker_keeps_its_first_word(state: StateDir) -> None:
     assert state.forgotten is None
 
 
-def test_a_damaged_file_is_named_and_never_taken_for_no_exclusions(state: StateDir) -> None:
+def test_a_damaged_file_is_named_and_never_taken_for_no_exclusions(state: StateDirectory) -> None:
     state.prepare("r1", IDS[:3])
     path = next((state.path / "requests").iterdir())
     for text in ("", "{}", "[]", '{"request_key": 1}'):
@@ -124,27 +124,27 @@ def test_a_damaged_file_is_named_and_never_taken_for_no_exclusions(state: StateD
             state.excluded(IDS)
 
 
-def test_a_damaged_salt_is_named(state: StateDir) -> None:
+def test_a_damaged_salt_is_named(state: StateDirectory) -> None:
     state.prepare("r1", IDS[:3])
     (state.path / "salt").write_bytes(b"short")
     with pytest.raises(StorageCorrupted, match="salt"):
-        StateDir(state.path).request_key(IDS)
+        StateDirectory(state.path).request_key(IDS)
 
 
-def test_drafts_of_a_killed_writer_are_not_read(state: StateDir) -> None:
+def test_drafts_of_a_killed_writer_are_not_read(state: StateDirectory) -> None:
     state.prepare("r1", IDS[:3])
     (state.path / "requests" / ".r2.json.abc").write_text("half a fi")
     assert [e.request_key for e in state.exclusions()] == ["r1"]
 
 
 def test_names_from_elsewhere_do_not_lead_out(tmp_path: Path) -> None:
-    state = StateDir.of("../../etc", "clinic-7", tmp_path)
+    state = StateDirectory.of("../../etc", "clinic-7", tmp_path)
     state.prepare("../../../passwd", IDS[:1])
     assert tmp_path in state.path.resolve().parents
     assert all(path.resolve().is_relative_to(state.path) for path in state.path.rglob("*"))
     assert state.exclusion("../../../passwd") is not None
     with pytest.raises(UsageError, match="name"):
-        StateDir.of("fed-1", "../clinic", tmp_path)
+        StateDirectory.of("fed-1", "../clinic", tmp_path)
 
 
 def test_the_platforms_place_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_the_platforms_place_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_a_directory_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="--state"):
-        StateDir(tmp_path / "file" / "x").prepare("r1", IDS[:1])
+        StateDirectory(tmp_path / "file" / "x").prepare("r1", IDS[:1])
 
 
 def test_those_who_start_together_agree_on_the_salt(tmp_path: Path) -> None:
@@ -166,13 +166,13 @@ def test_those_who_start_together_agree_on_the_salt(tmp_path: Path) -> None:
 
     def key(_: int) -> str:
         together.wait()
-        return StateDir(tmp_path / "state").request_key(IDS)
+        return StateDirectory(tmp_path / "state").request_key(IDS)
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(key, range(8)))) == 1
 
 
-def test_the_first_servers_key_is_pinned_and_no_other_is_taken(state: StateDir) -> None:
+def test_the_first_servers_key_is_pinned_and_no_other_is_taken(state: StateDirectory) -> None:
     first, second = bytes(32), bytes([1]) * 32
     assert state.server_key == b""
     state.check_server_key(second)
@@ -180,7 +180,7 @@ def test_the_first_servers_key_is_pinned_and_no_other_is_taken(state: StateDir) 
     assert not state.path.exists()
     state.pin_server_key(first)
     state.pin_server_key(first)
-    assert StateDir(state.path).server_key == first
+    assert StateDirectory(state.path).server_key == first
     assert stat.S_IMODE((state.path / "server-key.json").stat().st_mode) == 0o600
     for key, told in ((second, fingerprint(second)), (b"", "missing")):
         with pytest.raises(Mismatch) as caught:
@@ -190,7 +190,7 @@ def test_the_first_servers_key_is_pinned_and_no_other_is_taken(state: StateDir) 
     assert state.server_key == first
 
 
-def test_a_damaged_pin_is_not_taken_for_none(state: StateDir) -> None:
+def test_a_damaged_pin_is_not_taken_for_none(state: StateDirectory) -> None:
     state.pin_server_key(bytes(32))
     for junk in ("{}", '{"key": "zz"}', "junk"):
         (state.path / "server-key.json").write_text(junk)
@@ -198,18 +198,18 @@ def test_a_damaged_pin_is_not_taken_for_none(state: StateDir) -> None:
             state.pin_server_key(bytes(32))
 
 
-def test_a_lost_salt_is_not_made_anew(state: StateDir) -> None:
+def test_a_lost_salt_is_not_made_anew(state: StateDirectory) -> None:
     state.prepare("r1", IDS[:3])
     state.filed("r1", "t1")
     (state.path / "salt").unlink()
     with pytest.raises(StorageCorrupted, match="trained on again"):
-        StateDir(state.path).excluded(IDS)
+        StateDirectory(state.path).excluded(IDS)
     with pytest.raises(StorageCorrupted, match="trained on again"):
-        StateDir(state.path).prepare("r2", IDS[:1])
+        StateDirectory(state.path).prepare("r2", IDS[:1])
     assert not (state.path / "salt").exists()
 
 
-def test_only_the_owner_puts_samples_back(state: StateDir) -> None:
+def test_only_the_owner_puts_samples_back(state: StateDirectory) -> None:
     """A request that the server withdrew because another one took it over is not taken back."""
     state.prepare("r1", IDS[:3])
     state.filed("r1", "t1")
@@ -224,7 +224,7 @@ def test_only_the_owner_puts_samples_back(state: StateDir) -> None:
     assert not state.excluded(IDS).any()
 
 
-def test_a_wish_that_the_server_refused_changes_nothing(state: StateDir) -> None:
+def test_a_wish_that_the_server_refused_changes_nothing(state: StateDirectory) -> None:
     state.prepare("r1", IDS[:3])
     state.filed("r1", "t1")
     state.withdrawing("r1", True)
@@ -234,7 +234,7 @@ def test_a_wish_that_the_server_refused_changes_nothing(state: StateDir) -> None
     assert not state.unsettled()
 
 
-def test_taking_back_a_repeated_request_takes_back_the_first_one_too(state: StateDir) -> None:
+def test_taking_back_a_repeated_request_takes_back_the_first_one_too(state: StateDirectory) -> None:
     for key in ("r1", "r1-1"):
         state.prepare(key, IDS[:3])
         state.filed(key, f"ticket-of-{key}")
@@ -242,7 +242,7 @@ def test_taking_back_a_repeated_request_takes_back_the_first_one_too(state: Stat
     assert not state.excluded(IDS).any()
 
 
-def test_files_of_before_can_be_read(state: StateDir) -> None:
+def test_files_of_before_can_be_read(state: StateDirectory) -> None:
     state.prepare("r1", IDS[:3])
     (path,) = (state.path / "requests").iterdir()
     content = json.loads(path.read_text())
@@ -253,10 +253,10 @@ def test_files_of_before_can_be_read(state: StateDir) -> None:
     assert not state.excluded(IDS).any()
 
 
-def test_receipts_are_kept(state: StateDir) -> None:
+def test_receipts_are_kept(state: StateDirectory) -> None:
     assert state.receipts() == []
-    state.keep_receipt("t-1", b"one")
-    state.keep_receipt("t-1", b"two")
-    state.keep_receipt("../t-2", b"three")
-    assert sorted(StateDir(state.path).receipts()) == [b"three", b"two"]
+    state.write_receipt("t-1", b"one")
+    state.write_receipt("t-1", b"two")
+    state.write_receipt("../t-2", b"three")
+    assert sorted(StateDirectory(state.path).receipts()) == [b"three", b"two"]
     assert all(p.resolve().is_relative_to(state.path) for p in state.path.rglob("*"))

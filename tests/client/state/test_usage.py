@@ -9,64 +9,64 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puf_client.state.directory import StateDir
-from puf_client.state.usage import Ledger, Used
+from puf_client.state.directory import StateDirectory
+from puf_client.state.usage import SampleUsage, Used
 from puf_common.errors import StorageCorrupted
 
 IDS = [f"patient-{i}" for i in range(8)]
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> StateDir:
-    return StateDir.of("fed-1", "clinic-7", tmp_path)
+def state(tmp_path: Path) -> StateDirectory:
+    return StateDirectory.of("fed-1", "clinic-7", tmp_path)
 
 
-def note(state: StateDir, chosen: list[int], number: int, *, unlearning: bool = False) -> None:
-    Ledger(state).note(IDS, np.array(chosen, dtype=np.intp), number=number, unlearning=unlearning)
+def note(state: StateDirectory, chosen: list[int], number: int, *, unlearning: bool = False) -> None:
+    SampleUsage(state).note(IDS, np.array(chosen, dtype=np.intp), number=number, unlearning=unlearning)
 
 
-def test_nothing_was_ever_used_at_first(state: StateDir) -> None:
-    assert Ledger(state).look_up(IDS[0]) is None
+def test_nothing_was_ever_used_at_first(state: StateDirectory) -> None:
+    assert SampleUsage(state).look_up(IDS[0]) is None
     assert not state.path.exists()
 
 
-def test_first_and_last_round_of_each_sample(state: StateDir) -> None:
+def test_first_and_last_round_of_each_sample(state: StateDirectory) -> None:
     for number in (3, 4, 5):
         note(state, [0, 1, 2], number)
     # Sample 0 is to be forgotten: the rest goes on.
     note(state, [0], 6, unlearning=True)
     note(state, [1, 2], 6)
     note(state, [1, 2], 9)
-    again = Ledger(StateDir(state.path))
+    again = SampleUsage(StateDirectory(state.path))
     assert again.look_up(IDS[0]) == Used(trained=(3, 5), unlearned=(6, 6))
     assert again.look_up(IDS[1]) == Used(trained=(3, 9))
     assert again.look_up(IDS[3]) is None
 
 
-def test_a_set_is_written_once(state: StateDir) -> None:
-    ledger = Ledger(state)
+def test_a_set_is_written_once(state: StateDirectory) -> None:
+    usage = SampleUsage(state)
     for number in range(1, 20):
-        ledger.note(IDS, np.arange(8), number=number, unlearning=False)
+        usage.note(IDS, np.arange(8), number=number, unlearning=False)
     assert len(list((state.path / "used").iterdir())) == 2
     before = {p: p.stat().st_mtime_ns for p in (state.path / "used").iterdir()}
     # The same round again, after a lost answer: nothing new.
-    ledger.note(IDS, np.arange(8), number=19, unlearning=False)
+    usage.note(IDS, np.arange(8), number=19, unlearning=False)
     assert {p: p.stat().st_mtime_ns for p in (state.path / "used").iterdir()} == before
 
 
-def test_no_file_names_a_sample(state: StateDir) -> None:
+def test_no_file_names_a_sample(state: StateDirectory) -> None:
     note(state, [0, 1], 1)
     assert not any(b"patient" in p.read_bytes() for p in state.path.rglob("*") if p.is_file())
 
 
 @pytest.mark.parametrize("harm", [lambda p: p.unlink(), lambda p: p.write_bytes(b"short")])
-def test_damage_is_named_and_not_taken_for_never(state: StateDir, harm: object) -> None:
+def test_damage_is_named_and_not_taken_for_never(state: StateDirectory, harm: object) -> None:
     note(state, [0, 1], 1)
     (path,) = (state.path / "used").glob("*.ids")
     assert callable(harm)
     harm(path)
     with pytest.raises(StorageCorrupted, match=path.name):
-        Ledger(state).look_up(IDS[0])
+        SampleUsage(state).look_up(IDS[0])
 
 
 @settings(max_examples=40, deadline=None)
@@ -74,7 +74,7 @@ def test_damage_is_named_and_not_taken_for_never(state: StateDir, harm: object) 
 def test_it_is_what_a_dictionary_would_say(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[set[int], int, bool]]
 ) -> None:
-    state = StateDir(tmp_path_factory.mktemp("ledger"))
+    state = StateDirectory(tmp_path_factory.mktemp("usage"))
     expected: dict[tuple[int, bool], list[int]] = {}
     for chosen, number, unlearning in history:
         note(state, sorted(chosen), number, unlearning=unlearning)
@@ -85,4 +85,4 @@ def test_it_is_what_a_dictionary_would_say(
             (min(rounds), max(rounds)) if (rounds := expected.get((i, unlearning))) else None
             for unlearning in (False, True)
         ]
-        assert (Ledger(state).look_up(name) or Used()) == Used(*spans)
+        assert (SampleUsage(state).look_up(name) or Used()) == Used(*spans)

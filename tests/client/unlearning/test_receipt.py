@@ -8,7 +8,7 @@ import pytest
 from tests.common.receipts.test_receipt_file import content
 
 from puf_client.cli.main import main
-from puf_client.state.directory import StateDir
+from puf_client.state.directory import StateDirectory
 from puf_common.config.exit_codes import Exit
 from puf_common.receipts import receipt_file
 from puf_common.receipts.signing import SigningKey, fingerprint
@@ -25,7 +25,7 @@ def receipt(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def pinned(tmp_path: Path) -> list[str]:
-    StateDir.of("f-1", "clinic-7", tmp_path / "state").pin_server_key(KEY.public)
+    StateDirectory.of("f-1", "clinic-7", tmp_path / "state").pin_server_key(KEY.public)
     return ["--state", str(tmp_path / "state")]
 
 

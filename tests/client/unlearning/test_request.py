@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from puf_client.state.directory import StateDir
-from puf_client.transport.grpc import Transport
+from puf_client.state.directory import StateDirectory
+from puf_client.transport.base import Transport
 from puf_client.unlearning.request import Plan, _samples, file
 from puf_common.errors import InvalidArgument, NotNow, PufError, Unavailable, UsageError
 from puf_common.v1 import federation_pb2 as pb
@@ -18,11 +18,11 @@ IDS = [f"patient-{i}" for i in range(10)]
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> StateDir:
-    return StateDir.of("fed-1", "clinic-7", tmp_path)
+def state(tmp_path: Path) -> StateDirectory:
+    return StateDirectory.of("fed-1", "clinic-7", tmp_path)
 
 
-def filed(state: StateDir, chosen: list[int], ticket_state: tk.TicketState, ticket_id: str = "t-1") -> tk.Ticket:
+def filed(state: StateDirectory, chosen: list[int], ticket_state: tk.TicketState, ticket_id: str = "t-1") -> tk.Ticket:
     """A request as server and client know it."""
     ids = [IDS[i] for i in chosen]
     key = state.request_key(ids)
@@ -33,7 +33,9 @@ def filed(state: StateDir, chosen: list[int], ticket_state: tk.TicketState, tick
 
 
 @pytest.mark.parametrize("ended", [tk.TICKET_STATE_FAILED, tk.TICKET_STATE_WITHDRAWN])
-def test_what_failed_or_was_taken_over_is_asked_for_again_in_one_step(state: StateDir, ended: tk.TicketState) -> None:
+def test_what_failed_or_was_taken_over_is_asked_for_again_in_one_step(
+    state: StateDirectory, ended: tk.TicketState
+) -> None:
     first = filed(state, [0, 1, 2], ended)
     wanted = _samples(tk.UnlearningRequest(), state, IDS, [0, 1, 2], [first])
     assert wanted.ticket is None
@@ -42,19 +44,19 @@ def test_what_failed_or_was_taken_over_is_asked_for_again_in_one_step(state: Sta
     assert (wanted.request.forget_samples, wanted.request.retain_samples) == (3, 7)
 
 
-def test_what_the_owner_took_back_is_a_new_question(state: StateDir) -> None:
+def test_what_the_owner_took_back_is_a_new_question(state: StateDirectory) -> None:
     first = filed(state, [0, 1, 2], tk.TICKET_STATE_WITHDRAWN)
     state.withdraw(first.request.request_key)
     wanted = _samples(tk.UnlearningRequest(), state, IDS, [0, 1, 2], [first])
     assert wanted.request.replaces == ""
 
 
-def test_other_samples_leave_a_failed_request_alone(state: StateDir) -> None:
+def test_other_samples_leave_a_failed_request_alone(state: StateDirectory) -> None:
     first = filed(state, [0, 1, 2], tk.TICKET_STATE_FAILED)
     wanted = _samples(tk.UnlearningRequest(), state, IDS, [5], [first])
     assert wanted.request.replaces == ""
     assert (wanted.request.forget_samples, wanted.request.retain_samples) == (1, 6)
-    with pytest.raises(UsageError, match="forgotten before"):
+    with pytest.raises(UsageError, match="already forgotten"):
         _samples(tk.UnlearningRequest(), state, IDS, [2, 3], [first])
 
 
@@ -79,7 +81,7 @@ class Answering:
         (InvalidArgument("kappa"), False),
     ],
 )
-def test_only_a_refusal_drops_what_was_written_down(state: StateDir, error: PufError, kept: bool) -> None:
+def test_only_a_refusal_drops_what_was_written_down(state: StateDirectory, error: PufError, kept: bool) -> None:
     request = tk.UnlearningRequest(request_key="r1", scope=tk.SCOPE_SAMPLES, forget_samples=1)
     with pytest.raises(PufError):
         file(Plan(request, (IDS[0],)), state, cast(Transport, Answering(error)))

@@ -30,10 +30,10 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, str]]:
 def test_without_a_gpu_auto_says_so_and_cuda_is_refused() -> None:
     chosen = choose("auto", memory_fraction=0.5)
     assert chosen.device == torch.device("cpu")
-    assert chosen.why == "computing on the CPU: PyTorch finds no GPU here"
+    assert chosen.why == "computing on the CPU: PyTorch finds no GPU"
     for spec in ("cuda", "cuda:1"):
         with pytest.raises(
-            UsageError, match=f"device {spec} was asked for, but PyTorch finds no GPU here; use --device cpu"
+            UsageError, match=f"device {spec} was requested, but PyTorch finds no GPU; use --device cpu"
         ):
             choose(spec)
 
@@ -50,7 +50,7 @@ def test_gpus_are_dealt_out_and_shared(two_gpus: list[tuple[float, str]]) -> Non
     assert two_gpus == []
     chosen = choose("cuda", index=1, memory_fraction=0.25)
     assert two_gpus == [(0.25, "cuda:1")]
-    assert chosen.why == "computing on cuda:1 (Some GPU), as asked, with at most 25% of its memory"
+    assert chosen.why == "computing on cuda:1 (Some GPU), as requested, with at most 25% of its memory"
     with pytest.raises(UsageError, match="only cuda:0 to cuda:1"):
         choose("cuda:2")
 

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from tests.pki import Pki
 
-from puf_client.cli.options import Secured
+from puf_client.options import Secured
 from puf_client.transport.dial import TokenFile, dial
 from puf_common.errors import UsageError
 from puf_common.files.private import exposed, write_new, write_over

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from tests.common.receipts.test_receipt_file import content
 
-from puf_client.state.directory import StateDir
+from puf_client.state.directory import StateDirectory
 from puf_common.errors import PufError
 from puf_common.receipts import receipt_file
 from puf_common.receipts.signing import SigningKey
@@ -22,7 +22,7 @@ def finished(out: Path, pinned: SigningKey) -> Console:
     """What a demo leaves: a receipt, and a leaver who has pinned the server's key."""
     out.mkdir()
     (out / "receipt-t-1.json").write_bytes(receipt_file.issue(content(), KEY))
-    StateDir.of("f-1", "clinic-7", out / "clients").pin_server_key(pinned.public)
+    StateDirectory.of("f-1", "clinic-7", out / "clients").pin_server_key(pinned.public)
     return Console(file=StringIO(), width=200)
 
 

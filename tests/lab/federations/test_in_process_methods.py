@@ -201,7 +201,7 @@ def test_a_target_that_has_not_kept_its_model_says_so_on_the_ticket(trained: Loc
             federation.forget([1])
         [ticket] = federation.state.tickets.values()
         assert ticket.state is TicketState.PENDING
-        assert "has not kept its own model of round 3" in ticket.history[-1].note
+        assert "has not stored its local model of round 3" in ticket.history[-1].note
 
 
 def test_fukd_with_nothing_distilled_is_the_model_without_what_the_target_contributed(

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees while work goes on. Elsewhere there are logs and no bars."""
+"""Output for a user at a terminal: results, a progress bar, a question. Without a terminal there is no bar."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING, TextIO, cast
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from puf_common.errors import UsageError
+
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = ["Display", "console", "stderr"]
+__all__ = ["Display", "confirm", "console", "stderr"]
 
 
 def console() -> Console:
-    """For results, on stdout. Numbers are not coloured, and text from elsewhere is never read as markup."""
-    # Whoever reads a pipe wants whole ids, not lines that fit a screen.
+    """Returns the console for results, on stdout. It does not colour numbers or interpret markup."""
+    # A program that reads a pipe needs whole ids, not lines that fit a screen.
     return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200)
 
 
 def stderr() -> TextIO:
-    """Stderr as it is at the moment of writing: a bar replaces it meanwhile, and logs must go above the bar."""
+    """Returns a stream that writes to the current `sys.stderr`. A bar replaces it, and logs must go above the bar."""
     return cast(TextIO, _CurrentStderr())
 
 
@@ -38,7 +40,7 @@ class _CurrentStderr:
 
 
 class Display:
-    """One line that tells what is going on, with a bar where there is something to count."""
+    """One line with the current activity, and a bar if there is something to count."""
 
     def __init__(self) -> None:
         out = Console(stderr=True)
@@ -54,10 +56,11 @@ class Display:
         self._line = self._progress.add_task("starting", total=None, note="")
 
     def say(self, text: str, note: str = "") -> None:
-        """Something that cannot be counted."""
+        """Shows an activity without a count."""
         self._progress.reset(self._line, description=text, total=None, note=note)
 
     def count(self, done: int, total: int, note: str = "") -> None:
+        """Shows how much is done."""
         self._progress.update(self._line, completed=done, total=total, note=note or f"{done} of {total}")
 
     def __enter__(self) -> Self:
@@ -68,3 +71,17 @@ class Display:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+
+def confirm(question: str, name: str) -> None:
+    """Asks the user to type the client's name. Raises `UsageError` for another answer or without a terminal."""
+    if not sys.stdin.isatty():
+        raise UsageError("confirmation needs a terminal: run the command in a terminal, or add --yes")
+    out = console()
+    out.print(question)
+    try:
+        typed = out.input(f"Type the client's name ({name}) to continue: ").strip()
+    except EOFError:
+        typed = ""
+    if typed != name:
+        raise UsageError("the name does not match; nothing was done")

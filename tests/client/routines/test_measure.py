@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from puf_client.routines import PerSample
-from puf_client.unlearning.measure import WORST_LOSS, Measured, Seen, measured, summed
+from puf_client.routines.evaluate import PerSample
+from puf_client.routines.measure import WORST_LOSS, ModelMeasurement, SampleValues, measure, summed
 from puf_common.receipts.evidence import BINS, Verdict
 from puf_common.v1 import tickets_pb2 as tk
 
@@ -17,7 +17,7 @@ def samples(losses: list[float], confidences: list[float]) -> PerSample:
 
 
 RETAINED = tk.EvaluationSums(samples=4, loss_sum=1.2, score_sum=4.0, confidences=[0] * (BINS - 1) + [4])
-REMEMBERED = Seen(samples([0.1] * 40, [0.97] * 40), samples([1.0] * 40, [0.3] * 40))
+REMEMBERED = SampleValues(samples([0.1] * 40, [0.97] * 40), samples([1.0] * 40, [0.3] * 40))
 
 
 def test_only_sums_and_counts_leave_the_client() -> None:
@@ -33,7 +33,7 @@ def test_a_model_that_gives_no_numbers_is_the_worst_not_silence() -> None:
 
 
 def test_both_attacks_are_run_on_the_clients_own_data() -> None:
-    found = measured(REMEMBERED, RETAINED)
+    found = measure(REMEMBERED, RETAINED)
     assert found.yeom is not None
     assert found.song is not None
     assert (found.yeom.threshold, found.yeom.forget_members, found.yeom.holdout_members) == (0.3, 40, 0)
@@ -42,22 +42,22 @@ def test_both_attacks_are_run_on_the_clients_own_data() -> None:
 
 
 def test_without_hold_out_or_the_others_sums_there_is_less_to_tell() -> None:
-    alone = measured(Seen(REMEMBERED.forget, None), RETAINED)
+    alone = measure(SampleValues(REMEMBERED.forget, None), RETAINED)
     assert (alone.holdout, alone.yeom, alone.song, alone.verdict) == (None, None, None, None)
-    unaided = measured(REMEMBERED, None)
+    unaided = measure(REMEMBERED, None)
     assert unaided.holdout is not None
     assert unaided.verdict is None
-    partly = measured(REMEMBERED, tk.EvaluationSums(samples=4, loss_sum=1.2, score_sum=4.0))
+    partly = measure(REMEMBERED, tk.EvaluationSums(samples=4, loss_sum=1.2, score_sum=4.0))
     assert partly.yeom is not None
     assert partly.song is None
 
 
 def test_what_was_reported_is_what_is_told_later() -> None:
-    found = measured(REMEMBERED, RETAINED)
+    found = measure(REMEMBERED, RETAINED)
     request = found.request("t-1", 3)
     message = tk.Measurement(
         version=3, forget=request.forget, holdout=request.holdout, yeom=request.yeom, song=request.song
     )
-    assert Measured.told(message) == found
-    bare = Measured(found.forget).request("t-1", 3)
+    assert ModelMeasurement.from_pb(message) == found
+    bare = ModelMeasurement(found.forget).request("t-1", 3)
     assert not any(bare.HasField(name) for name in ("holdout", "yeom", "song"))

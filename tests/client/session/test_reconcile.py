@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from puf_client.state.directory import StateDir
-from puf_client.unlearning.reconcile import require_exclusions
+from puf_client.session.reconcile import require_exclusions
+from puf_client.state.directory import StateDirectory
 from puf_common.errors import Mismatch
 from puf_common.v1 import tickets_pb2 as tk
 
@@ -18,7 +18,7 @@ def ticket(state: tk.TicketState, taken_over: str = "") -> tk.Ticket:
 
 
 def test_a_request_that_another_took_over_still_keeps_its_samples_out(tmp_path: Path) -> None:
-    state = StateDir.of("f", "a", tmp_path)
+    state = StateDirectory.of("f", "a", tmp_path)
     # Its owner asked for them back: nothing to keep out.
     require_exclusions(state, [ticket(tk.TICKET_STATE_WITHDRAWN)])
     for standing in (

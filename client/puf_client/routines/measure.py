@@ -1,4 +1,4 @@
-"""What a client says about a model: sums for the federation, membership attacks for itself."""
+"""What a client reports about a model: sums for the federation, and membership attacks on its own data."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
 if TYPE_CHECKING:
-    from puf_client.routines import PerSample
+    from puf_client.routines.evaluate import PerSample
 
-__all__ = ["WORST_LOSS", "Measured", "Seen", "measured", "summed"]
+__all__ = ["WORST_LOSS", "ModelMeasurement", "SampleValues", "measure", "summed"]
 
-# What a single sample's loss counts at most.
+# Upper bound of the loss that one sample contributes.
 WORST_LOSS = 1e6
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What one model does with the data to be forgotten and, where there is any, with the client's own hold-out."""
+class SampleValues:
+    """Values of one model on the samples to forget and, if there is any, on the client's hold-out data."""
 
     forget: PerSample
     holdout: PerSample | None
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What is told of one model; None where it could not be found out."""
+class ModelMeasurement:
+    """What a client reports about one model; None where it could not be measured."""
 
     forget: tk.EvaluationSums | None
     holdout: tk.EvaluationSums | None = None
@@ -43,8 +43,8 @@ class Measured:
         return judge((self.yeom, self.song))
 
     @classmethod
-    def told(cls, message: tk.Measurement) -> Measured:
-        """One that was reported earlier."""
+    def from_pb(cls, message: tk.Measurement) -> ModelMeasurement:
+        """Returns a measurement that the client reported earlier."""
         return cls(
             message.forget,
             message.holdout if message.HasField("holdout") else None,
@@ -53,6 +53,7 @@ class Measured:
         )
 
     def request(self, ticket_id: str, version: int) -> pb.ReportMeasurementRequest:
+        """Returns the message that reports this measurement to the server."""
         return pb.ReportMeasurementRequest(
             ticket_id=ticket_id,
             version=version,
@@ -64,10 +65,10 @@ class Measured:
 
 
 def summed(samples: PerSample) -> tk.EvaluationSums:
-    """Sums and binned confidences: all that leaves a client of what it measured.
+    """Returns sums and binned confidences: the only values of an evaluation that leave the client.
 
-    A model that was driven far away may give losses that are no number. They are the worst there is, not a reason to say
-    nothing: whoever waits for the measurement would wait for ever.
+    A diverged model may give losses that are not finite. They count as the worst loss, because the server waits for a
+    report in any case.
     """
     losses = np.minimum(np.nan_to_num(samples.losses, nan=WORST_LOSS, posinf=WORST_LOSS), WORST_LOSS)
     return tk.EvaluationSums(
@@ -78,21 +79,21 @@ def summed(samples: PerSample) -> tk.EvaluationSums:
     )
 
 
-def measured(seen: Seen, retained: tk.EvaluationSums | None) -> Measured:
-    """Both attacks, calibrated with the retained clients' training side and run on the client's own data."""
-    forget, holdout = summed(seen.forget), summed(seen.holdout) if seen.holdout is not None else None
-    if seen.holdout is None or retained is None:
-        return Measured(forget, holdout)
+def measure(values: SampleValues, retained: tk.EvaluationSums | None) -> ModelMeasurement:
+    """Returns sums and both attacks. The attacks are calibrated with the training sums of the retained clients."""
+    forget, holdout = summed(values.forget), summed(values.holdout) if values.holdout is not None else None
+    if values.holdout is None or retained is None:
+        return ModelMeasurement(forget, holdout)
     found: dict[str, Attack] = {}
     try:
         found["yeom"] = yeom(
-            seen.forget.losses, seen.holdout.losses, loss_sum=retained.loss_sum, samples=retained.samples
+            values.forget.losses, values.holdout.losses, loss_sum=retained.loss_sum, samples=retained.samples
         )
-        found["song"] = song(seen.forget.confidences, seen.holdout.confidences, members=list(retained.confidences))
+        found["song"] = song(values.forget.confidences, values.holdout.confidences, members=list(retained.confidences))
     except InvalidArgument:
-        # Retained clients that told less: what can be found out without it stands.
+        # The retained clients reported too little for the remaining attack.
         pass
-    return Measured(forget, holdout, found.get("yeom"), found.get("song"))
+    return ModelMeasurement(forget, holdout, found.get("yeom"), found.get("song"))
 
 
 def _attack(message: tk.MembershipAttack) -> Attack:

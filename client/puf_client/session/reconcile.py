@@ -1,0 +1,70 @@
+"""Agreement of client and server about forgotten data, also after a restored backup or a lost state directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from puf_client.state.directory import StateDirectory
+from puf_client.transport.base import Transport
+from puf_common.errors import Mismatch, NotFound, NotNow, StorageCorrupted, TransferCorrupted
+from puf_common.logging import get_logger
+from puf_common.receipts import receipt_file
+from puf_common.v1 import federation_pb2 as pb
+from puf_common.v1 import tickets_pb2 as tk
+
+__all__ = ["reconcile", "require_exclusions", "settle"]
+
+log = get_logger("puf_client.session.reconcile")
+
+
+def settle(state: StateDirectory, transport: Transport) -> None:
+    """Updates the state directory from the server: which of its requests were filed, and which were withdrawn."""
+    if state.unsettled():
+        state.settle(
+            (t.request.request_key, t.id, t.state == tk.TICKET_STATE_WITHDRAWN)
+            for t in transport.list_my_tickets().tickets
+        )
+
+
+def reconcile(transport: Transport, state: StateDirectory) -> list[str]:
+    """Presents receipts of requests that the server no longer knows, and returns the tickets that it opened again.
+
+    Raises `Mismatch` if this client would train on forgotten samples.
+    """
+    known = list(transport.list_my_tickets().tickets)
+    require_exclusions(state, known)
+    reopened = []
+    for file in state.receipts():
+        receipt = receipt_file.read(file)
+        if any(t.id == receipt.ticket for t in known):
+            continue
+        try:
+            reply = transport.present_receipt(pb.PresentReceiptRequest(receipt=file))
+        except (NotNow, NotFound, TransferCorrupted, StorageCorrupted) as error:
+            log.warning("the server refuses a receipt", ticket=receipt.ticket, reason=error.message)
+            continue
+        if reply.reopened:
+            log.error(
+                "the server was restored from an older backup without this completed request; the request is open again",
+                ticket=receipt.ticket,
+                outcome=reply.outcome,
+            )
+            reopened.append(receipt.ticket)
+    return reopened
+
+
+def require_exclusions(state: StateDirectory, tickets: Iterable[tk.Ticket]) -> None:
+    """Raises `Mismatch` if the server has a request for samples that the state directory does not know."""
+    for ticket in tickets:
+        # The server withdrew a ticket that another one took over. Its owner did not, so its samples stay excluded.
+        withdrawn = ticket.state == tk.TICKET_STATE_WITHDRAWN and not ticket.taken_over
+        if ticket.request.scope != tk.SCOPE_SAMPLES or withdrawn:
+            continue
+        if state.exclusion(ticket.request.request_key) is None:
+            raise Mismatch(
+                f"{ticket.id} requests that {ticket.request.forget_samples} samples of {ticket.client} are forgotten, and "
+                f"{state.path} does not know which: this client would train on them again. Restore that directory "
+                f"(--state), or name the samples again: puf-client data exclude {ticket.id} --forget FILE, with --data as "
+                "for run",
+                ticket=ticket.id,
+            )

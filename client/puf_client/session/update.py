@@ -1,0 +1,161 @@
+"""The update of one assignment: difference to the base model, cut to the requested tensors, scaled, encoded, digested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puf_common.errors import InvalidUpdate
+from puf_common.tensors.chunks import Payload
+from puf_common.tensors.digests import DigestKind, digest, to_pb
+from puf_common.tensors.encodings import compact, expand
+from puf_common.tensors.finite import all_finite
+from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorSpec
+from puf_common.tensors.scaling import scale_update
+from puf_common.v1 import federation_pb2 as pb
+from puf_common.v1 import tensors_pb2, tickets_pb2
+
+__all__ = ["HasStateDict", "LocalUpdate", "TrainingResult", "cut", "difference", "restricted", "upload_of"]
+
+
+@runtime_checkable
+class HasStateDict(Protocol):
+    """A torch module, or another object that names its tensors in the same way."""
+
+    def state_dict(self) -> Mapping[str, Any]: ...
+
+
+TrainingResult: TypeAlias = "HasStateDict | Mapping[str, Any] | Payload"
+
+
+@dataclass(frozen=True)
+class LocalUpdate:
+    """An update before scaling, and what its header states about it."""
+
+    payload: Payload
+    samples: int
+    train_loss: float
+    samples_processed: int
+
+
+def difference(manifest: Manifest, base: Payload, result: TrainingResult) -> Payload:
+    """Returns the update of a trained model: differences of parameters, values of buffers.
+
+    Bytes are used unchanged. They are copied only if the caller could still change them.
+    """
+    if isinstance(result, (bytes, bytearray, memoryview)):
+        if len(result) != manifest.nbytes(UPDATE):
+            raise InvalidUpdate(f"the update has {len(result)} bytes, the manifest requires {manifest.nbytes(UPDATE)}")
+        return _finite(manifest, result if memoryview(result).readonly else bytearray(result))
+    if not isinstance(result, Mapping) and hasattr(result, "named_parameters"):
+        # In a torch module, the state names tied parameters twice. They are sent once.
+        from puf_common.models.registry import update_of
+
+        return _finite(manifest, update_of(result, manifest, base))  # type: ignore[arg-type]
+    arrays = result if isinstance(result, Mapping) else result.state_dict()
+    _require_names(manifest, arrays)
+    before = manifest.views(base, MODEL)
+    payload = bytearray(manifest.nbytes(UPDATE))
+    for slot, target in zip(manifest.slots(UPDATE), manifest.views(payload, UPDATE).values(), strict=True):
+        spec = slot.spec
+        new = _array(spec, arrays[spec.name])
+        if spec.role == "parameter":
+            np.subtract(
+                new.astype(slot.dtype, copy=False), before[spec.name].astype(slot.dtype, copy=False), out=target
+            )
+        else:
+            np.copyto(target, new, casting="same_kind")
+    return _finite(manifest, payload)
+
+
+def restricted(manifest: Manifest, names: Sequence[str]) -> Manifest:
+    """Returns the manifest of the named tensors, in the order of the model; the whole manifest if no name is given."""
+    if not names:
+        return manifest
+    unknown = sorted(set(names) - {t.name for t in manifest.tensors})
+    if unknown:
+        raise InvalidUpdate(f"the server requests tensor {unknown[0]}, which the model lacks", tensor=unknown[0])
+    return Manifest(tuple(t for t in manifest.tensors if t.name in set(names)))
+
+
+def cut(manifest: Manifest, payload: Payload, layout: Manifest) -> Payload:
+    """Returns the bytes of the tensors in `layout`."""
+    if layout is manifest:
+        return payload
+    wanted = {t.name for t in layout.tensors}
+    return bytearray().join(
+        payload[s.offset : s.offset + s.nbytes] for s in manifest.slots(UPDATE) if s.spec.name in wanted
+    )
+
+
+def upload_of(
+    work: pb.TrainWork,
+    update: LocalUpdate,
+    manifest: Manifest,
+    *,
+    encoding: tensors_pb2.Encoding,
+    digest_kind: DigestKind,
+) -> tuple[pb.UpdateHeader, Payload]:
+    """Returns the header and the bytes to send: scaled if the client has to scale, and encoded.
+
+    The digest is over the decoded bytes, because they are what the server sums.
+    """
+    scale = 1.0 if work.flip == tickets_pb2.FLIP_SERVER else work.scale
+    layout = restricted(manifest, work.outputs)
+    payload = update.payload
+    if scale != 1.0:
+        payload = bytearray(payload)
+        scale_update(layout, payload, scale)
+    sent = payload
+    if encoding != tensors_pb2.ENCODING_UNSPECIFIED:
+        name = tensors_pb2.Encoding.Name(encoding).removeprefix("ENCODING_").lower()
+        sent = compact(layout, payload, name)
+        payload = expand(layout, sent, name)
+    header = pb.UpdateHeader(
+        key=work.key,
+        base_version=work.base_version,
+        samples=update.samples,
+        applied_scale=scale,
+        byte_length=len(payload),
+        digest=digest(payload, digest_kind),
+        digest_kind=to_pb(digest_kind),
+        manifest_fingerprint=manifest.fingerprint,
+        train_loss=update.train_loss,
+        samples_processed=update.samples_processed,
+        encoding=encoding,
+    )
+    return header, sent
+
+
+def _require_names(manifest: Manifest, arrays: Mapping[str, Any]) -> None:
+    expected = {t.name for t in manifest.tensors}
+    missing = [name for name in expected if name not in arrays]
+    unknown = [name for name in arrays if name not in expected]
+    for names, text in ((missing, "lacks"), (unknown, "has, unlike the federation's model,")):
+        if names:
+            shown = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
+            raise InvalidUpdate(f"the trained model {text} {shown}", tensor=sorted(names)[0])
+
+
+def _array(spec: TensorSpec, value: Any) -> NDArray[Any]:
+    """Returns a numpy array. A torch tensor is recognised by `detach`, so that torch need not be imported."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    array = np.asarray(value)
+    if array.shape != spec.shape:
+        raise InvalidUpdate(
+            f"tensor {spec.name} has shape {list(array.shape)}, the federation's has {list(spec.shape)}",
+            tensor=spec.name,
+        )
+    return array
+
+
+def _finite(manifest: Manifest, payload: Payload) -> Payload:
+    for spec, tensor in zip(manifest.tensors, manifest.views(payload, UPDATE).values(), strict=True):
+        if spec.floating and not all_finite(tensor):
+            raise InvalidUpdate(f"tensor {spec.name} is not finite: training diverged", tensor=spec.name)
+    return payload

@@ -1,0 +1,202 @@
+"""Follows a ticket to its end: does the client's work if no worker runs, and measures the models of the ticket."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puf_client.routines.measure import ModelMeasurement, SampleValues, measure
+from puf_client.session.session import Session
+from puf_client.state.directory import StateDirectory
+from puf_client.terminal import Display, console
+from puf_client.transport.base import ENDED, Transport
+from puf_client.unlearning.tickets import clock, state_name
+from puf_common.errors import Forgotten, NotFound, NotNow, NotYours, PufError, Superseded, WorkerAlive
+from puf_common.logging import get_logger
+from puf_common.v1 import tickets_pb2 as tk
+
+if TYPE_CHECKING:
+    from puf_client.worker.trainer import Trainer
+    from puf_client.worker.worker import Worker
+
+__all__ = ["Substitute", "TicketFollower"]
+
+log = get_logger("puf_client.unlearning.follow")
+
+_WAITING = (tk.TICKET_STATE_PENDING, tk.TICKET_STATE_SCHEDULED)
+_APPLIED = (tk.TICKET_STATE_APPLIED, tk.TICKET_STATE_RECOVERING, tk.TICKET_STATE_COMPLETED)
+_POLL_SECONDS = 1.0
+
+
+class Substitute:
+    """The client's worker for the unlearning round, if no other worker of this client runs."""
+
+    def __init__(self, trainer: Trainer, worker: Worker, join: Callable[[], Session]) -> None:
+        self.trainer = trainer
+        self.worker = worker
+        self.session: Session | None = None
+        self._join = join
+
+    def start(self) -> None:
+        """Joins the federation. Does nothing if another worker is alive or the round is over."""
+        try:
+            self.session = self._join()
+            log.info("no worker runs: this process does the unlearning round", why=self.trainer.choice.why)
+        except (WorkerAlive, Forgotten) as error:
+            log.info("not needed as a worker", reason=error.message)
+
+    def work(self) -> None:
+        """Does the next work, if there is one within a second."""
+        session = self.session
+        if session is None:
+            return
+        try:
+            work = session.step(_POLL_SECONDS)
+            if work is not None:
+                self.worker.do(work, session)
+        except Superseded:
+            log.info("another worker of this client continues")
+            self.close()
+        if session.leave is not None:
+            self.close()
+
+    def close(self) -> None:
+        if self.session is not None:
+            self.session.close()
+            self.session = None
+
+
+class TicketFollower:
+    """Follows one ticket. `measurements` has what this client measured, by model version."""
+
+    def __init__(
+        self, transport: Transport, state: StateDirectory, display: Display, substitute: Substitute | None
+    ) -> None:
+        self.measurements: dict[int, ModelMeasurement] = {}
+        self._transport = transport
+        self._state = state
+        self._display = display
+        self._substitute = substitute
+        # Models that were evaluated and not reported yet.
+        self._values: dict[int, SampleValues] = {}
+        self._shown = 0
+        self._wait_shown = False
+
+    def follow(self, ticket: tk.Ticket) -> tk.Ticket:
+        """Returns the ticket when it has ended."""
+        changes = _changes(self._transport, ticket.id)
+        try:
+            self._handle(ticket)
+            while ticket.state not in ENDED:
+                self._substitute_worker(ticket)
+                waits = f" and waits for operator approval: {ticket.held}" if ticket.held else ""
+                self._display.say(f"{ticket.id} is {state_name(ticket.state)}{waits}")
+                if self._substitute is not None:
+                    self._substitute.work()
+                idle = self._substitute is None or self._substitute.session is None
+                ticket = _newest(changes, ticket, wait=idle)
+                self._handle(ticket)
+        finally:
+            if self._substitute is not None:
+                self._substitute.close()
+        return ticket
+
+    def _handle(self, ticket: tk.Ticket) -> None:
+        """Prints new events of the ticket, and measures its new models."""
+        for event in ticket.history[self._shown :]:
+            console().print(f"{clock(event.at)}  {state_name(event.state):<11}{event.note}")
+        self._shown = len(ticket.history)
+        if ticket.state not in _APPLIED:
+            return
+        if ticket.request.scope == tk.SCOPE_CLIENT:
+            self._state.mark_forgotten(membership=ticket.membership, ticket_id=ticket.id)
+        # The models before and after unlearning are deleted when the ticket completes, so both are measured now.
+        for name in ("version_before", "version_unlearned", "version_recovered"):
+            if ticket.HasField(name):
+                self._measure(ticket, getattr(ticket, name))
+
+    def _measure(self, ticket: tk.Ticket, version: int) -> None:
+        if version in self.measurements:
+            return
+        known = next((m for m in ticket.measurements if m.version == version), None)
+        if known is not None:
+            self.measurements[version] = ModelMeasurement.from_pb(known)
+            return
+        if self._substitute is None:
+            return
+        try:
+            values = self._values.get(version) or self._evaluate(ticket, version, self._substitute)
+        except (NotFound, NotYours, NotNow) as error:
+            log.warning("model cannot be measured", version=version, reason=error.message)
+            self.measurements[version] = ModelMeasurement(None)
+            return
+        self._values[version] = values
+        if ticket.retained_pending and version == ticket.version_unlearned:
+            # The retained clients still evaluate this model. The attacks need their sums, and the model may be gone then.
+            return
+        retained = next((r.training for r in ticket.retained if r.version == version), None)
+        found = self.measurements[version] = measure(values, retained)
+        del self._values[version]
+        try:
+            self._transport.report_measurement(found.request(ticket.id, version))
+        except PufError as error:
+            log.warning("the server refused the measurement", version=version, reason=error.message)
+
+    def _evaluate(self, ticket: tk.Ticket, version: int, substitute: Substitute) -> SampleValues:
+        self._display.say(f"measuring model {version}")
+        _, payload = self._transport.fetch_model(version)
+        trainer = substitute.trainer
+        return SampleValues(
+            trainer.evaluate_samples(payload, self._samples_to_forget(ticket, substitute)),
+            trainer.evaluate_holdout(payload) if trainer.data.holdout_samples else None,
+        )
+
+    def _samples_to_forget(self, ticket: tk.Ticket, substitute: Substitute) -> NDArray[np.intp]:
+        if ticket.request.scope == tk.SCOPE_SAMPLES:
+            return self._state.forget_indices(substitute.trainer.data.ids, ticket.request.request_key)
+        return substitute.worker.current()
+
+    def _substitute_worker(self, ticket: tk.Ticket) -> None:
+        """Starts the substitute if the ticket waits for a worker and none is alive."""
+        if ticket.state not in _WAITING or ticket.worker_alive:
+            return
+        if self._substitute is None:
+            if not self._wait_shown:
+                console().print("No worker of this client runs, and without --data this process cannot do its work:")
+                console().print("the request waits until `puf-client run` is started again.")
+                self._wait_shown = True
+        elif self._substitute.session is None:
+            self._substitute.start()
+
+
+def _changes(transport: Transport, ticket_id: str) -> queue.Queue[tk.Ticket | PufError]:
+    """Returns a queue to which a thread adds every change of the ticket."""
+    changes: queue.Queue[tk.Ticket | PufError] = queue.Queue()
+
+    def follow() -> None:
+        try:
+            for reply in transport.follow_ticket(ticket_id):
+                changes.put(reply.ticket)
+        except PufError as error:
+            changes.put(error)
+
+    threading.Thread(target=follow, name="puf-follow", daemon=True).start()
+    return changes
+
+
+def _newest(changes: queue.Queue[tk.Ticket | PufError], ticket: tk.Ticket, *, wait: bool) -> tk.Ticket:
+    """Returns the ticket after all changes so far. With `wait`, waits up to a second for a change."""
+    try:
+        found = changes.get(timeout=_POLL_SECONDS if wait else 0.001)
+        while True:
+            if isinstance(found, PufError):
+                raise found
+            ticket = found
+            found = changes.get_nowait()
+    except queue.Empty:
+        return ticket

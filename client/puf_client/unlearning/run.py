@@ -1,0 +1,113 @@
+"""`puf-client --unlearn`: files the request, takes part in the unlearning round, and shows the outcome."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from puf_client.data import require_available
+from puf_client.options import UnlearnOptions
+from puf_client.session.connect import connect
+from puf_client.session.reconcile import reconcile, settle
+from puf_client.session.session import Session
+from puf_client.state.directory import StateDirectory
+from puf_client.terminal import Display, confirm, console
+from puf_client.transport.base import Transport
+from puf_client.transport.dial import dial
+from puf_client.unlearning.follow import Substitute, TicketFollower
+from puf_client.unlearning.receipt import collect, require_writable
+from puf_client.unlearning.request import file, plan
+from puf_client.unlearning.show import show_outcome, show_request
+from puf_client.worker.lease import leased
+from puf_common.config.exit_codes import Exit
+from puf_common.errors import Mismatch, PufError, StorageCorrupted, TransferCorrupted, UsageError
+from puf_common.v1 import federation_pb2 as pb
+from puf_common.v1 import tickets_pb2 as tk
+
+__all__ = ["run_unlearn"]
+
+
+def run_unlearn(options: UnlearnOptions) -> Exit:
+    """Files the request, or finds an equal one, and follows it to its end."""
+    if options.data:
+        require_available(options.data, options.data_dir)
+    elif options.forget is not None:
+        raise UsageError("samples are named by the ids of the data: set --data as for `puf-client run`")
+    require_writable(options.receipt_dir)
+    with dial(options, server=options.server, name=options.name, patience=options.patience) as transport:
+        description = transport.describe()
+        state = StateDirectory.of(description.federation_id, options.name, options.state)
+        display = Display()
+        substitute = _substitute(options, description, transport, state, display) if options.data else None
+        state.pin_server_key(description.server_key)
+        settle(state, transport)
+        reconcile(transport, state)
+        mine = list(transport.list_my_tickets().tickets)
+        trainer = substitute.trainer if substitute is not None else None
+        wanted = plan(options, description.forgetting, state, trainer, mine, description.method or "puf")
+        show_request(options.name, description, wanted.request, wanted.ticket)
+        if options.dry_run:
+            console().print("dry run: nothing was filed")
+            return Exit.OK
+        ticket = wanted.ticket
+        if ticket is None:
+            if not options.yes:
+                confirm("This cannot be undone after its round has begun.", options.name)
+            ticket = file(wanted, state, transport)
+        try:
+            with display:
+                follower = TicketFollower(transport, state, display, substitute)
+                ticket = follower.follow(ticket)
+        except KeyboardInterrupt:
+            console().print(f"The request remains filed as {ticket.id}; run the same command to follow it again.")
+            raise
+        show_outcome(ticket, follower.measurements)
+        if ticket.state != tk.TICKET_STATE_COMPLETED:
+            return Exit.FAILURE
+        _receipt(transport, state, ticket.id, options.receipt_dir)
+        return Exit.OK
+
+
+def _substitute(
+    options: UnlearnOptions,
+    description: pb.DescribeReply,
+    transport: Transport,
+    state: StateDirectory,
+    display: Display,
+) -> Substitute:
+    """Returns a worker that joins when needed. Loads the data, because requests name samples by its ids."""
+    options = leased(options, transport, state)
+    from puf_client.worker.trainer import prepare
+    from puf_client.worker.worker import Worker
+
+    trainer = prepare(options, description)
+    trainer.check_fit()
+    worker = Worker(trainer, state, transport, display)
+
+    def join() -> Session:
+        return connect(
+            transport,
+            samples=worker.count,
+            holdout_samples=trainer.data.holdout_samples,
+            manifest=trainer.manifest,
+            description=description,
+            plugin_version=trainer.plugin_version,
+            device=str(trainer.choice.device),
+            only_if_no_worker=True,
+        )
+
+    return Substitute(trainer, worker, join)
+
+
+def _receipt(transport: Transport, state: StateDirectory, ticket_id: str, directory: Path) -> None:
+    """Writes the receipt. Raises if it is not valid; a receipt that is not available yet can be fetched later."""
+    try:
+        paths = collect(transport, state, ticket_id, directory)
+    except (TransferCorrupted, StorageCorrupted, Mismatch):
+        raise
+    except PufError as error:
+        console().print(
+            f"The receipt is not available yet ({error.message}): fetch it with `puf-client receipt {ticket_id}`."
+        )
+        return
+    for path in paths:
+        console().print(f"Receipt: {path}", soft_wrap=True)

@@ -1,0 +1,159 @@
+"""`puf-client run`: joins the federation and works until the server ends the session.
+
+Importing torch takes seconds. Everything that can fail without torch is checked before that import.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from puf_client.data import require_available
+from puf_client.options import RunOptions
+from puf_client.session.connect import connect
+from puf_client.session.reconcile import reconcile
+from puf_client.session.session import Session
+from puf_client.state.directory import StateDirectory
+from puf_client.state.local_models import LOCAL_MODEL, LocalModels
+from puf_client.terminal import Display
+from puf_client.transport.base import Transport
+from puf_client.transport.dial import dial
+from puf_client.worker.lease import leased
+from puf_common.config.exit_codes import Exit
+from puf_common.errors import Forgotten, NotFound, NotYours
+from puf_common.logging import get_logger
+from puf_common.v1 import federation_pb2 as pb
+
+if TYPE_CHECKING:
+    from puf_client.worker.trainer import Trainer
+
+__all__ = ["run_worker"]
+
+log = get_logger("puf_client.worker.run")
+
+
+def run_worker(options: RunOptions, transport: Transport | None = None) -> Exit:
+    """Works until the federation ends, forgets this client, or the process gets SIGTERM."""
+    require_available(options.data, options.data_dir)
+    owned = transport is None
+    transport = transport or dial(options, server=options.server, name=options.name, patience=options.patience)
+    _exit_on_sigterm()
+    try:
+        description = transport.describe()
+        state = StateDirectory.of(description.federation_id, transport.name, options.state)
+        state.check_server_key(description.server_key)
+        _refuse_forgotten(options, transport, description, state)
+        options = leased(options, transport, state, new_membership=options.rejoin)
+        from puf_client.worker.trainer import prepare
+
+        trainer = prepare(options, description)
+        log.info("device", why=trainer.choice.why)
+        trainer.check_fit(labels=not options.distiller)
+        with Display() as display:
+            return _work(options, transport, description, state, trainer, display)
+    finally:
+        if owned:
+            transport.close()
+
+
+def _refuse_forgotten(
+    options: RunOptions, transport: Transport, description: pb.DescribeReply, state: StateDirectory
+) -> None:
+    reopened = _reconciled(transport, state)
+    forgotten = state.forgotten
+    if forgotten is None:
+        return
+    if reopened:
+        raise Forgotten(
+            f"{transport.name} was forgotten by {description.title}, but the server was restored from an older backup "
+            "and knows the client again: run `puf-client --unlearn` with this client's data to have it forgotten again"
+        )
+    if not options.rejoin:
+        day = time.strftime("%Y-%m-%d", time.localtime(float(str(forgotten["at"]))))
+        raise Forgotten(
+            f"{transport.name} was forgotten by {description.title} on {day}; to return, the operator "
+            f"runs `puf-server clients readmit {transport.name}`, then this client runs `puf-client run --rejoin`"
+        )
+
+
+def _reconciled(transport: Transport, state: StateDirectory) -> list[str]:
+    """Returns the tickets that the server opened again; none if the server no longer accepts calls of this client."""
+    try:
+        return reconcile(transport, state)
+    except (NotYours, NotFound) as error:
+        log.debug("not reconciled", reason=error.message)
+        return []
+
+
+def _work(
+    options: RunOptions,
+    transport: Transport,
+    description: pb.DescribeReply,
+    state: StateDirectory,
+    trainer: Trainer,
+    display: Display,
+) -> Exit:
+    from puf_client.worker.worker import Worker
+
+    worker = Worker(trainer, state, transport, display, distiller=options.distiller)
+    with connect(
+        transport,
+        samples=worker.count,
+        # Data without labels cannot score a model.
+        holdout_samples=0 if options.distiller else trainer.data.holdout_samples,
+        unlabeled_samples=worker.unlabeled,
+        manifest=trainer.manifest,
+        description=description,
+        plugin_version=trainer.plugin_version,
+        device=str(trainer.choice.device),
+        rejoin=options.rejoin,
+    ) as session:
+        state.pin_server_key(session.server_key)
+        if LOCAL_MODEL not in session.server_stores:
+            LocalModels(state).delete()
+        if options.rejoin:
+            state.clear_forgotten()
+        log.info(
+            "joined",
+            federation=description.title,
+            client=transport.name,
+            membership=session.membership,
+            samples=session.samples,
+            holdout=trainer.data.holdout_samples,
+            **({"the_server_stores": list(session.server_stores)} if session.server_stores else {}),
+        )
+        display.say("waiting for work")
+        joins = session.joins
+        for work in session:
+            if session.joins != joins:
+                # Another server process answers now, possibly with an older state.
+                _reconciled(transport, state)
+                joins = session.joins
+            worker.do(work, session)
+            display.say("waiting for work")
+        return _exit_of(session, state)
+
+
+def _exit_of(session: Session, state: StateDirectory) -> Exit:
+    """Returns the exit code for the reason of the session's end. Records that this client was forgotten."""
+    if session.leave is None or session.leave.reason == pb.LeaveOrder.REASON_STOPPED:
+        return Exit.OK
+    if session.leave.reason == pb.LeaveOrder.REASON_FORGOTTEN:
+        state.mark_forgotten(membership=session.membership)
+        log.info("this client was forgotten; do not start it again", message=session.leave.message)
+        return Exit.FORGOTTEN
+    log.error("the operator removed this client from the roster", message=session.leave.message)
+    return Exit.REFUSED
+
+
+def _exit_on_sigterm() -> None:
+    """Makes SIGTERM raise SystemExit, so that the session leaves and no round waits for this client."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(int(Exit.OK))
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, stop)
