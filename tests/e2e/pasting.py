@@ -13,7 +13,7 @@ from tests.e2e.federation import SECONDS, Finished, command, environment
 
 from puf_common.v1 import federation_pb2 as fed
 from puf_lab.federations.processes import Process, program, wait_until
-from puf_server.cli.operator_client import Control
+from puf_server.cli.operator_client import OperatorClient
 
 __all__ = ["Terminal", "commands"]
 
@@ -39,7 +39,7 @@ class Terminal:
         self.env = environment(
             directory / "home", PUF_LISTEN=server, PUF_SERVER=server, PUF_OPERATOR=operator, PUF_LOG_FORMAT="json"
         )
-        self.control = Control(operator)
+        self.control = OperatorClient(operator)
         self.running: dict[str, Process] = {}
 
     def paste(self, line: str) -> Finished | None:

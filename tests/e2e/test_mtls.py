@@ -17,7 +17,7 @@ from puf_common.config.exit_codes import Exit
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_lab.federations.processes import Process, program, wait_until
-from puf_server.cli.operator_client import Control
+from puf_server.cli.operator_client import OperatorClient
 from puf_server.pki.authority import Authority
 
 pytestmark = pytest.mark.e2e
@@ -74,7 +74,7 @@ def test_a_federation_over_mtls(tmp_path: Path) -> None:
             c.start("fleet", "puf-client", "fleet", "--clients", "3", "--except", "2", *two, *mine) as fleet,
             # Its name is in its certificate.
             c.start("client-2", "puf-client", "run", "--shard", "2/3", *last, *mine) as leaver,
-            Control.of_state(c.state) as control,
+            OperatorClient.of_state(c.state) as control,
         ):
             wait_until(lambda: control.status().position.phase == fed.PHASE_IDLE, SECONDS, server, fleet, leaver)
             assert control.status().rounds_trained == 2

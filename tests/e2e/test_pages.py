@@ -15,7 +15,7 @@ from tests.e2e.pasting import Terminal, commands
 
 from puf_common.config.exit_codes import Exit
 from puf_lab.federations.processes import wait_until
-from puf_server.cli.operator_client import Control
+from puf_server.cli.operator_client import OperatorClient
 
 pytestmark = pytest.mark.e2e
 
@@ -69,7 +69,7 @@ def test_the_page_on_security_from_top_to_bottom(reader: Reader) -> None:
         done = reader.read(line)
         told[line.partition("#")[0].strip()] = done.out if done is not None else ""
         if line.startswith("puf-client run"):
-            with Control.of_state(reader.directory / "state", patience=SECONDS) as control:
+            with OperatorClient.of_state(reader.directory / "state", start_seconds=SECONDS) as control:
                 wait_until(lambda: any(c.name == "clinic-7" for c in control.clients()), SECONDS)
 
     def told_by(prefix: str) -> str:
@@ -99,7 +99,7 @@ def test_many_machines(reader: Reader) -> None:
             reader.read(signing[1])
             reader.read("cp certs/clients/clinic-7.crt certs/ca.crt site/")
         reader.read(line)
-    with Control.of_state(reader.directory / "state", patience=SECONDS) as control:
+    with OperatorClient.of_state(reader.directory / "state", start_seconds=SECONDS) as control:
         wait_until(lambda: any(c.name == "clinic-7" for c in control.clients()), SECONDS, *reader.running.values())
     saving = re.findall(r"```\n(puf-server backup.*?)```", section("state.md", "Backup and restore"), re.DOTALL)
     for line in saving[0].splitlines():

@@ -22,7 +22,7 @@ from puf_common.errors import Forgotten, Mismatch
 from puf_common.models.registry import build, manifest_of, payload_of
 from puf_common.receipts import receipt_file
 from puf_common.v1 import tickets_pb2 as tk
-from puf_server.cli.operator_client import Control
+from puf_server.cli.operator_client import OperatorClient
 from puf_server.maintenance.backup import backup, restore
 from puf_server.runtime.server import Server
 
@@ -94,8 +94,8 @@ class Clinic:
     def state_of(self, i: int) -> StateDirectory:
         return StateDirectory.of("f-test", f"client-{i}", self.state)
 
-    def control(self) -> Control:
-        return Control(f"127.0.0.1:{self.server.operator_port}")
+    def control(self) -> OperatorClient:
+        return OperatorClient(f"127.0.0.1:{self.server.operator_port}")
 
     def end(self) -> None:
         """Sends everybody home, as `puf-server stop` does."""

@@ -22,7 +22,7 @@ from tests.running import make_state, metadata, running, tiny_config
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
-from puf_server.cli.operator_client import Control
+from puf_server.cli.operator_client import OperatorClient
 from puf_server.runtime.server import Server
 from puf_server.storage.state_store import Store
 
@@ -124,7 +124,7 @@ def test_computing_that_cannot_have_been_is_refused(server: Server, clients: dic
     work = mallory.wait().train
     assert refused(lambda: mallory.submit(work, samples_processed=MOST))[0] == "INVALID_ARGUMENT"
     mallory.submit(work, samples_processed=10, train_loss=1e308)
-    with Control.of_state(server.engine.store.directory) as control:
+    with OperatorClient.of_state(server.engine.store.directory) as control:
         assert control.rounds()[0].received == 1
 
 

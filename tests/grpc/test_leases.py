@@ -19,7 +19,7 @@ from puf_client.transport.grpc import GrpcTransport
 from puf_client.worker.lease import leased
 from puf_common.errors import Mismatch, NotNow, TooMuch, UsageError
 from puf_common.v1 import federation_pb2 as fed
-from puf_server.cli.operator_client import Control
+from puf_server.cli.operator_client import OperatorClient
 from puf_server.runtime.server import Server
 from puf_server.storage.state_store import Store
 
@@ -42,7 +42,7 @@ def test_a_lease_outlives_the_server(tmp_path: Path) -> None:
         assert shard_of(server, "cleo") == "1/3"
         with pytest.raises(TooMuch, match="clients release NAME"):
             shard_of(server, "dora")
-        with Raw(server.port, "anna") as anna, Control(f"127.0.0.1:{server.operator_port}") as control:
+        with Raw(server.port, "anna") as anna, OperatorClient(f"127.0.0.1:{server.operator_port}") as control:
             anna.join()
             assert [(x.name, x.shard) for x in control.clients()] == [("anna", 2)]
             with pytest.raises(NotNow, match="anna is a member"):
@@ -88,7 +88,10 @@ def test_a_state_from_before_there_were_leases(tmp_path: Path) -> None:
 
 
 def test_health_is_what_the_standard_service_says(tmp_path: Path) -> None:
-    with running(make_state(tmp_path / "state")) as server, Control(f"127.0.0.1:{server.operator_port}") as control:
+    with (
+        running(make_state(tmp_path / "state")) as server,
+        OperatorClient(f"127.0.0.1:{server.operator_port}") as control,
+    ):
         assert control.health() == "SERVING"
 
 

@@ -16,7 +16,7 @@ from puf_common.errors import NotFound, NotNow
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.cli.main import main
-from puf_server.cli.operator_client import Control
+from puf_server.cli.operator_client import OperatorClient
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
 from puf_server.runtime.server import Server
@@ -54,8 +54,8 @@ def clients(server: Server) -> Iterator[dict[str, Raw]]:
 
 
 @pytest.fixture
-def control(server: Server, state: Path) -> Iterator[Control]:
-    with Control.of_state(state) as control:
+def control(server: Server, state: Path) -> Iterator[OperatorClient]:
+    with OperatorClient.of_state(state) as control:
         yield control
 
 
@@ -91,7 +91,7 @@ def forgotten(clients: dict[str, Raw], score: float) -> str:
 
 
 def test_a_collapsed_model_is_neither_ready_nor_exported_until_released(
-    clients: dict[str, Raw], control: Control, state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    clients: dict[str, Raw], control: OperatorClient, state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forgotten(clients, 2.0)
     newest = control.models()[0]
@@ -110,7 +110,7 @@ def test_a_collapsed_model_is_neither_ready_nor_exported_until_released(
 
 
 def test_a_rollback_brings_the_model_back_to_the_bit_and_the_ticket_opens_again(
-    clients: dict[str, Raw], control: Control, state: Path
+    clients: dict[str, Raw], control: OperatorClient, state: Path
 ) -> None:
     before = control.models()[0]
     ticket_id = forgotten(clients, 2.0)
@@ -138,19 +138,21 @@ def test_a_rollback_brings_the_model_back_to_the_bit_and_the_ticket_opens_again(
         control.rollback()
 
 
-def test_a_request_beyond_the_budget_is_filed_and_waits(clients: dict[str, Raw], control: Control, state: Path) -> None:
+def test_a_request_beyond_the_budget_is_filed_and_waits(
+    clients: dict[str, Raw], control: OperatorClient, state: Path
+) -> None:
     first = clients["carl"].file().ticket
     second = clients["bert"].file().ticket
     assert (first.held, bool(second.held)) == ("", True)
     assert second.state == tk.TICKET_STATE_PENDING
     with pytest.raises(NotFound):
-        control.allow(ticket="t-unknown")
-    assert main(["tickets", "allow", second.id, "--state", str(state)]) == 0
+        control.approve(ticket="t-unknown")
+    assert main(["tickets", "approve", second.id, "--state", str(state)]) == 0
     assert not {t.held for t in control.tickets()} - {""}
 
 
 def test_a_client_that_outweighs_all_others_is_held_until_allowed(
-    clients: dict[str, Raw], control: Control, state: Path
+    clients: dict[str, Raw], control: OperatorClient, state: Path
 ) -> None:
     clients["carl"].join(samples=1_000_000)
     held = next(c for c in control.clients() if c.name == "carl")
@@ -163,7 +165,7 @@ def test_a_client_that_outweighs_all_others_is_held_until_allowed(
 
 
 def test_an_update_far_beyond_recent_rounds_is_refused_by_tensor_and_bound(
-    clients: dict[str, Raw], control: Control
+    clients: dict[str, Raw], control: OperatorClient
 ) -> None:
     control.extend(1)
     anna = clients["anna"]
@@ -174,7 +176,7 @@ def test_an_update_far_beyond_recent_rounds_is_refused_by_tensor_and_bound(
     anna.submit(train, update_bytes(4.0))
 
 
-def test_long_lists_come_in_pages(clients: dict[str, Raw], server: Server, control: Control) -> None:
+def test_long_lists_come_in_pages(clients: dict[str, Raw], server: Server, control: OperatorClient) -> None:
     anna = clients["anna"]
     filed = anna.file().ticket.id
 

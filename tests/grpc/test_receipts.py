@@ -22,7 +22,7 @@ from puf_common.receipts.evidence import BINS
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.cli.main import main
-from puf_server.cli.operator_client import Control
+from puf_server.cli.operator_client import OperatorClient
 from puf_server.engine import receipts
 from puf_server.runtime.server import Server
 
@@ -203,15 +203,15 @@ def test_old_clients_that_tell_less_are_still_taken(everyone: dict[str, Raw]) ->
 
 class TestOperator:
     @pytest.fixture
-    def control(self, server: Server) -> Iterator[Control]:
-        with Control(f"127.0.0.1:{server.operator_port}") as control:
+    def control(self, server: Server) -> Iterator[OperatorClient]:
+        with OperatorClient(f"127.0.0.1:{server.operator_port}") as control:
             yield control
 
     def operator(self, server: Server) -> list[str]:
         return ["--operator", f"127.0.0.1:{server.operator_port}"]
 
     def test_files_for_a_client_that_is_gone(
-        self, server: Server, everyone: dict[str, Raw], control: Control, capsys: pytest.CaptureFixture[str]
+        self, server: Server, everyone: dict[str, Raw], control: OperatorClient, capsys: pytest.CaptureFixture[str]
     ) -> None:
         with pytest.raises(NotFound, match="nobody"):
             control.forget("nobody")
@@ -234,7 +234,7 @@ class TestOperator:
         self,
         server: Server,
         everyone: dict[str, Raw],
-        control: Control,
+        control: OperatorClient,
         tmp_path: Path,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
@@ -247,14 +247,14 @@ class TestOperator:
         with pytest.raises(NotFound):
             control.receipt("t-none")
 
-    def test_not_before_it_is_completed(self, everyone: dict[str, Raw], control: Control) -> None:
+    def test_not_before_it_is_completed(self, everyone: dict[str, Raw], control: OperatorClient) -> None:
         with pytest.raises(NotNow):
             control.receipt(everyone["anna"].file().ticket.id)
 
 
 def test_an_export_of_a_model_that_knew_the_client_is_on_the_receipt(tmp_path: Path) -> None:
     directory = trained_state(tmp_path / "state")
-    with running(directory) as server, Control(f"127.0.0.1:{server.operator_port}") as control:
+    with running(directory) as server, OperatorClient(f"127.0.0.1:{server.operator_port}") as control:
         control.export(tmp_path / "model.safetensors", 1)
         digest = server.engine.state.models[1].digest
     with OnDisk(directory) as f:

@@ -18,7 +18,7 @@ from puf_common.errors import UsageError
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
-from puf_server.cli.operator_client import Control
+from puf_server.cli.operator_client import OperatorClient
 from puf_server.ingest.transfer_rates import TransferRate
 from puf_server.runtime.server import Server
 
@@ -282,13 +282,13 @@ def test_forgetting_over_the_wire(tmp_path: Path) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             anna.stub.WithdrawUnlearning(fed.WithdrawUnlearningRequest(ticket_id=reply.ticket.id), **anna.options)
         assert status(caught.value) == ("NOT_FOUND", "NOT_FOUND")
-        with Control(f"127.0.0.1:{server.operator_port}") as control:
+        with OperatorClient(f"127.0.0.1:{server.operator_port}") as control:
             control.readmit("carl")
         assert carl.join(rejoin=True).membership == 2
 
 
 def test_operator_sees_and_steers(server: Server, anna: Raw, bert: Raw, tmp_path: Path) -> None:
-    with Control(f"127.0.0.1:{server.operator_port}") as control:
+    with OperatorClient(f"127.0.0.1:{server.operator_port}") as control:
         assert "2 more clients" in control.status().waiting_for
         anna.join()
         bert.join()

@@ -31,7 +31,7 @@ from puf_common.v1 import operator_pb2 as op
 from puf_server.admission.revocations import Revocations
 from puf_server.admission.tokens import Tokens
 from puf_server.cli.main import main
-from puf_server.cli.operator_client import Control
+from puf_server.cli.operator_client import OperatorClient
 from puf_server.runtime.server import Server
 
 FEDERATION = list(fed.DESCRIPTOR.services_by_name["Federation"].methods)
@@ -140,7 +140,7 @@ def test_an_operator_is_no_client_and_a_client_no_operator(server: Server, pki: 
     known = pki.foreign("ada")
     assert codes(server.operator_port, known, OPERATOR, claim) == everywhere(OPERATOR, "UNAUTHENTICATED")
     assert not server.engine.state.paused
-    with Control(f"127.0.0.1:{server.operator_port}", ada) as control:
+    with OperatorClient(f"127.0.0.1:{server.operator_port}", ada) as control:
         assert control.status().federation_id == "f-test"
 
 
@@ -222,7 +222,7 @@ def test_nobody_acts_for_another(server: Server, pki: Pki) -> None:
         anna.join()
         eve.join()
         work = anna.wait().train
-        with Control(f"127.0.0.1:{server.operator_port}", pki.operator()) as control:
+        with OperatorClient(f"127.0.0.1:{server.operator_port}", pki.operator()) as control:
             control.pause()
         ticket = anna.file().ticket.id
         before = (server.engine.state.tickets, server.engine.state.round, server.engine.state.members)
@@ -278,7 +278,7 @@ def test_the_servers_certificate_is_renewed_without_a_restart(state: Path, pki: 
         with Raw(server.port, "anna", dialled) as client:
             client.join()
         # Half-written files change nothing; the commands of this machine find the new certificate.
-        with Control.of_state(state) as control:
+        with OperatorClient.of_state(state) as control:
             assert control.status().clients_active == 1
         pki.server.certificate.write_text("damaged")
         with Raw(server.port, "anna", dialled) as client:
@@ -296,7 +296,7 @@ def eventually_refused(attempt: Callable[[], object], says: str) -> None:
 
 def test_waiting_ends_when_the_client_is_revoked(server: Server, pki: Pki, state: Path) -> None:
     with Raw(server.port, "anna", pki.client("anna")) as anna, Raw(server.port, "bert", pki.client("bert")) as bert:
-        with Control.of_state(state) as control:
+        with OperatorClient.of_state(state) as control:
             control.pause()
         for client in (anna, bert):
             client.join()
@@ -315,7 +315,7 @@ def test_waiting_ends_when_the_client_is_revoked(server: Server, pki: Pki, state
 
 def test_following_a_ticket_ends_when_the_client_is_revoked(server: Server, pki: Pki, state: Path) -> None:
     with Raw(server.port, "anna", pki.client("anna")) as anna, Raw(server.port, "bert", pki.client("bert")) as bert:
-        with Control.of_state(state) as control:
+        with OperatorClient.of_state(state) as control:
             control.pause()
         anna.join()
         bert.join()
@@ -374,7 +374,7 @@ def test_a_download_ends_when_the_client_is_revoked(tmp_path: Path, pki: Pki) ->
 
 def test_an_operators_certificate_can_be_revoked(server: Server, pki: Pki, state: Path) -> None:
     ada = pki.authority.operator("ada")
-    with Control(f"127.0.0.1:{server.operator_port}", pki.shown(ada)) as control:
+    with OperatorClient(f"127.0.0.1:{server.operator_port}", pki.shown(ada)) as control:
         control.status()
         # A client's name is not an operator's.
         Revocations(state).revoke(name="ada")
@@ -504,11 +504,11 @@ def test_the_key_to_the_operators_port_is_gone_with_the_server(state: Path, pki:
         assert server.operator_port
     assert not (state / "operator.json").exists()
     with pytest.raises(UsageError, match="no server serves"):
-        Control.of_state(state)
+        OperatorClient.of_state(state)
     with running(state, pki.server_tls()) as server:
         # What a former process handed out opens nothing.
         (state / "operator.json").write_bytes(kept)
-        control = Control.of_state(state, f"127.0.0.1:{server.operator_port}")
+        control = OperatorClient.of_state(state, f"127.0.0.1:{server.operator_port}")
         with control, pytest.raises(NotAuthenticated, match="handshake"):
             control.status()
 

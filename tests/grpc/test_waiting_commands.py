@@ -12,7 +12,7 @@ from tests.running import make_state, running, tiny_config
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import UsageError
 from puf_server.cli.main import main
-from puf_server.cli.operator_client import Control
+from puf_server.cli.operator_client import OperatorClient
 
 
 def test_a_command_typed_while_the_server_starts_waits_for_it(
@@ -20,7 +20,7 @@ def test_a_command_typed_while_the_server_starts_waits_for_it(
 ) -> None:
     state = make_state(tmp_path / "state", tiny_config(plan={"min_clients": 1}))
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(lambda: Control.of_state(state, patience=60).pause())
+        asked = pool.submit(lambda: OperatorClient.of_state(state, start_seconds=60).pause())
         with running(state, Pki(tmp_path / "pki").server_tls()) as server:
             asked.result(60)
             assert server.engine.state.paused
@@ -35,11 +35,11 @@ def test_a_command_outlives_what_a_killed_server_left_behind(tmp_path: Path) -> 
     with running(state, pki.server_tls()):
         left = (state / "operator.json").read_bytes()
     (state / "operator.json").write_bytes(left)
-    with Control.of_state(state, patience=60) as control, running(state, pki.server_tls()) as server:
+    with OperatorClient.of_state(state, start_seconds=60) as control, running(state, pki.server_tls()) as server:
         control.pause()
         assert server.engine.state.paused
 
 
 def test_where_there_is_no_federation_nobody_waits(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no server serves"):
-        Control.of_state(tmp_path, patience=3600)
+        OperatorClient.of_state(tmp_path, start_seconds=3600)

@@ -17,7 +17,7 @@ from puf_common.tensors.model_file import save
 from puf_common.v1 import operator_pb2 as op
 from puf_lab.bench.proxy import Counting
 from puf_lab.federations.processes import Process, ServerProcess, program, wait_until
-from puf_server.cli.operator_client import Control
+from puf_server.cli.operator_client import OperatorClient
 
 __all__ = ["PARAMETERS", "Federation", "found", "peak_memory"]
 
@@ -75,7 +75,7 @@ class Federation:
         try:
             self.server = ServerProcess(state, scratch / "server.log", security=serve)
             self._stack.enter_context(self.server)
-            self.control = Control.of_state(state)
+            self.control = OperatorClient.of_state(state)
             address = self.server.address
             if relay is not None:
                 relay.target, address = ("127.0.0.1", self.server.port), relay.address

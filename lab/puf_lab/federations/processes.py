@@ -12,7 +12,7 @@ from types import TracebackType
 
 from puf_common.errors import PufError, Unavailable
 from puf_lab.experiments.setting import DISTILLER, Setting, client_name
-from puf_server.cli.operator_client import Control
+from puf_server.cli.operator_client import OperatorClient
 
 __all__ = ["Process", "ServerProcess", "data_flags", "distiller", "fleet", "init_server", "wait_until"]
 
@@ -116,7 +116,7 @@ class ServerProcess(Process):
         wait_until(lambda: announce.exists() and announce.read_text().endswith("\n"), _START_SECONDS, self)
         self.port, self.operator_port = map(int, announce.read_text().split())
         self.address = f"127.0.0.1:{self.port}"
-        self.control = Control(f"127.0.0.1:{self.operator_port}")
+        self.control = OperatorClient(f"127.0.0.1:{self.operator_port}")
 
 
 def wait_until(done: Callable[[], bool], seconds: float, *processes: Process, poll: float = 0.05) -> None:

@@ -1,4 +1,4 @@
-"""`puf-server init`: a new federation's state, with its initial model. The only command here that may import torch."""
+"""`puf-server init`: makes the state of a new federation with its initial model. Only this command imports torch."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ plugins.allow()
 
 
 class InitSettings(BaseModel):
-    """What a new federation is made of."""
+    """The settings of a new federation."""
 
     model_config = ConfigDict(extra="forbid")
 
-    state: Path = Field(description="directory for the federation's state; made by this command")
+    state: Path = Field(description="new directory for the federation's state")
     title: str = Field("federation", description="name of the federation, for people")
-    model: str = Field("digits-cnn", description="built-in model, or package.module:function of your own code")
+    model: str = Field("digits-cnn", description="built-in model, or package.module:function of the user's code")
     model_options: dict[str, str] = Field({}, description="options of the model, e.g. classes=10")
     model_file: Path | None = Field(None, description="safetensors file with the initial weights instead of fresh ones")
     task: str = Field("classification", description="classification, segmentation, or package.module:Class")
-    plugin_version: str = Field("", description="version of your own code that clients must run; empty: not checked")
+    plugin_version: str = Field("", description="required version of the clients' plug-in code; empty: not checked")
     recipe: Recipe = Recipe()
     plan: Plan = Plan()
     forgetting: Forgetting = Forgetting()
@@ -37,6 +37,7 @@ class InitSettings(BaseModel):
 
 
 def init(settings: InitSettings) -> tuple[FederationConfig, Manifest]:
+    """Makes the state directory. Returns the configuration and the model's manifest."""
     from puf_server.storage import state_store
 
     config = FederationConfig(
@@ -64,10 +65,13 @@ def _initial(settings: InitSettings) -> tuple[Manifest, bytearray]:
         return manifest, read_payload(settings.model_file)
     try:
         from puf_common.models.registry import build_any, manifest_of, payload_of
-    except ImportError as error:
+
+        model = build_any(settings.model, settings.model_options, settings.recipe.seed)
+        manifest = manifest_of(model)
+        return manifest, payload_of(model, manifest)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("torch", "torchvision"):
+            raise
         raise UsageError(
             f"making a model needs PyTorch ({error}); install puf[train], or give --model-file with weights made elsewhere"
         ) from None
-    model = build_any(settings.model, settings.model_options, settings.recipe.seed)
-    manifest = manifest_of(model)
-    return manifest, payload_of(model, manifest)

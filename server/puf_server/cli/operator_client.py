@@ -1,4 +1,4 @@
-"""The operator's side of puf.v1.Operator: a small blocking client, for the command line and for programs."""
+"""A blocking client of puf.v1.Operator, for the command line and for programs."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from puf_common.tensors.model_file import save
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import operator_pb2_grpc as rpc
 
-__all__ = ["Control"]
+__all__ = ["OperatorClient"]
 
-_DEADLINE = 20.0
+_DEADLINE = 10.0
 _EXPORT_DEADLINE = 3600.0
-_PAUSE = 0.1
+_RETRY_SECONDS = 0.1
 R = TypeVar("R")
 
 
-class Control:
-    """Speaks to a running server's operator port. Failures are PufErrors."""
+class OperatorClient:
+    """Calls the operator port of a running server. Failures are PufErrors."""
 
-    def __init__(self, target: str, tls: ClientTls | None = None, *, patience: float = 0.0) -> None:
-        """`patience`: seconds within which a server that is just starting is waited for."""
-        self._give_up_at = time.monotonic() + patience
-        # Where the way to the server is looked up, if it has to be.
-        self._way: Callable[[], tuple[str, ClientTls | None]] | None = None
+    def __init__(self, target: str, tls: ClientTls | None = None, *, start_seconds: float = 0.0) -> None:
+        """Waits up to `start_seconds` for a server that is still starting."""
+        self._give_up_at = time.monotonic() + start_seconds
+        # Returns the current address and credentials; None if they were given.
+        self._look_up: Callable[[], tuple[str, ClientTls | None]] | None = None
         self._connect(target, tls)
 
     def _connect(self, target: str, tls: ClientTls | None) -> None:
@@ -47,20 +47,20 @@ class Control:
         self._stub = rpc.OperatorStub(self._channel)
 
     @classmethod
-    def of_state(cls, directory: Path, target: str = "", *, patience: float = 0.0) -> Control:
-        """To the server that serves this directory; for whoever may read it."""
+    def of_state(cls, directory: Path, target: str = "", *, start_seconds: float = 0.0) -> OperatorClient:
+        """A client of the server that serves this directory, for accounts that can read it."""
         from puf_server.admission.access_file import OperatorAccess
 
-        def way() -> tuple[str, ClientTls | None]:
+        def look_up() -> tuple[str, ClientTls | None]:
             access = OperatorAccess.read(directory)
             return target or access.address, access.tls()
 
-        OperatorAccess.read(directory, start_seconds=patience)
-        control = cls(*way(), patience=patience)
-        control._way = way
-        return control
+        OperatorAccess.read(directory, start_seconds=start_seconds)
+        client = cls(*look_up(), start_seconds=start_seconds)
+        client._look_up = look_up
+        return client
 
-    def __enter__(self) -> Control:
+    def __enter__(self) -> OperatorClient:
         return self
 
     def __exit__(
@@ -75,17 +75,17 @@ class Control:
             except grpc.RpcError as error:
                 if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() >= self._give_up_at:
                     raise self._failed(error) from None
-                time.sleep(_PAUSE)
-                self._look_again()
+                time.sleep(_RETRY_SECONDS)
+                self._reconnect()
 
-    def _look_again(self) -> None:
-        """A server that was killed leaves its file behind; the next one writes another, with another certificate."""
-        if self._way is None:
+    def _reconnect(self) -> None:
+        """Uses the new address and certificate of a restarted server. A killed server leaves its old file behind."""
+        if self._look_up is None:
             return
         with suppress(UsageError, StorageCorrupted):
-            if (way := self._way()) != (self._target, self._tls):
+            if (found := self._look_up()) != (self._target, self._tls):
                 self._channel.close()
-                self._connect(*way)
+                self._connect(*found)
 
     def _failed(self, error: grpc.RpcError) -> PufError:
         why = refusal(error.details() or "", self._target, tls=self._tls is not None)
@@ -93,14 +93,14 @@ class Control:
             return error_from(error, self._target)
         if self._tls is None:
             return NotAuthenticated(
-                f"the operator port {self._target} wants TLS: give --state DIR (the directory that is served), or "
+                f"the operator port {self._target} needs TLS: give --state DIR (the directory that is served), or "
                 "--tls-ca, --tls-cert and --tls-key with an operator's certificate"
             )
         return NotAuthenticated(why.sentence)
 
     @staticmethod
     def _pages(page: Callable[[int], Sequence[R]]) -> list[R]:
-        """All of a list that may be too long for one message."""
+        """All entries of a list that may be too long for one message."""
         found: list[R] = []
         while more := page(len(found)):
             found += more
@@ -141,7 +141,7 @@ class Control:
         return self._call(lambda: self._stub.Readmit, op.ReadmitRequest(client=client)).client
 
     def health(self) -> str:
-        """What the standard health service says: SERVING once the state is recovered, until the server stops."""
+        """The status of the standard health service: SERVING from the end of recovery until the server stops."""
         from grpc_health.v1 import health_pb2, health_pb2_grpc
 
         request = health_pb2.HealthCheckRequest(service="puf.v1.Federation")
@@ -151,8 +151,8 @@ class Control:
     def release_shard(self, client: str) -> int:
         return self._call(lambda: self._stub.ReleaseShard, op.ReleaseShardRequest(client=client)).shard
 
-    def allow(self, *, client: str = "", ticket: str = "") -> None:
-        """The operator's word for a client or a ticket that is held."""
+    def approve(self, *, client: str = "", ticket: str = "") -> None:
+        """Approves a client or a ticket that is on hold."""
         self._call(
             lambda: self._stub.Allow, op.AllowRequest(client=client) if client else op.AllowRequest(ticket_id=ticket)
         )
@@ -161,7 +161,7 @@ class Control:
         self._call(lambda: self._stub.Release, op.ReleaseRequest())
 
     def rollback(self) -> int:
-        """The model version that is installed again."""
+        """Starts a rollback; returns the model version that is installed again."""
         return self._call(lambda: self._stub.Rollback, op.RollbackRequest()).version
 
     def forget(self, client: str, reference: str = "", received_at: float = 0.0) -> op.ForgetReply:
@@ -172,7 +172,7 @@ class Control:
         return self._call(lambda: self._stub.IssueReceipt, op.IssueReceiptRequest(ticket_id=ticket_id)).receipt
 
     def export(self, path: Path, version: int | None = None, *, unready: bool = False) -> op.ExportHeader:
-        """Writes a model as a safetensors file, verified; the file appears whole or not at all."""
+        """Writes a verified model as a safetensors file. On failure no file is left."""
         request = op.ExportModelRequest(allow_unready=unready)
         if version is not None:
             request.version = version
@@ -181,14 +181,14 @@ class Control:
             header = next(frames).header
             manifest = Manifest.from_pb(header.manifest)
             if header.model.byte_length != manifest.nbytes(MODEL):
-                raise TransferCorrupted("the export's header states another length than its manifest")
+                raise TransferCorrupted("the header of the export and its manifest state different lengths")
             assembler = Assembler(header.model.byte_length, header.model.digest)
             for frame in frames:
                 assembler.add(frame.chunk)
         except grpc.RpcError as error:
             raise self._failed(error) from None
         except StopIteration:
-            raise TransferCorrupted("the export ended before it began") from None
+            raise TransferCorrupted("the export has no header") from None
         facts = {
             "version": str(header.model.version),
             "round": str(header.model.round),

@@ -1,4 +1,4 @@
-"""Operator replies as tables for people."""
+"""Tables of operator replies, for people."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from rich.table import Table
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import tickets_pb2 as tk
+from puf_server.cli.hints import hint
 
 __all__ = ["clients", "methods", "models", "rounds", "status", "tickets"]
 
 
 def status(reply: op.StatusReply) -> None:
+    """Prints a summary of the federation, with the command that it waits for."""
     phase = fed.Phase.Name(reply.position.phase).removeprefix("PHASE_").lower()
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_row("federation", f"{reply.title} ({reply.federation_id})")
     table.add_row("phase", phase)
-    table.add_row("waiting for", reply.waiting_for)
+    if reply.waiting_for:
+        table.add_row("activity", reply.waiting_for)
+    if next_step := hint(reply):
+        table.add_row("next", next_step)
     extra = reply.position.round - reply.rounds_trained
     forgetting = f", {extra} for forgetting and recovery" if extra else ""
     table.add_row("rounds", f"{reply.rounds_trained} of {reply.rounds_planned} training rounds{forgetting}")
@@ -30,20 +35,21 @@ def status(reply: op.StatusReply) -> None:
     table.add_row("clients", f"{reply.clients_alive} alive of {reply.clients_active} on the roster")
     table.add_row("open tickets", str(reply.tickets_open))
     if reply.tickets_overdue:
-        table.add_row("OVERDUE", f"{_requests(reply.tickets_overdue)} past the deadline and not applied")
+        table.add_row("OVERDUE", f"{_requests(reply.tickets_overdue)} not applied at the deadline")
     if reply.tickets_failed:
-        table.add_row("FAILED", f"{_requests(reply.tickets_failed)} failed: nothing was forgotten; see tickets")
+        table.add_row("FAILED", f"{_requests(reply.tickets_failed)} failed, nothing was forgotten: puf-server tickets")
     if reply.trouble:
         table.add_row("TROUBLE", reply.trouble)
     table.add_row("tensor bytes", f"{_bytes(reply.bytes_sent)} sent, {_bytes(reply.bytes_received)} received")
     if reply.download_rate or reply.upload_rate:
-        lines = f"{_rate(reply.download_rate)} down, {_rate(reply.upload_rate)} up"
-        table.add_row("typical line", f"{lines}; each client's: puf-server clients")
+        rates = f"{_rate(reply.download_rate)} down, {_rate(reply.upload_rate)} up"
+        table.add_row("median client", f"{rates}; see puf-server clients")
     table.add_row("server", f"{reply.server_version}, up {_seconds(reply.uptime_seconds)}")
     Console().print(table)
 
 
 def clients(found: Sequence[op.ClientInfo]) -> None:
+    """Prints the roster."""
     rows = [
         (
             c.name,
@@ -64,6 +70,7 @@ def clients(found: Sequence[op.ClientInfo]) -> None:
 
 
 def rounds(found: Sequence[op.RoundInfo]) -> None:
+    """Prints rounds."""
     rows = [
         (
             str(r.number),
@@ -81,12 +88,13 @@ def rounds(found: Sequence[op.RoundInfo]) -> None:
 
 
 def tickets(found: Sequence[tk.Ticket]) -> None:
+    """Prints requests to be forgotten."""
     rows = [
         (
             t.id,
             t.client,
             tk.Scope.Name(t.request.scope).removeprefix("SCOPE_").lower(),
-            tk.TicketState.Name(t.state).removeprefix("TICKET_STATE_"),
+            tk.TicketState.Name(t.state).removeprefix("TICKET_STATE_").lower(),
             t.method or tk.Mode.Name(t.request.mode).removeprefix("MODE_").lower(),
             str(t.applied_round or "–"),
             str(t.recovery_rounds),
@@ -97,10 +105,11 @@ def tickets(found: Sequence[tk.Ticket]) -> None:
         for t in found
     ]
     head = ("ticket", "client", "scope", "state", "method", "applied", "recovery", "recovered", "deadline", "last")
-    _print(head, rows, "nobody has asked to be forgotten")
+    _print(head, rows, "no requests to be forgotten")
 
 
 def models(found: Sequence[op.ModelInfo]) -> None:
+    """Prints model versions."""
     rows = [
         (
             str(m.version),
@@ -117,6 +126,7 @@ def models(found: Sequence[op.ModelInfo]) -> None:
 
 
 def methods() -> None:
+    """Prints the methods of forgetting with their options."""
     from puf_server.core import methods as known
     from puf_server.core.methods import comparison as table
 
@@ -135,13 +145,13 @@ def _print(head: Sequence[str], rows: Sequence[Sequence[Any]], empty: str) -> No
         Console().print(empty)
         return
     table = Table(*head)
-    # Names and ids are there to be copied; everything else may fold.
+    # Names and ids must stay copyable; all other columns may wrap.
     table.columns[0].no_wrap = True
     table.columns[0].overflow = "ignore"
     for row in rows:
         table.add_row(*row)
     console = Console()
-    # Where nobody watches nothing has to fit a screen.
+    # Without a terminal the table need not fit a screen.
     console.print(table) if console.is_terminal else Console(width=1000).print(table)
 
 

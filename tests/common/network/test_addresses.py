@@ -7,7 +7,7 @@ import pytest
 from puf_client.transport.grpc import GrpcTransport
 from puf_common.errors import UsageError
 from puf_common.network.addresses import check_target, is_loopback, parse_address
-from puf_server.cli.operator_client import Control
+from puf_server.cli.operator_client import OperatorClient
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_any_other_text_is_refused(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         GrpcTransport(text, "anna")
     with pytest.raises(UsageError, match=says):
-        Control(text)
+        OperatorClient(text)
 
 
 def test_port_0_is_a_free_port_where_a_server_listens() -> None:

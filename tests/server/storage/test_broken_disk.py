@@ -25,7 +25,7 @@ from puf_common.config.exit_codes import Exit
 from puf_common.errors import StorageCorrupted, Unavailable, UsageError
 from puf_lab.federations.processes import wait_until
 from puf_server import failpoints
-from puf_server.cli.operator_client import Control
+from puf_server.cli.operator_client import OperatorClient
 from puf_server.core.state.models import ModelStatus
 from puf_server.storage.durable import Disk
 from puf_server.storage.layout import spool_name
@@ -255,7 +255,7 @@ def test_the_operator_sees_what_is_tried_again_and_again(tmp_path: Path) -> None
         failpoints.arm("fold.end=enospc")
         for client in (a, b):
             client.submit(client.wait().train)
-        with Control(f"127.0.0.1:{server.operator_port}") as control:
+        with OperatorClient(f"127.0.0.1:{server.operator_port}") as control:
             wait_until(lambda: "No space left" in control.status().trouble, 20)
             assert "round 1 cannot be summed" in control.status().trouble
             failpoints.disarm()

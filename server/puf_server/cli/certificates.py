@@ -1,0 +1,211 @@
+"""`puf-server certs`: makes, renews, signs and revokes certificates."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from puf_common.config.exit_codes import Exit
+from puf_common.config.settings import Parser
+from puf_common.errors import UsageError
+from puf_common.names import check_name
+from puf_server.cli.connection import add_state, state_directory
+from puf_server.cli.tokens import day
+
+if TYPE_CHECKING:
+    from puf_server.pki.authority import Issued
+
+__all__ = ["add_certs"]
+
+_AUTHORITY_DAYS = 3650
+_LEAF_DAYS = 365
+
+
+def add_certs(parser: Parser) -> None:
+    """Adds the actions of `puf-server certs`."""
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION", parser_class=Parser)
+
+    def action(name: str, about: str, run: Callable[[argparse.Namespace], int]) -> Parser:
+        command: Parser = actions.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        command.set_defaults(run=run)
+        return command
+
+    init = action("init", "make an authority: the key that signs all other certificates", _init)
+    _add_authority(init, _AUTHORITY_DAYS)
+    init.add_argument("--title", default="PUF federation", metavar="TEXT", help="name of the authority, for people")
+    server = action("server", "make the server's certificate and key", _server)
+    server.add_argument(
+        "--name", action="append", default=[], metavar="HOST", help="host name or address clients dial; may be repeated"
+    )
+    client = action("client", "make a client's certificate and key", _client)
+    client.add_argument("name", metavar="NAME", help="the client's name in the federation")
+    operator = action(
+        "operator", "make an operator's certificate and key, for commands from another machine", _operator
+    )
+    operator.add_argument("name", nargs="?", default="operator", metavar="NAME", help="the operator's name (operator)")
+    sign = action("sign", "sign a request that `puf-client enroll` made; the key stays with the client", _sign)
+    sign.add_argument("request", type=Path, metavar="REQUEST.csr", help="the signing request")
+    sign.add_argument("--new-key", action="store_true", help="with --renew: accept another key than the name had")
+    sign.add_argument("--name", default="", metavar="NAME", help="sign only if the request is for this client")
+    for command in (server, client, operator, sign):
+        _add_authority(command, _LEAF_DAYS)
+        command.add_argument(
+            "--renew", action="store_true", help="a new certificate for the same name and key, replacing the old one"
+        )
+    watch = action("watch", "sign requests that `puf-client enroll --through` places in a directory", _watch)
+    _add_authority(watch, _LEAF_DAYS)
+    watch.add_argument(
+        "desk", type=Path, metavar="DIR", help="the directory; an account that can write to it can enrol"
+    )
+    watch.add_argument("--once", action="store_true", help="answer the requests that are there and end")
+    for name, about, run in (
+        ("revoke", "refuse a client, a key or one certificate at once", _revoke),
+        ("restore", "remove a revocation", _restore),
+    ):
+        _add_subject(action(name, about, run))
+    add_state(action("revoked", "list what is refused", _revoked))
+
+
+def _add_authority(command: Parser, days: int) -> None:
+    command.add_argument(
+        "--dir", type=Path, default=Path("certs"), metavar="DIR", help="the authority's directory (certs)"
+    )
+    command.add_argument("--days", type=float, default=days, metavar="N", help=f"lifetime in days ({days})")
+
+
+def _add_subject(command: Parser) -> None:
+    add_state(command)
+    command.add_argument("name", nargs="?", default="", metavar="NAME", help="a client, with every credential it has")
+    command.add_argument(
+        "--cert", type=Path, metavar="FILE", help="the key of this certificate; the name can get another"
+    )
+    command.add_argument("--serial", default="", metavar="HEX", help="the certificate with this serial number only")
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    from puf_server.pki.authority import Authority
+
+    made = Authority.create(arguments.dir, arguments.title, arguments.days)
+    print(f"authority made in {arguments.dir}, valid until {made.certificate.not_valid_after_utc:%Y-%m-%d}")
+    print(f"every client needs {arguments.dir / 'ca.crt'}; keep {arguments.dir / 'ca.key'} secret, best offline")
+    print(f"next: puf-server certs server --dir {arguments.dir} --name HOST")
+    return Exit.OK
+
+
+def _server(arguments: argparse.Namespace) -> int:
+    from puf_server.pki.authority import Authority
+
+    issued = Authority.open(arguments.dir).server(arguments.name, arguments.days, renew=arguments.renew)
+    _report(issued)
+    if not arguments.renew:
+        print(
+            f"next: puf-server serve --state DIR --tls-cert {issued.certificate} --tls-key {issued.key} "
+            f"--client-ca {arguments.dir / 'ca.crt'}"
+        )
+    return Exit.OK
+
+
+def _client(arguments: argparse.Namespace) -> int:
+    from puf_server.pki.authority import Authority
+
+    _report(Authority.open(arguments.dir).client(arguments.name, arguments.days, renew=arguments.renew))
+    if not arguments.renew:
+        print("send both files and ca.crt to the client; with `puf-client enroll` the key need not be sent")
+    return Exit.OK
+
+
+def _operator(arguments: argparse.Namespace) -> int:
+    from puf_server.pki.authority import Authority
+
+    _report(Authority.open(arguments.dir).operator(arguments.name, arguments.days, renew=arguments.renew))
+    return Exit.OK
+
+
+def _sign(arguments: argparse.Namespace) -> int:
+    from puf_server.pki.authority import Authority
+
+    authority = Authority.open(arguments.dir)
+    issued = authority.sign(
+        arguments.request, arguments.days, name=arguments.name, renew=arguments.renew, new_key=arguments.new_key
+    )
+    _report(issued)
+    print("send this file and ca.crt to the client")
+    return Exit.OK
+
+
+def _watch(arguments: argparse.Namespace) -> int:
+    import signal
+    import threading
+
+    from puf_common.logging import configure
+    from puf_server.pki.authority import Authority
+    from puf_server.pki.enrolment import answer_all
+
+    configure()
+    authority = Authority.open(arguments.dir)
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    while not stopped.is_set():
+        try:
+            answer_all(authority, arguments.desk, arguments.days)
+        except OSError as error:
+            raise UsageError(f"cannot answer requests in {arguments.desk}: {error}") from None
+        if arguments.once or stopped.wait(1.0):
+            break
+    return Exit.OK
+
+
+def _report(issued: Issued) -> None:
+    key = f" and {issued.key}" if issued.key else ""
+    print(f"written: {issued.certificate}{key}")
+    print(f"valid until {issued.not_after:%Y-%m-%d}, serial {issued.serial}")
+
+
+def _subject(arguments: argparse.Namespace) -> dict[str, str]:
+    """What to revoke or restore: {"name": ...}, {"key": ...} or {"serial": ...}."""
+    if sum(map(bool, (arguments.name, arguments.cert, arguments.serial))) != 1:
+        raise UsageError("say which one: a client's NAME, the key of a certificate with --cert FILE, or --serial HEX")
+    if arguments.name:
+        return {"name": check_name(arguments.name)}
+    if arguments.cert:
+        from puf_common.network.certificates import key_digest
+        from puf_common.network.tls import read_certificates
+
+        return {"key": key_digest(read_certificates(arguments.cert)[0])}
+    try:
+        return {"serial": f"{int(arguments.serial.replace(':', ''), 16):x}"}
+    except ValueError:
+        raise UsageError(f"--serial {arguments.serial!r} is not a hexadecimal number") from None
+
+
+def _revoke(arguments: argparse.Namespace) -> int:
+    from puf_server.admission.revocations import Revocations
+
+    subject = _subject(arguments)
+    Revocations(state_directory(arguments)).revoke(**subject)
+    print(f"{next(iter(subject.values()))} is refused from now on; a running server ends its calls within a second")
+    return Exit.OK
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    from puf_server.admission.revocations import Revocations
+
+    subject = _subject(arguments)
+    Revocations(state_directory(arguments)).restore(**subject)
+    print(f"{next(iter(subject.values()))} is no longer refused")
+    return Exit.OK
+
+
+def _revoked(arguments: argparse.Namespace) -> int:
+    from puf_server.admission.revocations import Revocations
+
+    found = Revocations(state_directory(arguments)).all()
+    for kind, entries in (("client", found.names), ("key", found.keys), ("serial", found.serials)):
+        for what, at in sorted(entries.items()):
+            print(f"{kind}  {what}  since {day(at)}")
+    if found.empty:
+        print("nothing is revoked")
+    return Exit.OK

@@ -1,0 +1,69 @@
+"""Flags by which a command finds a federation: its state directory, or the operator port of its server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from puf_common.config.settings import Parser
+from puf_common.errors import UsageError
+
+if TYPE_CHECKING:
+    from puf_server.cli.operator_client import OperatorClient
+
+__all__ = ["OPERATOR", "add_operator_flags", "add_state", "connect", "state_directory"]
+
+OPERATOR = "127.0.0.1:7301"
+# A command right after `puf-server serve &` or `docker compose up -d` meets a server that is still starting.
+_START_SECONDS = 5.0
+
+
+def add_state(command: argparse.ArgumentParser) -> None:
+    """Adds --state to a command that also accepts PUF_STATE."""
+    command.add_argument("--state", type=Path, metavar="DIR", help="the federation's state directory (or PUF_STATE)")
+
+
+def state_directory(arguments: argparse.Namespace) -> Path:
+    """The state directory from --state or PUF_STATE, if it contains a federation."""
+    given = arguments.state or os.environ.get("PUF_STATE")
+    if not given:
+        raise UsageError("no federation is given: set --state or PUF_STATE")
+    state = Path(given)
+    try:
+        known = (state / "federation.json").exists()
+    except PermissionError:
+        raise UsageError(f"{state} belongs to another user: use the account that runs the server") from None
+    if not known:
+        raise UsageError(f"{state} holds no federation; puf-server init makes one")
+    return state
+
+
+def add_operator_flags(command: Parser) -> None:
+    """Adds the flags of every operator command. On the server's machine the state directory is enough."""
+    command.add_argument("--operator", metavar="HOST:PORT", default=None, help=f"operator port (default {OPERATOR})")
+    add_state(command)
+    for flag, about in (
+        ("--tls-ca", "from another machine: authority of the server's certificate"),
+        ("--tls-cert", "an operator's certificate (puf-server certs operator)"),
+        ("--tls-key", "its key"),
+    ):
+        command.add_argument(flag, type=Path, metavar="FILE", default=None, help=about)
+    command.add_argument("--tls-server-name", metavar="HOST", default="", help="name in the server's certificate")
+
+
+def connect(arguments: argparse.Namespace) -> OperatorClient:
+    """Connects with the TLS flags if given, else with the state directory, else without TLS."""
+    from puf_server.cli.operator_client import OperatorClient
+
+    target = arguments.operator or os.environ.get("PUF_OPERATOR") or ""
+    if arguments.tls_ca or arguments.tls_cert or arguments.tls_key:
+        from puf_common.network.tls import ClientTls
+
+        tls = ClientTls.load(arguments.tls_ca, arguments.tls_cert, arguments.tls_key, arguments.tls_server_name)
+        return OperatorClient(target or OPERATOR, tls, start_seconds=_START_SECONDS)
+    state = arguments.state or os.environ.get("PUF_STATE")
+    if state:
+        return OperatorClient.of_state(Path(state), target, start_seconds=_START_SECONDS)
+    return OperatorClient(target or OPERATOR, start_seconds=_START_SECONDS)

@@ -1,0 +1,224 @@
+"""Commands that show and operate a running federation through its operator port."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from puf_common.config.exit_codes import Exit
+from puf_common.config.settings import Parser
+from puf_common.errors import UsageError
+from puf_server.cli.connection import add_operator_flags, connect
+
+if TYPE_CHECKING:
+    from puf_server.cli.operator_client import OperatorClient
+
+    Run = Callable[[OperatorClient, argparse.Namespace], int]
+
+__all__ = ["add_operator_command", "add_operator_commands"]
+
+_POLL_SECONDS = 0.5
+_MOST_ROUNDS = 1_000_000
+
+
+def add_operator_command(commands: Any, name: str, about: str, run: Run) -> Parser:
+    """Adds a command that connects to the operator port and then runs `run`."""
+    command: Parser = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+    add_operator_flags(command)
+
+    def connected(arguments: argparse.Namespace) -> int:
+        with connect(arguments) as operator:
+            return run(operator, arguments)
+
+    command.set_defaults(run=connected)
+    return command
+
+
+def add_operator_commands(commands: Any) -> None:
+    """Adds the commands of this module."""
+
+    def add(name: str, about: str, run: Run, *, json: bool = False) -> Parser:
+        command = add_operator_command(commands, name, about, run)
+        if json:
+            command.add_argument("--json", action="store_true", help="print JSON, for programs")
+        return command
+
+    status = add("status", "show a summary of the federation", _status, json=True)
+    status.add_argument(
+        "--until-idle",
+        action="store_true",
+        help="wait until the federation is idle, then show it; ends with 1 if it was paused or stopped instead",
+    )
+    add("rounds", "list rounds, newest first", _rounds, json=True)
+    add("models", "list model versions, newest first", _models, json=True)
+    tickets = add("tickets", "list requests to be forgotten, newest first, or approve one on hold", _tickets, json=True)
+    _add_action(tickets, "list (default) or approve", ["list", "approve", "allow"])
+    tickets.add_argument("ticket", nargs="?", metavar="TICKET", help="the ticket to approve")
+    clients = add(
+        "clients",
+        "list the clients; readmit a forgotten one, approve one on hold, or free a shard",
+        _clients,
+        json=True,
+    )
+    _add_action(
+        clients, "list (default), readmit, approve or release", ["list", "readmit", "approve", "allow", "release"]
+    )
+    clients.add_argument(
+        "name", nargs="?", metavar="NAME", help="the client to readmit or approve, or whose shard becomes free"
+    )
+    export = add("export", "write a model as a safetensors file", _export)
+    export.add_argument("--out", required=True, type=Path, metavar="FILE", help="file to write")
+    export.add_argument("--version", type=int, metavar="N", help="model version (default: the newest that is ready)")
+    export.add_argument("--unready", action="store_true", help="also a model that is withdrawn or not recovered")
+    add("health", "print whether the server serves; ends with 0 if so, for container probes", _health)
+    add("pause", "assign no work and close no round until resume", _pause)
+    add("resume", "continue after pause, or after the federation halted", _resume)
+    add("release", "serve a model that collapsed after unlearning, and complete its tickets", _release)
+    add("rollback", "install the model from before the current unlearning job and open its tickets again", _rollback)
+    extend = add("extend", "add training rounds", _extend)
+    extend.add_argument("count", nargs="?", type=_rounds_to_add, metavar="N", help="rounds to add")
+    extend.add_argument("--rounds", type=_rounds_to_add, metavar="N", help="the same as a flag")
+    add("stop", "order the clients to leave and end the server", _stop)
+
+
+def _add_action(command: Parser, about: str, choices: list[str]) -> None:
+    """Adds the action of a command. The metavar keeps `allow` out of the help: it is the old name of `approve`."""
+    command.add_argument("action", nargs="?", choices=choices, default="list", metavar="ACTION", help=about)
+
+
+def _rounds_to_add(text: str) -> int:
+    try:
+        rounds = int(text)
+    except ValueError:
+        rounds = 0
+    if not 1 <= rounds <= _MOST_ROUNDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rounds from 1 to {_MOST_ROUNDS:,}")
+    return rounds
+
+
+def _print_json(messages: Any) -> int:
+    from google.protobuf.json_format import MessageToDict
+
+    def plain(message: Any) -> Any:
+        return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+
+    shown = [plain(m) for m in messages] if isinstance(messages, list) else plain(messages)
+    print(json.dumps(shown, indent=1))
+    return Exit.OK
+
+
+def _show(messages: Any, arguments: argparse.Namespace, table: str) -> int:
+    """Prints messages as JSON or as the table of this name."""
+    if arguments.json:
+        return _print_json(messages)
+    from puf_server.cli import tables
+
+    getattr(tables, table)(messages)
+    return Exit.OK
+
+
+def _status(operator: OperatorClient, arguments: argparse.Namespace) -> int:
+    reply = operator.status()
+    code = Exit.OK
+    if arguments.until_idle:
+        from puf_common.v1 import federation_pb2 as fed
+
+        resting = (fed.PHASE_IDLE, fed.PHASE_PAUSED, fed.PHASE_STOPPING)
+        while reply.position.phase not in resting:
+            time.sleep(_POLL_SECONDS)
+            reply = operator.status()
+        code = Exit.OK if reply.position.phase == fed.PHASE_IDLE else Exit.FAILURE
+    _show(reply, arguments, "status")
+    return code
+
+
+def _rounds(operator: OperatorClient, arguments: argparse.Namespace) -> int:
+    return _show(operator.rounds(), arguments, "rounds")
+
+
+def _models(operator: OperatorClient, arguments: argparse.Namespace) -> int:
+    return _show(operator.models(), arguments, "models")
+
+
+def _tickets(operator: OperatorClient, arguments: argparse.Namespace) -> int:
+    if arguments.action == "list":
+        return _show(operator.tickets(), arguments, "tickets")
+    operator.approve(ticket=_named(arguments.ticket, "puf-server tickets approve TICKET"))
+    print(f"{arguments.ticket} is approved; it is served as soon as its client is available")
+    return Exit.OK
+
+
+def _clients(operator: OperatorClient, arguments: argparse.Namespace) -> int:
+    if arguments.action == "list":
+        return _show(operator.clients(), arguments, "clients")
+    if arguments.action == "release":
+        name = _named(arguments.name, "puf-server clients release NAME")
+        print(f"shard {operator.release_shard(name)} is free for another client")
+    elif arguments.action == "readmit":
+        operator.readmit(_named(arguments.name, "puf-server clients readmit NAME"))
+        print(f"{arguments.name} may join again with --rejoin")
+    else:
+        operator.approve(client=_named(arguments.name, "puf-server clients approve NAME"))
+        print(f"{arguments.name} is approved and trains from the next round on")
+    return Exit.OK
+
+
+def _named(given: str | None, usage: str) -> str:
+    if not given:
+        raise UsageError(f"say which one: {usage}")
+    return given
+
+
+def _export(operator: OperatorClient, arguments: argparse.Namespace) -> int:
+    header = operator.export(arguments.out, arguments.version, unready=arguments.unready)
+    model = header.model
+    print(f"model {model.version} (round {model.round}, {header.status}) written to {arguments.out}")
+    print(f"sha256 {model.digest.hex()}")
+    return Exit.OK
+
+
+def _health(operator: OperatorClient, _: argparse.Namespace) -> int:
+    status = operator.health()
+    print(status)
+    return Exit.OK if status == "SERVING" else Exit.FAILURE
+
+
+def _pause(operator: OperatorClient, _: argparse.Namespace) -> int:
+    operator.pause()
+    print("paused; continue with puf-server resume")
+    return Exit.OK
+
+
+def _resume(operator: OperatorClient, _: argparse.Namespace) -> int:
+    operator.resume()
+    print("resumed")
+    return Exit.OK
+
+
+def _release(operator: OperatorClient, _: argparse.Namespace) -> int:
+    operator.release()
+    print("released: the model is ready and its tickets are completed")
+    return Exit.OK
+
+
+def _rollback(operator: OperatorClient, _: argparse.Namespace) -> int:
+    print(f"back to model {operator.rollback()}; the tickets since then are open again")
+    return Exit.OK
+
+
+def _extend(operator: OperatorClient, arguments: argparse.Namespace) -> int:
+    given = [number for number in (arguments.count, arguments.rounds) if number is not None]
+    if len(given) != 1:
+        raise UsageError("say once how many rounds to add: puf-server extend 5")
+    print(f"{operator.extend(given[0])} training rounds planned in total")
+    return Exit.OK
+
+
+def _stop(operator: OperatorClient, _: argparse.Namespace) -> int:
+    operator.stop()
+    print("stopping; the state stays and can be served again")
+    return Exit.OK
