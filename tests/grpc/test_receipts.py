@@ -223,7 +223,7 @@ class TestOperator:
         assert ticket.deadline_at == datetime.fromisoformat("2026-01-02").timestamp() + 30 * 86400
         assert "filed by the operator" in ticket.history[0].note
         assert main(["forget", "cleo", *self.operator(server)]) == Exit.OK
-        assert "asked before" in capsys.readouterr().out
+        assert "already asks for this" in capsys.readouterr().out
         # Also when the client asks by itself afterwards.
         assert everyone["cleo"].file().duplicate
         db = server.engine.store.db
