@@ -33,6 +33,9 @@ python_use_unqualified_type_names = True
 # Types in signatures: the standard library, other packages, and our modules that the reference leaves out.
 nitpick_ignore_regex = [("py:(class|obj|data|exc)", r".*")]
 
+# A block without a language is output, not code.
+highlight_language = "text"
+
 html_theme = "furo"
 html_title = "PUF"
 html_static_path = ["_static"]
