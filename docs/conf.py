@@ -28,7 +28,8 @@ myst_heading_anchors = 4
 # Docstrings put names and commands in single backticks.
 default_role = "literal"
 autodoc_member_order = "bysource"
-autodoc_class_signature = "separated"
+autodoc_default_options = {"exclude-members": "model_config"}
+autodoc_type_aliases = {"ArrayLike": "ArrayLike", "NDArray": "NDArray"}
 python_use_unqualified_type_names = True
 # Types in signatures: the standard library, other packages, and our modules that the reference leaves out.
 nitpick_ignore_regex = [("py:(class|obj|data|exc)", r".*")]
