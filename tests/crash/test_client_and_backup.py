@@ -23,7 +23,8 @@ from puf_client.state.usage import SampleUsage
 from puf_common.errors import PufError
 from puf_common.tensors import model_file
 from puf_server.engine.engine import Engine
-from puf_server.maintenance.backup import backup, restore
+from puf_server.maintenance.backup import backup
+from puf_server.maintenance.restore import restore
 from puf_server.storage.state_store import Store
 
 IDS = [f"patient-{i}" for i in range(6)]
@@ -123,14 +124,14 @@ class Backing:
         shutil.copytree(self.trained, source)
         recorder.mkdir(recorder.root / "state")
         recorder.fsync_dir(recorder.root)
-        note = puf_server.maintenance.backup._note
+        note = puf_server.maintenance.backup._record
 
         def noted(db: sqlite3.Connection, *facts: object) -> None:
             note(db, *facts)  # type: ignore[arg-type]
             recorder.commit(db.serialize())
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(puf_server.maintenance.backup, "_note", noted)
+            patch.setattr(puf_server.maintenance.backup, "_record", noted)
             made = backup(source, recorder.root / "b.tar", 1000.0, recorder)
         recorder.ack("made", made.digest)
 

@@ -23,7 +23,8 @@ from puf_common.models.registry import build, manifest_of, payload_of
 from puf_common.receipts import receipt_file
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.cli.operator_client import OperatorClient
-from puf_server.maintenance.backup import backup, restore
+from puf_server.maintenance.backup import backup
+from puf_server.maintenance.restore import restore
 from puf_server.runtime.server import Server
 
 CLIENTS = 3

@@ -122,7 +122,7 @@ def _backup(arguments: argparse.Namespace) -> int:
 
 
 def _restore(arguments: argparse.Namespace) -> int:
-    from puf_server.maintenance.backup import restore
+    from puf_server.maintenance.restore import restore
 
     if arguments.receipts is not None and arguments.no_receipts:
         raise UsageError("--receipts and --no-receipts exclude each other")

@@ -68,7 +68,7 @@ def run(settings: ServeSettings) -> None:
     _check_tls(settings)
     from puf_common.logging import configure
     from puf_common.malloc import keep_freed_memory
-    from puf_server.maintenance.backup import answer_for_receipts
+    from puf_server.maintenance.restore import apply_receipts
     from puf_server.runtime.process import serve
     from puf_server.runtime.server import Addresses
 
@@ -77,7 +77,7 @@ def run(settings: ServeSettings) -> None:
     federation = settings.listen or (HERE if settings.insecure else EVERYWHERE)
     addresses = Addresses(federation, settings.operator, settings.metrics)
     tls = _tls(settings, addresses)
-    answer_for_receipts(settings.state, settings.receipts, waived=settings.no_receipts)
+    apply_receipts(settings.state, settings.receipts, waived=settings.no_receipts)
     given = {name: getattr(settings.limits, name) for name in settings.limits.model_fields_set}
     serve(settings.state, addresses, settings.announce, tls=tls, limits=given)
 

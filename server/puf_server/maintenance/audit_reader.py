@@ -1,4 +1,4 @@
-"""`puf-server audit`: read the log and check its chain, beside a running server or without one."""
+"""`puf-server audit`: reads the audit log and verifies its chain, also while a server runs."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ __all__ = ["read_only", "show", "verify"]
 
 
 def verify(directory: Path, receipts: list[Path]) -> tuple[audit_chain.Head, list[Receipt]]:
-    """The log's head, once every line has been followed and every receipt's head was found in it."""
+    """Verifies every entry, and that the log contains the entry of every receipt. Returns the last entry's head."""
     with read_only(directory) as db:
         shown = [_own(directory, db, path) for path in receipts]
         head = audit_chain.EMPTY
         try:
-            # The newest receipt last: its message is the one that says how much is missing.
+            # The newest receipt last: its error states how much is missing.
             for witness in [audit_chain.EMPTY, *sorted((_head(r) for r in shown), key=lambda h: h.number)]:
                 head = audit_chain.follow(audit_lines(db), witness)
         except sqlite3.DatabaseError as error:
             raise StorageCorrupted(f"{directory / 'state.db'} cannot be read: {error}") from None
     if head == audit_chain.EMPTY:
-        raise StorageCorrupted("the audit log is empty: every federation's begins with its creation")
+        raise StorageCorrupted("the audit log is empty; its first entry should be the creation of the federation")
     return head, shown
 
 
 def show(directory: Path, last: int) -> list[audit_chain.AuditEntry]:
-    """The newest lines, in the order they were written."""
+    """The newest entries, oldest first; all of them if `last` is 0."""
     with read_only(directory) as db:
         lines = list(audit_lines(db))
     return lines[-last:] if last else lines
@@ -42,7 +42,7 @@ def show(directory: Path, last: int) -> list[audit_chain.AuditEntry]:
 
 @contextmanager
 def read_only(directory: Path) -> Iterator[sqlite3.Connection]:
-    """The database for reading. Sees one moment of it, whatever a server writes meanwhile."""
+    """A read-only connection that sees one consistent state while a server writes."""
     path = directory / "state.db"
     if not path.exists():
         raise UsageError(f"{directory} holds no federation")
@@ -51,8 +51,8 @@ def read_only(directory: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    # Reading beside a server needs its shared memory. In a directory that cannot be written to and is not served there is
-    # none, and nothing that could change either.
+    # Reading while a server runs needs SQLite's shared memory. A read-only directory without a server has none; its
+    # content cannot change, so it is opened as immutable.
     for mode in ("mode=ro", "mode=ro&immutable=1"):
         db = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None)
         try:
@@ -74,7 +74,7 @@ def _own(directory: Path, db: sqlite3.Connection, path: Path) -> Receipt:
         raise StorageCorrupted(f"{directory / 'federation.json'} cannot be read") from None
     row = db.execute("SELECT value FROM meta WHERE key = 'signing_key'").fetchone()
     if row is None:
-        raise StorageCorrupted(f"{directory} has never signed a receipt")
+        raise StorageCorrupted(f"{directory} has not signed a receipt yet")
     try:
         return read_own(path.read_bytes(), federation, bytes.fromhex(row[0]))
     except TransferCorrupted as error:

@@ -1,4 +1,4 @@
-"""`puf-server audit`: beside a running server, offline, and against somebody who edits the database."""
+"""`puf-server audit`: while a server runs, offline, and after an edit of the database."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def edited(directory: Path, statement: str) -> None:
     db.close()
 
 
-def test_a_log_is_whole_while_it_is_served_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_is_intact_while_it_is_served_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = make_state(tmp_path / "state")
     store = Store.open(directory)
     assert audit_reader.verify(directory, [])[0].number == 1
     store.close()
     assert main(["audit", "verify", "--state", str(directory)]) == Exit.OK
-    assert "whole: 1 lines" in capsys.readouterr().out
-    # Reading leaves nothing behind that serving would stumble over.
+    assert "intact: 1 entries" in capsys.readouterr().out
+    # Reading leaves nothing behind that prevents serving.
     Store.open(directory).close()
 
 
-def test_a_directory_that_must_not_be_written_to_can_be_read(tmp_path: Path) -> None:
+def test_reading_changes_no_file(tmp_path: Path) -> None:
     directory = make_state(tmp_path / "state")
     before = {p.name: p.read_bytes() for p in directory.iterdir() if p.is_file()}
     audit_reader.verify(directory, [])
@@ -64,18 +64,18 @@ def test_every_edit_is_found(what: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert "audit" in capsys.readouterr().err
 
 
-def test_a_cut_off_end_is_found_with_a_receipt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_truncated_log_is_found_with_a_receipt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory, receipt = forgotten_state(tmp_path)
     command = ["audit", "verify", "--state", str(directory), "--receipt", str(receipt)]
     assert main(command) == Exit.OK
-    assert "1 receipt knows it" in capsys.readouterr().out
+    assert "1 receipt checked" in capsys.readouterr().out
     edited(directory, "DELETE FROM audit WHERE seq > 5")
     assert main(["audit", "verify", "--state", str(directory)]) == Exit.OK
     assert main(command) == Exit.FAILURE
     assert "cut off: it ends with line 5" in capsys.readouterr().err
 
 
-def test_only_this_federations_own_receipts_are_witnesses(tmp_path: Path) -> None:
+def test_only_receipts_of_this_federation_are_accepted(tmp_path: Path) -> None:
     directory, receipt = forgotten_state(tmp_path / "one")
     receipt.write_bytes(receipt.read_bytes().replace(b"case 7", b"case 8"))
     with pytest.raises(TransferCorrupted, match="changed after it was signed"):
@@ -87,7 +87,7 @@ def test_only_this_federations_own_receipts_are_witnesses(tmp_path: Path) -> Non
         audit_reader.verify(directory, [tmp_path / "none.json"])
 
 
-def test_it_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_log_can_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory, _ = forgotten_state(tmp_path)
     assert main(["audit", "show", "--state", str(directory), "--last", "3"]) == Exit.OK
     assert len(capsys.readouterr().out.splitlines()) == 3
@@ -99,6 +99,6 @@ def test_it_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize("make", [lambda d: None, lambda d: (d / "state.db").write_bytes(b"no database" * 1000)])
-def test_what_is_no_federation_is_said_to_be_none(make: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_directory_without_a_federation_is_reported(make: Callable[[Path], None], tmp_path: Path) -> None:
     make(tmp_path)
     assert main(["audit", "verify", "--state", str(tmp_path)]) in (Exit.USAGE, Exit.FAILURE)

@@ -1,0 +1,147 @@
+"""`puf-server restore`: makes a state directory from a backup, without undoing what was forgotten since.
+
+A restored state knows clients again that were forgotten after the backup. Their receipts open their tickets again. The
+state is served only after receipts were shown or the operator stated that there are none.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from puf_common.errors import NotNow, PufError, StorageCorrupted, UsageError
+from puf_common.files.durable import make_directories
+from puf_common.logging import get_logger
+from puf_server.core import audit_chain
+from puf_server.core.state.state import State
+from puf_server.core.unlearning import reopen
+from puf_server.engine.receipts import read_own
+from puf_server.maintenance import archive
+from puf_server.storage.database import audit_lines
+from puf_server.storage.durable import DISK, Files, sync_directory
+from puf_server.storage.state_store import Store
+
+__all__ = ["Restored", "apply_receipts", "restore"]
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Restored:
+    """The result of a restore. `receipts` has the file, whether it opened its ticket again, and the reason."""
+
+    federation: str
+    made_at: float
+    round: int
+    receipts: list[tuple[Path, bool, str]]
+
+
+def restore(
+    source: Path,
+    directory: Path,
+    receipts: Path | None = None,
+    now: float | None = None,
+    *,
+    waived: bool = False,
+    files: Files = DISK,
+) -> Restored:
+    """Makes a state directory from a backup, verifies all of it, and applies the receipts in the folder `receipts`.
+
+    `waived` states that nothing was forgotten since the backup.
+    """
+    if directory.exists() and any(directory.iterdir()):
+        raise UsageError(f"{directory} is not empty; restore into a new directory")
+    now = time.time() if now is None else now
+    found = _receipts(receipts) if receipts is not None else []
+    make_directories(directory.parent, files)
+    work = directory.with_name(f".{directory.name}.{secrets.token_hex(6)}.part")
+    try:
+        for folder in (work, work / "models", work / "spool"):
+            files.mkdir(folder)
+        made = archive.extract(source, work, files)
+        store = Store.open(work)
+        try:
+            _verify(store)
+            before = store.load()
+            after = reopen.restored(before, now, made_at=made["made_at"], line=made["line"])
+            after, shown = _apply(store, after, found, now)
+            if waived:
+                after = after.note("receipts.waived", now)
+            store.save(before, after)
+            store.await_receipts(not found and not waived)
+            summary = Restored(store.config.id, float(made["made_at"]), after.number, shown)
+        finally:
+            store.close()
+        _install(work, directory, files)
+        return summary
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def apply_receipts(directory: Path, receipts: Path | None, *, waived: bool) -> None:
+    """Applies receipts before a restored state is served. Raises NotNow if it needs receipts and none are given."""
+    if receipts is not None and waived:
+        raise UsageError("--receipts and --no-receipts exclude each other")
+    store = Store.open(directory)
+    try:
+        if receipts is None and not waived:
+            if store.awaits_receipts:
+                raise NotNow(
+                    f"{directory} was restored from a backup: it knows clients that were forgotten since. Serve it with "
+                    "--receipts DIR, the receipts issued since, or with --no-receipts if there are none"
+                )
+            return
+        now = time.time()
+        before = store.load()
+        after, shown = _apply(store, before, _receipts(receipts) if receipts is not None else [], now)
+        for path, reopened, why in shown:
+            log.log(logging.WARNING if reopened else logging.INFO, "receipt applied", file=path.name, outcome=why)
+        if waived and store.awaits_receipts:
+            after = after.note("receipts.waived", now)
+        store.save(before, after)
+        store.await_receipts(False)
+    finally:
+        store.close()
+
+
+def _receipts(folder: Path) -> list[Path]:
+    found = sorted(folder.glob("*.json"))
+    if not found:
+        raise UsageError(f"{folder} holds no receipts (*.json)")
+    return found
+
+
+def _apply(store: Store, state: State, paths: list[Path], now: float) -> tuple[State, list[tuple[Path, bool, str]]]:
+    """The state after all receipts, and the outcome of each."""
+    shown: list[tuple[Path, bool, str]] = []
+    for path in paths:
+        try:
+            receipt = read_own(path.read_bytes(), store.config.id, store.key.public)
+            state, reopened, why = reopen.reopen(state, store.config, receipt.content, now)
+        except PufError as error:
+            raise type(error)(f"{path}: {error.message}") from None
+        shown.append((path, reopened, why))
+    return state, shown
+
+
+def _verify(store: Store) -> None:
+    problem = store.db.execute("PRAGMA integrity_check").fetchone()
+    if problem != ("ok",):
+        raise StorageCorrupted(f"the database in the backup is damaged: {problem[0] if problem else 'unreadable'}")
+    audit_chain.follow(audit_lines(store.db))
+
+
+def _install(work: Path, directory: Path, files: Files) -> None:
+    """Gives a finished directory its name."""
+    (work / "lock").unlink(missing_ok=True)
+    for folder in (work / "models", work / "history", work):
+        if folder.is_dir():
+            sync_directory(folder, files)
+    if directory.exists():
+        directory.rmdir()
+    files.rename(work, directory)
+    sync_directory(directory.parent, files)
