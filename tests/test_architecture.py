@@ -33,7 +33,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tensors": "v1 errors files",
         "receipts": "errors files dates",
         "network": "errors files logging names tensors",
-        "config": "errors files",
+        "config": "errors files version",
         "models": "errors config tensors",
     },
     "puf_server": {
@@ -100,7 +100,15 @@ CORE_MAY_IMPORT = {
     "__future__", "collections", "dataclasses", "enum", "functools", "hashlib", "json", "math", "random", "statistics",
     "typing", "pydantic", "numpy", "puf_common", "puf_server",
 }  # fmt: skip
-CORE_MAY_SHARE = {"errors", "seeds", "dates", "tensors.manifest", "receipts.evidence", "receipts.content"}
+CORE_MAY_SHARE = {
+    "errors",
+    "seeds",
+    "dates",
+    "tensors.manifest",
+    "receipts.evidence",
+    "receipts.content",
+    "config.messages",
+}
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -68,7 +68,7 @@ def _check(done: Finished, code: Exit, says: str) -> None:
         ("puf-lab demo --otu x", Exit.USAGE, "did you mean --out?"),
         ("puf-server tickts", Exit.USAGE, "did you mean tickets?"),
         ("puf-client run --name a --data digits --shard 4/4", Exit.USAGE, "I from 0 to N-1"),
-        ("puf-server init --state {tmp}/s --recipe-lr -1", Exit.USAGE, "--recipe-lr must be greater than 0"),
+        ("puf-server init --state {tmp}/s --recipe-lr -1", Exit.USAGE, "--recipe-lr must be above 0"),
         ("puf-lab quality --targets 99,1,2", Exit.USAGE, "three different numbers from 0 to 9"),
         ("puf-lab demo --out {tmp}/mine", Exit.USAGE, "something that is not a demo's"),
         # A missing file.
@@ -102,7 +102,7 @@ def test_one_line_that_says_what_to_do(line: str, code: Exit, says: str, refused
         ("puf-client check --data cifar10 --data-dir {tmp}", Exit.USAGE, "cifar10 is not in"),
         # Out of memory: while the model is made, and while it is trained.
         ("puf-server init --state {tmp}/s --model-options classes=1000000000000", Exit.FAILURE, "out of memory"),
-        ("puf-client check --data digits --model watched:greedy", Exit.FAILURE, "out of memory while training"),
+        ("puf-client check --data digits --model watched:greedy", Exit.FAILURE, "ran out of memory while trying"),
     ],
 )
 def test_also_of_commands_that_load_torch(line: str, code: Exit, says: str, refused: Refused, tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from puf_common.config.settings import Parser, add_settings, guarded, resolve
+from puf_common.config.command import guarded
+from puf_common.config.parser import Parser
+from puf_common.config.settings import add_settings, resolve
 from puf_common.errors import UsageError
 
 if TYPE_CHECKING:
@@ -114,12 +116,7 @@ def _main(argv: list[str]) -> int:
     argv = _spelled_out(argv)
     parser = Parser(prog="puf-client", description="A client of a federation that can forget.")
     parser.add_argument("--unlearn", action="store_true", help="the same as the command unlearn")
-    parser.add_argument("--version", action="store_true", help="print the version and exit")
-    if argv[:1] == ["--version"]:
-        from puf_common.version import VERSION
-
-        print(f"puf-client {VERSION}")
-        return 0
+    parser.add_version()
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=Parser)
     for name, (text, *_) in _COMMANDS.items():
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")

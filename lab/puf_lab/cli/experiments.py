@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from puf_common.config.settings import Parser
+from puf_common.config.parser import Parser
 
 if TYPE_CHECKING:
     from puf_lab.experiments.jobs import Place

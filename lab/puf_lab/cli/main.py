@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from puf_common.config.settings import Parser, guarded
+from puf_common.config.command import guarded
+from puf_common.config.parser import Parser
 from puf_lab.cli.experiments import add_experiments
 
 __all__ = ["main"]
@@ -25,6 +26,7 @@ def _main(argv: list[str]) -> int:
 
 def _parser() -> Parser:
     parser = Parser(prog="puf-lab", description="Experiments with federations that forget.")
+    parser.add_version()
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=Parser)
 
     demo = commands.add_parser(

@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from puf_common.config.messages import explain_all
 from puf_common.errors import UsageError
 from puf_lab.experiments.setting import Setting
 from puf_lab.experiments.variants import Variant
@@ -192,10 +193,7 @@ def _checked(raw: Mapping[str, Any], spec: str) -> Experiment:
     try:
         return Experiment.model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
-        raise UsageError(f"setting {spec}: {where + ': ' if where else ''}{said}") from None
+        raise UsageError(f"setting {spec}: {explain_all(error)}") from None
 
 
 def _profile(profile: str, raw: Mapping[str, Any]) -> dict[str, Any]:

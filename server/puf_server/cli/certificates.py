@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from puf_common.config.exit_codes import Exit
-from puf_common.config.settings import Parser
+from puf_common.config.parser import Parser
 from puf_common.errors import UsageError
 from puf_common.names import check_name
 from puf_server.cli.connection import add_state, state_directory

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from puf_common.config.settings import Parser
+from puf_common.config.parser import Parser
 from puf_common.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,8 +7,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from puf_common.config.command import guarded
 from puf_common.config.exit_codes import Exit
-from puf_common.config.settings import Parser, add_settings, guarded, resolve
+from puf_common.config.parser import Parser
+from puf_common.config.settings import add_settings, resolve
 from puf_server.cli.certificates import add_certs
 from puf_server.cli.operate import add_operator_commands
 from puf_server.cli.proof import add_proof
@@ -40,11 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: list[str]) -> int:
-    if argv[:1] == ["--version"]:
-        from puf_common.version import VERSION
-
-        print(f"puf-server {VERSION}")
-        return Exit.OK
     arguments = _parser(argv).parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
     return run(arguments)
@@ -52,7 +49,7 @@ def _main(argv: list[str]) -> int:
 
 def _parser(argv: list[str]) -> Parser:
     parser = Parser(prog="puf-server", description="The server of a federation that can forget.")
-    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_version()
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=Parser)
     chosen = next((word for word in argv if not word.startswith("-")), "")
 

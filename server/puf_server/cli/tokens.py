@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from puf_common.config.exit_codes import Exit
-from puf_common.config.settings import Parser
+from puf_common.config.parser import Parser
 from puf_common.errors import UsageError
 from puf_server.cli.connection import add_state, state_directory
 

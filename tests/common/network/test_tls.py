@@ -75,7 +75,7 @@ def test_a_client_that_cannot_be_known_is_told_before_it_dials(pki: Pki, tmp_pat
     token = tmp_path / "anna.token"
     token.write_text("puf_secret\n")
     for options, says in (
-        (Secured(tls_ca=pki.ca, tls_cert=cert, tls_key=key), "anna's, not bert's"),
+        (Secured(tls_ca=pki.ca, tls_cert=cert, tls_key=key), "for anna, not for bert"),
         (Secured(tls_ca=pki.ca, tls_cert=operator.certificate, tls_key=operator.key), "operator's certificate"),
         (Secured(token_file=token), "over TLS only"),
         (Secured(tls_server_name="x"), "needs --tls-ca"),

@@ -61,10 +61,10 @@ def test_strengths_by_profile_and_by_setting() -> None:
         ('title = "x"', "targets must name at least one client"),
         ('title = "x"\ntargets = [10]', r"targets \[10\] must be different clients from 0 to 9"),
         ('title = "x"\ntargets = [[0, 0]]', "must be different clients"),
-        ('title = "x"\ntargets = [0]\nroundz = 3', "roundz: Extra inputs are not permitted"),
+        ('title = "x"\ntargets = [0]\nroundz = 3', "roundz is not a known key"),
         ('title = "x"\ntargets = [0]\nmethods = ["puff"]', "there is no method 'puff'; use one of original, retrain"),
         ('title = "x"\ntargets = [0]\nmethods = ["puf-special 3"]', "options are written as key=value"),
-        ('title = "x"\ntargets = [0]\n[recipe]\nlr = -1', "recipe.lr: Input should be greater than 0"),
+        ('title = "x"\ntargets = [0]\n[recipe]\nlr = -1', "recipe.lr must be above 0"),
         (
             'title = "x"\ntargets = [0]\n[defaults]\npuf-special = { kappa = 1, eta_u = 1 }',
             "defaults of puf-special: kappa and eta_u are two ways to say the same",

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from pydantic import ValidationError
 
+from puf_common.config.messages import explain_all
 from puf_server.core.config import Forgetting
 from puf_server.core.methods.base import Memory, Method
 from puf_server.core.methods.fedau import FedAU
@@ -87,10 +88,8 @@ def _make(name: str, options: Mapping[str, str]) -> Method:
     try:
         return kind(kind.options_type.model_validate(options))
     except ValidationError as error:
-        first = error.errors()[0]
         allowed = ", ".join(kind.options_type.model_fields) or "none"
-        where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"method option {where}: {first['msg']}; options of {name}: {allowed}") from None
+        raise ValueError(f"method option {explain_all(error)}; options of {name}: {allowed}") from None
 
 
 def method_of(policy: Forgetting) -> Method:
