@@ -31,7 +31,7 @@ from puf_server.ingest.header import UploadKey
 from puf_server.ingest.upload import Upload
 from puf_server.rpc import messages
 from puf_server.rpc.calls import Context, Threads, answered, in_thread, start, streamed, to_its_end
-from puf_server.rpc.model_stream import SharedModels
+from puf_server.rpc.model_stream import ModelStreams
 from puf_server.rpc.notifier import Changes
 from puf_server.rpc.requests import Handlers
 
@@ -84,7 +84,7 @@ class FederationService(rpc.FederationServicer):
         self._downloads = asyncio.Semaphore(handlers.config.limits.downloads)
         # The call that carries each upload.
         self._carriers: dict[UploadKey, asyncio.Task[Any]] = {}
-        self._models = SharedModels(self._run_on_files, handlers.engine.store.models.read)
+        self._models = ModelStreams(self._run_on_files, handlers.engine.store.models.read)
 
     def add_to(self, server: aio.Server) -> None:
         """Registers all methods; those that move tensors take and give frames as bytes."""

@@ -1,7 +1,7 @@
-"""Models on their way out: read and encoded once, shared by everybody who fetches the same version at that time.
+"""Models on their way to clients: read and encoded once for all clients that fetch the same version at the same time.
 
-Nothing stays in memory when nobody fetches, so a deleted model is gone here, too; and while somebody does, at most
-`_WINDOW` frames of it are held, so memory does not grow with the model.
+Nothing stays in memory when no client fetches, so that a deleted model is gone here, too. While clients fetch a model, at
+most `_WINDOW` frames of it are held, so that memory does not grow with the model.
 """
 
 from __future__ import annotations
@@ -9,78 +9,88 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 from puf_common.tensors.chunk_frames import chunk_frame
 from puf_common.tensors.chunks import CHUNK_BYTES
 from puf_server.core.state.models import ModelVersion
+from puf_server.rpc.calls import to_its_end
 from puf_server.storage.durable import FileSource
 
-__all__ = ["SharedModels"]
+__all__ = ["ModelStreams"]
 
-# Clients that fetch at the same time are seldom further apart; one that is reads for itself.
+# Clients that fetch at the same time are seldom further apart. One that is further behind reads frames again.
 _WINDOW = 8
 
 Run = Callable[..., Any]
+Read = Callable[[ModelVersion], FileSource]
 
 
-class SharedModels:
+class ModelStreams:
     """Use on one event loop. `run` moves a blocking call to a thread, `read` opens a model's file."""
 
-    def __init__(self, run: Run, read: Callable[[ModelVersion], FileSource]) -> None:
+    def __init__(self, run: Run, read: Read) -> None:
         self._run = run
         self._read = read
-        self._open: dict[int, _Shared] = {}
+        self._open: dict[int, _Stream] = {}
 
     async def frames(self, model: ModelVersion) -> AsyncGenerator[bytes, None]:
         """The chunk frames of a model, in order."""
-        async with self._shared(model) as shared:
+        async with self._stream(model) as stream:
             for offset in range(0, model.nbytes, CHUNK_BYTES):
-                yield await shared.frame(offset)
+                yield await stream.frame(offset)
 
     @asynccontextmanager
-    async def _shared(self, model: ModelVersion) -> AsyncIterator[_Shared]:
-        shared = self._open.get(model.version)
-        if shared is None:
-            shared = self._open[model.version] = _Shared(model, self._read(model), self._run)
-        shared.readers += 1
+    async def _stream(self, model: ModelVersion) -> AsyncIterator[_Stream]:
+        stream = self._open.get(model.version)
+        if stream is None:
+            stream = self._open[model.version] = _Stream(model, self._run, self._read)
+        stream.readers += 1
         try:
-            yield shared
+            yield stream
         finally:
-            shared.readers -= 1
-            if not shared.readers:
+            stream.readers -= 1
+            if not stream.readers:
                 del self._open[model.version]
-                await shared.close()
+                await to_its_end(stream.close())
 
 
-class _Shared:
-    """One model and those who fetch it now."""
+class _Stream:
+    """One model file and the frames that were read last."""
 
-    def __init__(self, model: ModelVersion, source: FileSource, run: Run) -> None:
+    def __init__(self, model: ModelVersion, run: Run, read: Read) -> None:
         self.readers = 0
         self._nbytes = model.nbytes
-        self._source = source
         self._run = run
-        self._frames: OrderedDict[int, asyncio.Task[bytes]] = OrderedDict()
+        self._opening: asyncio.Future[FileSource] = asyncio.ensure_future(run(read, model))
+        self._frames: OrderedDict[int, asyncio.Future[bytes]] = OrderedDict()
+        self._reading: set[asyncio.Future[bytes]] = set()
 
     async def frame(self, offset: int) -> bytes:
         task = self._frames.get(offset)
         if task is None:
-            task = self._frames[offset] = asyncio.ensure_future(self._run(self._encode, offset))
+            task = self._frames[offset] = asyncio.ensure_future(self._read_frame(offset))
+            self._reading.add(task)
+            task.add_done_callback(self._reading.discard)
             while len(self._frames) > _WINDOW:
                 self._frames.popitem(last=False)
-        # One reader that hangs up must not take the frame away from the others.
+        # A client that ends its call must not cancel the frame of the others.
         return task.result() if task.done() else await asyncio.shield(task)
 
-    def _encode(self, offset: int) -> bytes:
+    async def _read_frame(self, offset: int) -> bytes:
+        source = await asyncio.shield(self._opening)
+        frame: bytes = await self._run(self._encode, source, offset)
+        return frame
+
+    def _encode(self, source: FileSource, offset: int) -> bytes:
         block = bytearray(min(CHUNK_BYTES, self._nbytes - offset))
-        self._source.read_into(offset, memoryview(block))
+        source.read_into(offset, memoryview(block))
         return chunk_frame(offset, block)
 
     async def close(self) -> None:
-        """After whatever is still being read: the file's number may be another's as soon as it is closed."""
-        for task in self._frames.values():
-            with suppress(OSError):
-                await task
-        self._source.__exit__()
+        """Closes the file when no thread reads it any more: its descriptor may belong to another file after that."""
+        await asyncio.gather(*self._reading, return_exceptions=True)
+        (source,) = await asyncio.gather(self._opening, return_exceptions=True)
+        if isinstance(source, FileSource):
+            await self._run(source.__exit__)

@@ -9,76 +9,14 @@ import numpy as np
 import pytest
 from tests.grpc.raw import update_bytes
 from tests.running import make_state, tiny_config
+from tests.server.local import Clock, Local
 
 from puf_common.errors import InvalidUpdate
-from puf_common.tensors.chunks import chunks
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.core.state.rounds import RoundPhase
-from puf_server.engine.engine import Engine
-from puf_server.ingest.upload import Upload
-from puf_server.rpc.requests import Handlers
 from puf_server.storage.layout import spool_name
-from puf_server.storage.state_store import Store
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Local:
-    """A federation in this thread, spoken to by its handlers."""
-
-    def __init__(self, state: Path, clock: Clock) -> None:
-        self.engine = Engine(Store.open(state), clock)
-        self.handlers = Handlers(self.engine)
-
-    def join(self, *names: str) -> None:
-        c, manifest = self.engine.config, self.engine.manifest
-        for name in names:
-            self.handlers.join(
-                name,
-                fed.JoinRequest(
-                    instance=f"i-{name}",
-                    samples=10,
-                    manifest_fingerprint=manifest.fingerprint,
-                    recipe_fingerprint=c.recipe_fingerprint(),
-                ),
-            )
-
-    def submit(self, name: str, value: float = 0.0, payload: bytes | None = None) -> None:
-        self.handlers.finish_upload(self.begin(name, value, payload))
-
-    def begin(self, name: str, value: float, payload: bytes | None = None) -> Upload:
-        """An update whose bytes are all there and which is not acknowledged yet."""
-        session = self.engine.state.members[name].session
-        reply = self.handlers.work(name, session)
-        assert reply is not None
-        work = reply.train
-        payload = payload or update_bytes(value)
-        upload = self.handlers.begin_upload(
-            name,
-            fed.UpdateHeader(
-                key=work.key,
-                base_version=work.base_version,
-                samples=10,
-                applied_scale=work.scale,
-                byte_length=len(payload),
-                digest=hashlib.sha256(payload).digest(),
-                manifest_fingerprint=self.engine.manifest.fingerprint,
-            ),
-        )
-        for chunk in chunks(payload):
-            upload.write(chunk)
-        return upload
-
-    def spool(self) -> list[str]:
-        return sorted(p.name for p in (self.engine.store.directory / "spool").iterdir())
 
 
 @pytest.fixture
