@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.forgotten import OnDisk, trained_state
 from tests.grpc.raw import update_bytes
 from tests.running import make_state, tiny_config
 from tests.server.local import Clock, Local
@@ -16,6 +24,7 @@ from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.core.state.rounds import RoundPhase
+from puf_server.storage.durable import Disk, FileSource
 from puf_server.storage.layout import spool_name
 
 
@@ -173,4 +182,152 @@ def test_an_update_that_is_on_disk_but_not_booked_survives_the_booking_of_anothe
     waiting.publish()
     local.submit("b", 0.2)
     assert store.spool.path(name).exists()
+    local.engine.close()
+
+
+class SlowReads(Disk):
+    """A disk whose reads of the spool wait until the test lets them go."""
+
+    def __init__(self) -> None:
+        self.reading, self.may_read = threading.Event(), threading.Event()
+        self.may_read.set()
+
+    def read(self, path: Path, offset: int = 0) -> FileSource:
+        if path.parent.name == "spool":
+            self.reading.set()
+            assert self.may_read.wait(20)
+        return super().read(path, offset)
+
+
+@pytest.fixture
+def slow(state: Path) -> Iterator[tuple[Local, SlowReads]]:
+    files = SlowReads()
+    local = Local(state, files=files)
+    local.join(*NAMES)
+    yield local, files
+    files.may_read.set()
+    local.engine.close()
+
+
+def test_the_spool_is_verified_while_calls_are_answered(slow: tuple[Local, SlowReads]) -> None:
+    local, files = slow
+    local.submit("a", 0.1)
+    (name,) = local.spool()
+    local.engine.store.spool.path(name).write_bytes(bytes(56))
+    files.may_read.clear()
+    with ThreadPoolExecutor(1) as pool:
+        verifying = pool.submit(local.engine.verify_spool)
+        assert files.reading.wait(20)
+        # Not one that waits for the disk: this would never return.
+        local.engine.tick()
+        local.submit("b", 0.2)
+        files.may_read.set()
+        verifying.result(20)
+    assert local.engine.state.round is not None
+    assert set(local.engine.state.round.received) == {"b/main"}
+
+
+def test_an_update_whose_client_left_while_the_spool_was_verified_is_not_lost(slow: tuple[Local, SlowReads]) -> None:
+    local, files = slow
+    local.submit("a", 0.1)
+    files.may_read.clear()
+    with ThreadPoolExecutor(1) as pool:
+        verifying = pool.submit(local.engine.verify_spool)
+        assert files.reading.wait(20)
+        local.forget("a")
+        assert local.spool() == []
+        files.may_read.set()
+        verifying.result(20)
+    events = [event for (event,) in local.engine.store.db.execute("SELECT event FROM audit")]
+    assert "round.update_lost" not in events
+
+
+def test_a_fold_whose_files_a_request_deletes_is_outdated_and_no_disk_error(slow: tuple[Local, SlowReads]) -> None:
+    local, files = slow
+    for name in NAMES:
+        local.submit(name, 0.1)
+    current = local.engine.round_to_fold()
+    assert current is not None
+    files.may_read.clear()
+    with ThreadPoolExecutor(1) as pool:
+        folding = pool.submit(local.engine.fold, current)
+        assert files.reading.wait(20)
+        local.forget("b")
+        files.may_read.set()
+        result = folding.result(20)
+    assert result.failure
+    assert local.engine.commit(result) is False
+    assert local.engine.state.version == 0
+    assert not local.engine.state.halted
+    local.engine.fold_ready()
+    assert local.engine.state.records[1].contributions == 2
+
+
+def test_a_lost_file_of_the_same_round_is_a_disk_error(state: Path) -> None:
+    local = Local(state)
+    local.join(*NAMES)
+    for name in NAMES:
+        local.submit(name, 0.1)
+    current = local.engine.round_to_fold()
+    assert current is not None
+    local.engine.store.spool.path(spool_name(current, "b/main")).unlink()
+    with pytest.raises(FileNotFoundError):
+        local.engine.fold(current)
+    local.engine.close()
+
+
+def test_a_reader_of_an_old_state_delays_no_call_and_the_purge_follows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = trained_state(tmp_path / "state")
+    with OnDisk(state) as f, closing(sqlite3.connect(state / "state.db", isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM members").fetchone()
+        started = time.monotonic()
+        with caplog.at_level(logging.INFO):
+            f.forget("cleo")
+            for _ in range(20):
+                f.engine.tick()
+        # A statement of SQLite waits five seconds for a reader unless it is told not to.
+        assert time.monotonic() - started < 5
+        log = state / "state.db-wal"
+        assert log.stat().st_size > 0
+        reports = [r for r in caplog.records if "deleted records" in r.getMessage()]
+        assert [r.levelname for r in reports] == ["WARNING"]
+        reader.execute("COMMIT")
+        f.engine.tick()
+        assert log.stat().st_size == 0
+
+
+def test_a_completed_request_purges_the_log_at_once(tmp_path: Path) -> None:
+    state = trained_state(tmp_path / "state")
+    with OnDisk(state) as f:
+        sizes: list[int] = []
+        purge = f.engine.store.purge_free_pages
+
+        def measured() -> bool:
+            done = purge()
+            sizes.append((state / "state.db-wal").stat().st_size)
+            return done
+
+        f.engine.store.purge_free_pages = measured  # type: ignore[method-assign]
+        f.forget("cleo")
+        assert sizes == [0]
+
+
+def test_listeners_get_every_change_in_order(state: Path) -> None:
+    local = Local(state)
+    seen: list[tuple[int, int]] = []
+    local.engine.subscribe(lambda before, after: seen.append((len(before.members), len(after.members))))
+    local.join(*NAMES)
+    local.engine.tick()
+    assert seen == [(0, 1), (1, 2), (2, 3)]
+    local.engine.close()
+
+
+def test_an_event_is_logged_once(state: Path, caplog: pytest.LogCaptureFixture) -> None:
+    local = Local(state)
+    with caplog.at_level(logging.INFO):
+        local.join("a")
+    assert len([r for r in caplog.records if "joined" in r.getMessage()]) == 1
     local.engine.close()
