@@ -1,4 +1,4 @@
-"""A request that fails is told loudly: an error in the log, a row of its own in the status."""
+"""A failed request is an error in the log and a row of its own in the status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from puf_server.core.state.tickets import TicketState
 def test_a_ticket_that_fails_is_an_error_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with OnDisk(trained_state(tmp_path / "state")) as f:
         later = f.engine.clock() + 40 * 86400.0
-        # Everybody is away.
+        # No worker is alive.
         f.engine.clock = lambda: later - 39 * 86400.0
         request = tk.UnlearningRequest(request_key="k", scope=tk.SCOPE_CLIENT)
         ticket = f.handlers.file_unlearning("cleo", fed.FileUnlearningRequest(request=request)).ticket
@@ -31,11 +31,11 @@ def test_a_ticket_that_fails_is_an_error_in_the_log(tmp_path: Path, caplog: pyte
         assert ticket.id in record.getMessage()
 
 
-def test_the_status_names_what_somebody_has_to_look_into(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_status_names_what_the_operator_must_look_into(capsys: pytest.CaptureFixture[str]) -> None:
     tables.status(op.StatusReply(title="t"))
     assert "FAILED" not in capsys.readouterr().out
     tables.status(op.StatusReply(title="t", tickets_failed=1, tickets_overdue=2, trouble="the disk is full"))
     told = capsys.readouterr().out
     assert "1 request to be forgotten failed" in told
-    assert "2 requests to be forgotten past the deadline" in told
+    assert "2 requests to be forgotten not applied at the deadline" in told
     assert "the disk is full" in told
