@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.crash.recording import CrashState
 from tests.crash.workload import TARGET, Small, make
+from tests.tickets import applied, outcome
 
 from puf_common.errors import PufError, UsageError
 from puf_common.tensors.model_file import read_payload
@@ -80,7 +81,7 @@ class Checker:
                 assert list(state.tickets) == fact, fact
             elif kind == "measured":
                 ticket_id, version = fact
-                assert version in state.tickets[str(ticket_id)].measurements, fact
+                assert version in applied(state.tickets[str(ticket_id)]).measurements, fact
             elif kind == "evaluated":
                 survey, name = fact
                 if state.evaluation is not None and state.evaluation.id == survey:
@@ -114,9 +115,9 @@ class Checker:
             content = (directory / "history" / history_name(remembered)).read_bytes()
             assert hashlib.sha256(content).hexdigest() == remembered.digest, remembered.key
         for ticket in state.tickets.values():
-            applied = sum(step.state is TicketState.APPLIED for step in ticket.history)
-            assert applied == (1 if ticket.applied_round else 0)
-            assert (state.members[TARGET].status is MemberStatus.FORGOTTEN) == bool(applied)
+            times = sum(event.state is TicketState.APPLIED for event in ticket.history)
+            assert times == (1 if ticket.applied else 0)
+            assert (state.members[TARGET].status is MemberStatus.FORGOTTEN) == bool(times)
 
     def _go_on(self, small: Small) -> None:
         seen = repr([getattr(small.state, f.name) for f in fields(State) if f.name not in VOLATILE])
@@ -127,7 +128,7 @@ class Checker:
         digests = [m.digest for m in state.models.values()]
         assert digests == self._digests, "the final weights differ from those of a run that was never interrupted"
         (ticket,) = state.tickets.values()
-        assert (ticket.state, ticket.recovered) == (TicketState.COMPLETED, True)
+        assert (ticket.state, outcome(ticket).recovered) == (TicketState.COMPLETED, True)
         assert sorted(state.records) == list(range(1, state.number + 1))
         assert all(r.contributions == r.expected for r in state.records.values())
         self._finished.add(seen)

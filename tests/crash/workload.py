@@ -86,7 +86,7 @@ class Small:
 
     def _turn(self, name: str) -> None:
         """One client, as if it had just been started: joins if need be, does what it is asked."""
-        if name == TARGET and any(t.applied_round for t in self.state.tickets.values()):
+        if name == TARGET and any(t.applied for t in self.state.tickets.values()):
             return
         request = fed.JoinRequest(
             instance=f"i-{name}",

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tests.grpc.raw import Raw, update_bytes
 from tests.pki import Pki
 from tests.running import make_state, running, tiny_config
+from tests.tickets import outcome
 
 from puf_common.network.tls import read_certificates
 from puf_common.v1 import federation_pb2 as fed
@@ -196,5 +197,5 @@ def test_the_token_stays_for_the_grace_time(tmp_path: Path) -> None:
     state, (ticket,) = store.load(), store.load().tickets.values()
     store.close()
     days = store.config.forgetting.grace_days * 86400
-    assert roster.past_grace(state, store.config, ticket.completed_at + days - 1) == []
-    assert roster.past_grace(state, store.config, ticket.completed_at + days + 1) == ["anna"]
+    assert roster.past_grace(state, store.config, outcome(ticket).completed_at + days - 1) == []
+    assert roster.past_grace(state, store.config, outcome(ticket).completed_at + days + 1) == ["anna"]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.running import make_state, running, tiny_config
+from tests.tickets import applied
 
 from puf_client.cli.main import main
 from puf_client.data import DataContext, load_data
@@ -239,7 +240,7 @@ def test_a_worker_of_a_restored_server_shows_the_receipt_of_its_samples(
         again = Clinic(server, clinic.state)
         again.run(0, 1, 2)
         again.wait_for_rounds(4)
-        assert server.engine.state.tickets[ticket.id].applied_round == 3
+        assert applied(server.engine.state.tickets[ticket.id]).round == 3
         again.end()
 
 

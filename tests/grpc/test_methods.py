@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.grpc.test_client import CLIENTS, Clinic
 from tests.running import make_state, running, tiny_config
+from tests.tickets import applied
 
 from puf_client.cli.main import main
 from puf_client.session.assignment import Assignment
@@ -126,5 +127,5 @@ def test_the_operator_has_a_client_that_left_forgotten_by_the_fallback(tmp_path:
         assert ticket.fallback == "absent"
         clinic.wait_for(lambda: not engine.state.tickets[ticket.id].open)
         done = engine.state.tickets[ticket.id]
-        assert (done.method, done.state) == ("retrain (fallback: absent)", TicketState.COMPLETED)
+        assert (applied(done).method, done.state) == ("retrain (fallback: absent)", TicketState.COMPLETED)
         assert [r.contributions for r in engine.state.records.values() if r.kind is RoundKind.UNLEARN] == [2, 2]

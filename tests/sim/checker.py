@@ -10,7 +10,7 @@ from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.rounds import RoundKind, RoundPhase
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Ticket, TicketState
+from puf_server.core.state.tickets import Mode, Ticket, TicketState
 from puf_server.storage.layout import history_name, spool_name
 from puf_server.storage.state_store import VOLATILE
 from tests.sim.disk import model_name
@@ -116,7 +116,11 @@ class Checker:
         self._attempts = {k: v for k, v in self._attempts.items() if k[0] <= state.number}
         self._scales = {k: v for k, v in self._scales.items() if k[0] <= state.number}
         self._applied = Counter(
-            {t.id: 1 for t in state.tickets.values() if self._applied[t.id] and t.version_unlearned}
+            {
+                t.id: 1
+                for t in state.tickets.values()
+                if self._applied[t.id] and t.applied and t.applied.version_unlearned
+            }
         )
         gone = {(m.name, m.membership) for m in state.members.values() if m.status is not MemberStatus.ACTIVE}
         gone |= {(m.name, n) for m in state.members.values() for n in range(1, m.membership)}
@@ -168,19 +172,8 @@ class Checker:
             else:
                 _require(path[: len(old.history)] == old.history, f"the history of {ticket_id} was rewritten")
                 new, start = path[len(old.history) :], old.state
-                _require(
-                    (old.client, old.membership, old.scope, old.mode, old.kappa, old.eta_u, old.forget_samples)
-                    == (
-                        ticket.client,
-                        ticket.membership,
-                        ticket.scope,
-                        ticket.mode,
-                        ticket.kappa,
-                        ticket.eta_u,
-                        ticket.forget_samples,
-                    ),
-                    f"{ticket_id} asks for something else now",
-                )
+                same = (old.client, old.membership, old.request) == (ticket.client, ticket.membership, ticket.request)
+                _require(same, f"{ticket_id} asks for something else now")
             for step in new:
                 _require((start, step.state) in ARROWS, f"{ticket_id} went from {start} to {step.state}")
                 if step.state is _S.FAILED:
@@ -276,7 +269,7 @@ class Checker:
             if member.status is MemberStatus.FORGOTTEN and old.status is MemberStatus.ACTIVE:
                 mine = [t for t in after.tickets.values() if (t.client, t.membership) == (name, member.membership)]
                 done = (_S.APPLIED, _S.RECOVERING, _S.COMPLETED)
-                asked = any(t.scope == "client" and t.state in done for t in mine)
+                asked = any(t.whole_client and t.state in done for t in mine)
                 _require(asked, f"{name} was forgotten without having asked")
                 self._forgotten[name, member.membership] = after.version
 
@@ -318,8 +311,8 @@ class Checker:
         applied = {
             t.id
             for t in after.tickets.values()
-            if t.applied_round == after.number and t.state is not _S.PENDING and before.tickets[t.id].waiting
-            and t.method != "none"
+            if t.applied and t.applied.round == after.number and t.state is not _S.PENDING and before.tickets[t.id].waiting
+            and t.applied.method != "none"
         }  # fmt: skip
         if current.kind is RoundKind.UNLEARN:
             self._unlearned(before, after, weights, applied)
@@ -350,7 +343,7 @@ class Checker:
             for t in (after.tickets[i] for i in applied):
                 self._applied[t.id] += 1
                 _require(self._applied[t.id] == 1, f"{t.id} was applied {self._applied[t.id]} times")
-                rebuilt = current.method in ("retrain", "federaser") and t.scope == "client"
+                rebuilt = current.method in ("retrain", "federaser") and t.whole_client
                 _require(not rebuilt or (t.client, t.membership) not in weights.totals, f"{t.client} is in it again")
             return
         for assignment in current.assignments:
@@ -365,12 +358,15 @@ class Checker:
             _require(len(negated) == 1, f"{ticket_id} has {len(negated)} negated contributions")
             self._applied[ticket_id] += 1
             _require(self._applied[ticket_id] == 1, f"{ticket_id} was applied {self._applied[ticket_id]} times")
-            if ticket.kappa is not None:
-                _require(abs(float(negated[0].amount) + ticket.kappa) < 1e-9, f"{ticket_id}: another strength")
+            if ticket.request.kappa is not None:
+                _require(abs(float(negated[0].amount) + ticket.request.kappa) < 1e-9, f"{ticket_id}: another strength")
             parts = sorted(c.update.part for c in mine)
-            wanted = {"client": ["main"], "samples": ["forget", "retain"] if ticket.mode == "regular" else ["forget"]}
-            _require(parts == wanted[ticket.scope], f"{ticket_id} came with parts {parts}")
-        if any(after.tickets[t].mode == "regular" for t in applied):
+            wanted = {
+                "client": ["main"],
+                "samples": ["forget", "retain"] if ticket.request.mode is Mode.REGULAR else ["forget"],
+            }
+            _require(parts == wanted[ticket.request.scope], f"{ticket_id} came with parts {parts}")
+        if any(after.tickets[t].request.mode is Mode.REGULAR for t in applied):
             others = sum(not c.ticket for c in weights.contributions)
             _require(others >= self._others, "a lone target's update can be computed from the models")
 
@@ -390,9 +386,9 @@ class Checker:
         for ticket in before.tickets.values():
             if (ticket.client, ticket.membership) != (c.update.client, c.update.membership):
                 continue
-            if ticket.scope != "samples" or (ticket.client, ticket.request_key) in self._taken_back:
+            if ticket.whole_client or (ticket.client, ticket.request.key) in self._taken_back:
                 continue
-            ids = self.named[ticket.client, ticket.request_key]
+            ids = self.named[ticket.client, ticket.request.key]
             if c.update.part == "forget" and c.ticket == ticket.id:
                 _require(c.update.ids == ids, f"{ticket.id}: other samples were negated")
             elif not c.negated:
@@ -400,7 +396,7 @@ class Checker:
 
     def taken_back(self, ticket: Ticket) -> None:
         """By its owner; one that the server withdrew because another took it over still stands for its samples."""
-        self._taken_back.add((ticket.client, ticket.request_key))
+        self._taken_back.add((ticket.client, ticket.request.key))
 
     # -- models --------------------------------------------------------------------------------------------------------
 
@@ -413,7 +409,7 @@ class Checker:
         _require(after.models[after.version].status is not ModelStatus.DELETED, "the newest model was deleted")
         for ticket in after.tickets.values():
             who = (ticket.client, ticket.membership)
-            if ticket.reopened and ticket.scope == "client" and (ticket.waiting or ticket.state is _S.FAILED):
+            if ticket.reopened and ticket.whole_client and (ticket.waiting or ticket.state is _S.FAILED):
                 known = [
                     v for v, m in after.models.items() if m.status is ModelStatus.READY and who in self.lineage[v].knows
                 ]
@@ -425,11 +421,12 @@ class Checker:
 
     def _completed(self, after: State, ticket: Ticket) -> None:
         """Models that knew the client, from before it was forgotten, are gone when its ticket is complete."""
-        if ticket.version_unlearned is None:
+        unlearned = ticket.applied.version_unlearned if ticket.applied else None
+        if unlearned is None:
             return
         who = (ticket.client, ticket.membership)
         for version, model in after.models.items():
-            if version < ticket.version_unlearned and who in self.lineage[version].knows:
+            if version < unlearned and who in self.lineage[version].knows:
                 _require(model.status is ModelStatus.DELETED, f"model {version} knew {who} and outlived {ticket.id}")
 
     def served(self, state: State, name: str, model: ModelVersion) -> None:
@@ -438,10 +435,10 @@ class Checker:
         # While somebody waits to be forgotten again, there is nothing else to train on.
         again = any(t.reopened and (t.waiting or t.state is _S.FAILED) for t in state.tickets.values())
         if model.status is ModelStatus.WITHDRAWN and not again:
-            owner = any(model.version in (t.version_before, t.version_unlearned, t.version_recovered) for t in mine)
+            owner = any(model.version in t.versions for t in mine)
             _require(owner, f"withdrawn model {model.version} was served to {name}")
         if state.members[name].status is not MemberStatus.ACTIVE:
-            owner = any(model.version in (t.version_before, t.version_unlearned, t.version_recovered) for t in mine)
+            owner = any(model.version in t.versions for t in mine)
             _require(owner, f"{name} is forgotten and got model {model.version}")
 
     # -- acknowledged updates ------------------------------------------------------------------------------------------
@@ -502,7 +499,10 @@ class Checker:
     def _by_reset(self, state: State, who: tuple[str, int]) -> bool:
         """Without a minus: the model went back to w_0, or the method does not subtract anybody."""
         ways = ("reset", "natural", "not")
-        return any((t.client, t.membership) == who and t.method.split(" ")[0] in ways for t in state.tickets.values())
+        return any(
+            (t.client, t.membership) == who and t.applied and t.applied.method.split(" ")[0] in ways
+            for t in state.tickets.values()
+        )
 
 
 def _out(state: State) -> set[str]:
@@ -513,7 +513,7 @@ def _out(state: State) -> set[str]:
         if t.membership == state.members[t.client].membership
         and (
             t.state in (_S.PENDING, _S.SCHEDULED)
-            or (t.state is _S.FAILED and t.scope == "client")
+            or (t.state is _S.FAILED and t.whole_client)
         )
     }  # fmt: skip
 

@@ -23,8 +23,8 @@ from puf_common.errors import (
 from puf_server.core import assignments
 from puf_server.core.state.measurements import Sums
 from puf_server.core.state.rounds import Part
-from puf_server.core.state.tickets import Ticket, TicketState
-from puf_server.core.tickets import Request
+from puf_server.core.state.tickets import Scope, Ticket, TicketState
+from puf_server.core.tickets import RequestForm
 from tests.sim.server import Header, Leave
 from tests.sim.weights import Update, Weights
 
@@ -155,7 +155,7 @@ class Agent:
                 self.world.after(5.0, self._again, process, lambda: self._settled(process, then))
                 return
             for ticket in answer:
-                known = self.exclusions.get(ticket.request_key)
+                known = self.exclusions.get(ticket.request.key)
                 if known is not None:
                     gone = ticket.state is TicketState.WITHDRAWN and (known.withdrawing or known.withdrawn)
                     known.ticket, known.withdrawn = ticket.id, gone
@@ -189,9 +189,9 @@ class Agent:
             if isinstance(answer, PufError):
                 self.world.after(5.0, self._again, process, lambda: self._looked_back(process, then))
             elif any(
-                t.scope == "samples"
+                not t.whole_client
                 and (t.state is not TicketState.WITHDRAWN or t.taken_over)
-                and t.request_key not in self.exclusions
+                and t.request.key not in self.exclusions
                 for t in answer
             ):
                 self._exit(process, "forgotten samples are not known here", restart=True)
@@ -482,12 +482,12 @@ class Agent:
                 chosen = frozenset(drawn)
                 self.exclusions[key] = Exclusion(chosen)
                 self.world.checker.named[self.name, key] = chosen
-                options.update(scope="samples", forget_samples=len(chosen), retain_samples=len(left) - len(chosen))
-            self._file(owner, Request(**options))
+                options.update(scope=Scope.SAMPLES, forget_samples=len(chosen), retain_samples=len(left) - len(chosen))
+            self._file(owner, RequestForm(**options))
 
         self._settled(owner, go)
 
-    def _file(self, owner: Process, request: Request) -> None:
+    def _file(self, owner: Process, request: RequestForm) -> None:
         if self.world.strikes("crash_owner"):
             owner.alive = False
             self.world.log(f"{self.name}'s owner died before filing")
@@ -502,7 +502,7 @@ class Agent:
                     del self.exclusions[request.key]
                 owner.alive = False
             else:
-                if known is not None and answer.request_key == request.key:
+                if known is not None and answer.request.key == request.key:
                     known.ticket = answer.id
                 elif known is not None:
                     del self.exclusions[request.key]
@@ -536,10 +536,11 @@ class Agent:
                 return
             ticket: Ticket = answer[0]
             if ticket.state in _DONE:
-                if ticket.scope == "client" and ticket.membership >= self.membership:
+                if ticket.whole_client and ticket.membership >= self.membership:
                     self.forgotten = True
-                for version in (ticket.version_before, ticket.version_unlearned, ticket.version_recovered):
-                    if version is not None and version not in measured and version not in ticket.measurements:
+                known = ticket.applied.measurements if ticket.applied else {}
+                for version in ticket.versions:
+                    if version not in measured and version not in known:
                         measured.add(version)
                         self._measure(owner, ticket, version)
             if ticket.state is TicketState.PENDING and self.world.strikes("withdraw"):

@@ -12,12 +12,12 @@ from puf_common.receipts.content import ReceiptContent
 from puf_server.aggregation.folder import FoldResult
 from puf_server.core import assignments as work
 from puf_server.core import roster, rounds, tickets
-from puf_server.core.state.measurements import Sums
+from puf_server.core.state.measurements import Measurement, Sums
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.rounds import HistoryRecord, ReceivedUpdate, Round
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Ticket
+from puf_server.core.state.tickets import FiledBy, Ticket
 from puf_server.core.unlearning import evaluation, history, model_versions, reopen
 from puf_server.engine.engine import Engine
 from puf_server.storage.layout import history_name, spool_name
@@ -319,7 +319,7 @@ class SimServer:
 
     # -- requests to be forgotten --------------------------------------------------------------------------------------
 
-    def file(self, name: str, request: tickets.Request) -> Ticket:
+    def file(self, name: str, request: tickets.RequestForm) -> Ticket:
         self._tokens += 1
         ticket_id = f"t-{self._tokens:04d}"
 
@@ -334,14 +334,15 @@ class SimServer:
 
     def forget(self, name: str) -> Ticket:
         """The operator's request for a client that is gone."""
-        return self.file(name, tickets.Request(key=f"operator-{self._tokens}", by="operator"))
+        return self.file(name, tickets.RequestForm(key=f"operator-{self._tokens}", by=FiledBy.OPERATOR))
 
     def withdraw(self, name: str, ticket_id: str) -> None:
         self.engine.call(lambda state, now: (tickets.withdraw(state, name, ticket_id, now)[0], None))
         self.world.checker.taken_back(self.engine.state.tickets[ticket_id])
 
     def measure(self, name: str, ticket_id: str, version: int, sums: Sums) -> None:
-        self.engine.call(lambda state, now: (tickets.measure(state, name, ticket_id, version, sums, now)[0], None))
+        found = Measurement(forget=sums)
+        self.engine.call(lambda state, now: (tickets.measure(state, name, ticket_id, version, found, now)[0], None))
 
     def tickets_of(self, name: str) -> list[Ticket]:
         return [t for t in self.engine.state.tickets.values() if t.client == name]

@@ -15,7 +15,8 @@ from puf_server.core.config import FederationConfig, Forgetting, Plan
 from puf_server.core.state.measurements import Sums
 from puf_server.core.state.rounds import Assignment, Part, RoundPhase
 from puf_server.core.state.state import State
-from puf_server.core.tickets import Request
+from puf_server.core.state.tickets import Flip, Mode, Scope
+from puf_server.core.tickets import RequestForm
 from tests.sim.checker import PERSISTENT
 from tests.sim.scenario import NOBODY_ASKS, Scenario
 from tests.sim.server import Header
@@ -124,7 +125,7 @@ class Core(RuleBasedStateMachine):
         assert current is not None
         ids = self.ids(assignment.client)
         if assignment.part is Part.FORGET:
-            key = self.state.tickets[assignment.ticket].request_key
+            key = self.state.tickets[assignment.ticket].request.key
             ids = self.world.checker.named[assignment.client, key]
         update = Update(
             client=assignment.client,
@@ -169,21 +170,21 @@ class Core(RuleBasedStateMachine):
         session = self.state.members[assignment.client].session
         self.try_(self.server.decline, assignment.client, session, current.number, current.attempt, assignment.key)
 
-    @rule(name=NAMES, mode=st.sampled_from(["regular", "special"]), flip=st.sampled_from(["client", "server"]))
-    def file(self, name: str, mode: str, flip: str) -> None:
+    @rule(name=NAMES, mode=st.sampled_from(Mode), flip=st.sampled_from(Flip))
+    def file(self, name: str, mode: Mode, flip: Flip) -> None:
         self.keys += 1
-        self.try_(self.server.file, name, Request(key=f"k{self.keys}", mode=mode, flip=flip))
+        self.try_(self.server.file, name, RequestForm(key=f"k{self.keys}", mode=mode, flip=flip))
 
-    @rule(name=NAMES, mode=st.sampled_from(["regular", "special"]), count=st.integers(1, 3))
-    def file_samples(self, name: str, mode: str, count: int) -> None:
+    @rule(name=NAMES, mode=st.sampled_from(Mode), count=st.integers(1, 3))
+    def file_samples(self, name: str, mode: Mode, count: int) -> None:
         ids = self.ids(name)
         if len(ids) <= count:
             return
         self.keys += 1
         chosen = frozenset(sorted(ids)[:count])
-        request = Request(
+        request = RequestForm(
             key=f"k{self.keys}",
-            scope="samples",
+            scope=Scope.SAMPLES,
             mode=mode,
             forget_samples=count,
             retain_samples=len(ids) - count,
@@ -193,7 +194,7 @@ class Core(RuleBasedStateMachine):
             ticket = self.server.file(name, request)
         except PufError:
             return
-        if ticket.request_key == request.key:
+        if ticket.request.key == request.key:
             self.excluded.setdefault(name, set()).update(chosen)
 
     @precondition(lambda self: self.state.tickets)
@@ -204,7 +205,7 @@ class Core(RuleBasedStateMachine):
             self.server.withdraw(ticket.client, ticket.id)
         except PufError:
             return
-        named = self.world.checker.named.get((ticket.client, ticket.request_key), frozenset())
+        named = self.world.checker.named.get((ticket.client, ticket.request.key), frozenset())
         self.excluded.get(ticket.client, set()).difference_update(named)
 
     @precondition(lambda self: any(m.status == "forgotten" for m in self.state.members.values()))
@@ -228,7 +229,7 @@ class Core(RuleBasedStateMachine):
         assert current is not None
         result = self.server.engine.fold(current)
         if late:
-            self.file(name, "regular", "client")
+            self.file(name, Mode.REGULAR, Flip.CLIENT)
         self.server.engine.commit(result)
 
     @rule(in_fold=st.booleans())

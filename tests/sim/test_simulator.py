@@ -136,7 +136,7 @@ def _closes_without_its_targets(patch: pytest.MonkeyPatch) -> None:
 def _expires_what_is_applied(patch: pytest.MonkeyPatch) -> None:
     def expire(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
         for t in state.tickets.values():
-            if t.recovering and now >= t.filed_at + 300:
+            if t.recovering and now >= t.request.filed_at + 300:
                 state = state.with_ticket(replace(t, state=TicketState.FAILED))
         return state
 

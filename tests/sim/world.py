@@ -19,7 +19,7 @@ from puf_common.errors import PufError, Unavailable
 from puf_server.core import audit_chain, roster, scheduler
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import TicketState
+from puf_server.core.state.tickets import Flip, Mode, TicketState
 from puf_server.core.unlearning import receipt_content
 from tests.sim.checker import Checker, Violation
 from tests.sim.client import Agent
@@ -176,8 +176,8 @@ class World:
                 [{}, {"kappa": self.rng.choice([0.5, 3.0, 4.0])}, {"eta_u": 5.0}]
             )
             samples, late = self.rng.random() < 0.4, self.rng.choice([0.0, 0.0, 0.0, 40 * 86400.0])
-            strength["mode"] = self.rng.choice([None, "regular", "special"])
-            strength["flip"] = self.rng.choice([None, "client", "server"])
+            strength["mode"] = self.rng.choice([None, Mode.REGULAR, Mode.SPECIAL])
+            strength["flip"] = self.rng.choice([None, Flip.CLIENT, Flip.SERVER])
             puf = self.scenario.config.forgetting.method == "puf"
             agent.ask(samples=samples, late=late, **(strength if puf else {}))
         elif agent.following and self.rng.random() < 0.3:

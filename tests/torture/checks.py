@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.tickets import applied
+
 from puf_common.tensors.model_file import read_payload
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.state import State
@@ -73,7 +75,7 @@ def judge(directory: Path) -> Outcome:
             memberships=tuple(m.membership for _, m in sorted(state.members.items())),
             acknowledged=len(acknowledged),
             rounds=state.number,
-            recovery_rounds=sum(t.recovery_rounds for t in state.tickets.values()),
+            recovery_rounds=sum(applied(t).recovery_rounds for t in state.tickets.values()),
             **{kind: found.count[kind] for kind in ("lost", "doubled", "half_applied", "retrained")},
             wrong=tuple(found.wrong),
         )
@@ -88,7 +90,10 @@ def _tickets(state: State, audit: list[tuple[str, dict[str, Any]]], found: _Find
         steps = [step.state for step in ticket.history]
         found.add("half_applied", ticket.state is TicketState.COMPLETED, f"the ticket is {ticket.state}")
         found.add("doubled", steps.count(TicketState.APPLIED) <= 1, f"the ticket went {steps}")
-        measured = set(ticket.measurements) >= {ticket.version_before, ticket.version_unlearned}
+        measured = set(applied(ticket).measurements) >= {
+            applied(ticket).version_before,
+            applied(ticket).version_unlearned,
+        }
         found.add("lost", measured, "measurements are missing")
     for event in ("ticket.filed", "ticket.applied", "ticket.completed"):
         times = sum(e == event for e, _ in audit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.tickets import applied, outcome
 from tests.torture.checks import judge
 from tests.torture.harness import Federation
 from tests.torture.kills import LAST, ONCE, TARGET, Kills, scenarios, setting, thorough
@@ -106,7 +107,7 @@ def test_recovery_lasts_as_long_as_it_is_to_be_killed_in(tmp_path: Path) -> None
         undisturbed.train()
         undisturbed.forget([TARGET], mode="regular", kappa=plan.forgetting.kappa)
         (ticket,) = undisturbed.state.tickets.values()
-    assert (ticket.recovery_rounds, ticket.recovered) == (plan.forgetting.max_recovery_rounds, False)
+    assert (applied(ticket).recovery_rounds, outcome(ticket).recovered) == (plan.forgetting.max_recovery_rounds, False)
 
 
 def parsed(text: str) -> dict[str, str]:

@@ -80,8 +80,8 @@ def run_quality(out: Path, targets: list[int], setting: Setting = DEMO) -> int:
                 progress.update(bar, description=f"client-{target}: PUF-{mode}")
                 ticket, payload = _forget(original, Path(scratch) / f"{mode}-{target}", target, mode)
                 rows[mode].append(evaluator.measure(payload, [target]))
-                rounds[mode].append(ticket.recovery_rounds)
-                recovered[mode].append(bool(ticket.recovered))
+                rounds[mode].append(ticket.applied.recovery_rounds if ticket.applied else 0)
+                recovered[mode].append(bool(ticket.outcome and ticket.outcome.recovered))
                 progress.advance(bar)
             progress.update(bar, description=f"client-{target}: no unlearning")
             with original.copy(Path(scratch) / f"natural-{target}", without=[target]) as natural:

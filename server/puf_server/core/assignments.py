@@ -52,7 +52,7 @@ def work_for(state: State, config: FederationConfig, name: str, session: str, no
                 ticket = state.tickets.get(assignment.ticket)
                 left = 0.0 if current.deadline_at is None else max(0.001, current.deadline_at - now)
                 plain = config.recipe.plain_unlearning and current.kind is RoundKind.UNLEARN and current.plain
-                return Train(current, assignment, plain, ticket.request_key if ticket else "", left)
+                return Train(current, assignment, plain, ticket.request.key if ticket else "", left)
     evaluation = state.evaluation
     if evaluation is not None and name in evaluation.missing:
         return Evaluate(evaluation.id, evaluation.version, evaluation.training_side)

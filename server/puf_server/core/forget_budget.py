@@ -13,7 +13,7 @@ from puf_common.errors import TooMuch
 from puf_server.core.config import Limits
 from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Ticket, TicketState
+from puf_server.core.state.tickets import FiledBy, Ticket, TicketState
 
 __all__ = ["require", "weighed"]
 
@@ -23,7 +23,9 @@ _OVER = (TicketState.FAILED, TicketState.WITHDRAWN)
 
 def require(mine: Iterable[Ticket], limits: Limits, now: float) -> None:
     """Refuses a client that files faster than its limit, withdrawn requests included."""
-    recent = [t.filed_at for t in mine if t.filed_by == "client" and t.filed_at > now - _HOUR]
+    recent = [
+        t.request.filed_at for t in mine if t.request.filed_by is FiledBy.CLIENT and t.request.filed_at > now - _HOUR
+    ]
     if len(recent) >= limits.tickets_per_hour:
         raise TooMuch(
             f"{limits.tickets_per_hour} requests of this client were filed within an hour; file the next one later",
@@ -36,16 +38,18 @@ def weighed(state: State, limits: Limits, member: Member, ticket: Ticket, now: f
     if member.first_round == 0:
         # Nothing of this client is in a model.
         return ticket
-    weight = ticket.forget_samples if ticket.scope == "samples" else member.samples
-    ticket = replace(ticket, weight=weight)
+    weight = member.samples if ticket.whole_client else ticket.forget_samples
+    ticket = replace(ticket, request=replace(ticket.request, weight=weight))
     recent = [
-        t for t in state.tickets.values() if t.filed_at > now - limits.forget_days * _DAY and t.state not in _OVER
+        t
+        for t in state.tickets.values()
+        if t.request.filed_at > now - limits.forget_days * _DAY and t.state not in _OVER
     ]
     here = {m.name: m for m in state.members.values() if m.status is MemberStatus.ACTIVE}
-    gone = sum(t.weight for t in recent if t.scope == "samples" or not _still_counted(here.get(t.client), t))
+    gone = sum(t.request.weight for t in recent if not t.whole_client or not _still_counted(here.get(t.client), t))
     everything = sum(m.samples for m in here.values()) + gone
-    share = (sum(t.weight for t in recent) + weight) / everything if everything else 0.0
-    if ticket.filed_by == "operator" or share <= limits.forget_share:
+    share = (sum(t.request.weight for t in recent) + weight) / everything if everything else 0.0
+    if ticket.request.filed_by is FiledBy.OPERATOR or share <= limits.forget_share:
         return ticket
     return replace(
         ticket,

@@ -152,14 +152,14 @@ def forgotten(member: Member) -> Member:
 def past_grace(state: State, config: FederationConfig, now: float) -> list[str]:
     """Forgotten names whose last right, to follow their tickets and fetch receipts, is over: nobody needs to know them."""
     grace = config.forgetting.grace_days * 86400.0
-    busy = {t.client for t in state.tickets.values() if t.open or now <= t.completed_at + grace}
+    busy = {t.client for t in state.tickets.values() if t.within_grace(now, grace)}
     return sorted(name for name, m in state.members.items() if m.status is MemberStatus.FORGOTTEN and name not in busy)
 
 
 def approve(state: State, name: str, now: float) -> State:
     """The operator's word that a client that was held may train, whatever it announces."""
     member = member_of(state, name)
-    member = replace(member, approved=True, outweighs=False, on_hold="")
+    member = replace(member, approved=True, outweighs=False, on_hold=None)
     return state.with_member(member).note("client.allowed", now, client=name)
 
 
@@ -239,7 +239,7 @@ def distillers(state: State, presence: Presence, config: FederationConfig, now: 
 
 def nobody_left(state: State) -> bool:
     """Everybody who trains has asked for everything to be forgotten."""
-    out = {t.client for t in state.tickets.values() if t.keeps_out and t.scope == "client"}
+    out = {t.client for t in state.tickets.values() if t.keeps_out and t.whole_client}
     return not any(m.trains and name not in out for name, m in state.members.items())
 
 

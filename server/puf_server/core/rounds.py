@@ -15,6 +15,7 @@ from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import Assignment, Part, ReceivedUpdate, Round, RoundKind, RoundPhase, RoundRecord
 from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Flip
 
 __all__ = [
     "UpdateHeader",
@@ -135,7 +136,7 @@ def check_header(current: Round, assignment: Assignment, header: UpdateHeader) -
             f"the update states {header.samples} samples, announced were {assignment.samples}",
             announced=assignment.samples,
         )
-    wanted = assignment.scale if assignment.flip == "client" else 1.0
+    wanted = assignment.scale if assignment.flip is Flip.CLIENT else 1.0
     if header.applied_scale != wanted:
         raise InvalidUpdate(
             f"the update was scaled by {header.applied_scale!r}, assigned was {wanted!r} on the side of the "

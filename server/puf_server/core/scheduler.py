@@ -99,8 +99,9 @@ def committed(
     elif current.kind is RoundKind.RECOVER and state.recovery is not None:
         state = replace(state, recovery=replace(state.recovery, rounds=state.recovery.rounds + 1))
         for ticket in state.tickets.values():
-            if ticket.recovering:
-                state = state.with_ticket(replace(ticket, recovery_rounds=ticket.recovery_rounds + 1))
+            if ticket.recovering and ticket.applied:
+                counted = replace(ticket.applied, recovery_rounds=ticket.applied.recovery_rounds + 1)
+                state = state.with_ticket(replace(ticket, applied=counted))
     return model_versions.collect(model_versions.inherited(state, current.base), config, now)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from enum import StrEnum
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from puf_common.errors import InvalidArgument, InvalidUpdate
 from puf_common.network.status import MAX_MESSAGE_BYTES
@@ -19,13 +20,13 @@ from puf_common.v1 import tickets_pb2 as tk
 from puf_server.core import assignments as core_work
 from puf_server.core import roster, scheduler, validation
 from puf_server.core.config import FederationConfig
-from puf_server.core.state.measurements import Evidence, Sums
+from puf_server.core.state.measurements import Measurement, Sums
 from puf_server.core.state.models import ModelVersion
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import Part, Round, RoundRecord
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Ticket
-from puf_server.core.tickets import Request
+from puf_server.core.state.tickets import Flip, Mode, Scope, Ticket
+from puf_server.core.tickets import RequestForm
 from puf_server.core.unlearning import recovery
 from puf_server.ingest.header import UploadHeader
 
@@ -48,6 +49,8 @@ __all__ = [
     "train_work",
     "update_header",
 ]
+
+E = TypeVar("E", bound=StrEnum)
 
 _PAGE_BYTES = MAX_MESSAGE_BYTES // 2
 _ENCODINGS = {"full": ts.ENCODING_UNSPECIFIED, "f16": ts.ENCODING_F16, "bf16": ts.ENCODING_BF16}
@@ -156,13 +159,13 @@ def update_header(message: fed.UpdateHeader) -> UploadHeader:
     )
 
 
-def request(message: tk.UnlearningRequest) -> Request:
+def request(message: tk.UnlearningRequest) -> RequestForm:
     rate = message.strength.WhichOneof("rate")
-    return Request(
+    return RequestForm(
         key=message.request_key,
-        scope=_choice(tk.Scope, message.scope, "SCOPE_") or "client",
-        mode=_choice(tk.Mode, message.mode, "MODE_"),
-        flip=_choice(tk.Flip, message.flip, "FLIP_"),
+        scope=_choice(Scope, tk.Scope, message.scope, "SCOPE_") or Scope.CLIENT,
+        mode=_choice(Mode, tk.Mode, message.mode, "MODE_"),
+        flip=_choice(Flip, tk.Flip, message.flip, "FLIP_"),
         kappa=message.strength.kappa if rate == "kappa" else None,
         eta_u=message.strength.eta_u if rate == "eta_u" else None,
         epochs=message.strength.epochs or None,
@@ -174,12 +177,12 @@ def request(message: tk.UnlearningRequest) -> Request:
     )
 
 
-def _choice(enum: type, value: int, prefix: str) -> str | None:
-    """An enum's value as the core says it; None where it was left open."""
+def _choice(choices: type[E], enum: Any, value: int, prefix: str) -> E | None:
+    """The core's value for a value of the contract; None where it was left open."""
     if value == 0:
         return None
     try:
-        return str(enum.Name(value)).removeprefix(prefix).lower()  # type: ignore[attr-defined]
+        return choices(str(enum.Name(value)).removeprefix(prefix).lower())
     except ValueError:
         raise InvalidArgument(f"{value} is no {prefix.strip('_').lower()} that this server knows") from None
 
@@ -218,64 +221,66 @@ def score(total: Sums | None, clients: int) -> tk.Score | None:
 
 
 def ticket(t: Ticket, state: State, presence: Presence, config: FederationConfig, now: float) -> tk.Ticket:
-    strength = tk.Strength(epochs=t.epochs)
-    if t.kappa is not None:
-        strength.kappa = t.kappa
-    elif t.eta_u is not None:
-        strength.eta_u = t.eta_u
+    asked, applied, outcome = t.request, t.applied, t.outcome
+    strength = tk.Strength(epochs=asked.epochs)
+    if asked.kappa is not None:
+        strength.kappa = asked.kappa
+    elif asked.eta_u is not None:
+        strength.eta_u = asked.eta_u
+    clients = applied.score_clients if applied else 0
+    measurements = applied.measurements if applied else {}
     return tk.Ticket(
         id=t.id,
         client=t.client,
         membership=t.membership,
         request=tk.UnlearningRequest(
-            request_key=t.request_key,
-            scope=f"SCOPE_{t.scope.upper()}",
-            mode=f"MODE_{t.mode.upper()}",
-            flip=f"FLIP_{t.flip.upper()}",
+            request_key=asked.key,
+            scope=f"SCOPE_{asked.scope.upper()}",
+            mode=f"MODE_{asked.mode.upper()}",
+            flip=f"FLIP_{asked.flip.upper()}",
             strength=strength,
             forget_samples=t.forget_samples,
-            retain_samples=t.retain_samples,
-            reference=t.reference,
-            received_at=t.received_at,
+            retain_samples=asked.retain_samples or 0,
+            reference=asked.reference,
+            received_at=asked.received_at,
         ),
         state=_ticket_state(t.state),
         history=[tk.TicketStep(state=_ticket_state(s.state), at=s.at, note=s.note) for s in t.history],
         deadline_at=t.deadline_at,
-        applied_round=t.applied_round,
-        scale=t.scale,
-        version_before=t.version_before,
-        version_unlearned=t.version_unlearned,
-        version_recovered=t.version_recovered,
-        recovery_rounds=t.recovery_rounds,
-        recovered=t.recovered,
-        score_before=score(t.score_before, t.score_clients),
-        score_unlearned=score(t.score_unlearned, t.score_clients),
-        score_recovered=score(t.score_recovered, t.score_clients),
-        deleted_versions=t.deleted_versions,
-        method=t.method,
+        applied_round=applied.round if applied else 0,
+        scale=(applied.scale or 0.0) if applied else 0.0,
+        version_before=applied.version_before if applied else None,
+        version_unlearned=applied.version_unlearned if applied else None,
+        version_recovered=outcome.version_recovered if outcome else None,
+        recovery_rounds=applied.recovery_rounds if applied else 0,
+        recovered=outcome.recovered if outcome else None,
+        score_before=score(applied.score_before if applied else None, clients),
+        score_unlearned=score(applied.score_unlearned if applied else None, clients),
+        score_recovered=score(outcome.score_recovered if outcome else None, clients),
+        deleted_versions=outcome.deleted_versions if outcome else (),
+        method=applied.method if applied else "",
         worker_alive=roster.worker_alive(presence, t.client, config, now),
         attempts=t.attempts,
-        measurements=[_measurement(t, v) for v in sorted(t.measurements)],
+        measurements=[_measurement(v, measurements[v]) for v in sorted(measurements)],
         retained=[
             tk.RetainedSums(version=v, training=sums_pb(state.models[v].training))
-            for v in sorted({v for v in (t.version_before, t.version_unlearned, t.version_recovered) if v is not None})
+            for v in sorted(set(t.versions))
             if v in state.models and state.models[v].training is not None
         ],
         retained_pending=recovery.still_measured(state, t),
-        filed_by=t.filed_by,
-        fallback=t.fallback,
-        taken_over=t.taken_over,
-        deleted_records=t.deleted_records,
-        deleted_bytes=t.deleted_bytes,
-        held=t.on_hold if t.waiting else state.recovery.on_hold if t.recovering and state.recovery else "",
+        filed_by=asked.filed_by,
+        fallback=t.fallback or "",
+        taken_over=t.taken_over or "",
+        deleted_records=applied.deleted_records if applied else 0,
+        deleted_bytes=applied.deleted_bytes if applied else 0,
+        held=(t.on_hold if t.waiting else state.recovery.on_hold if t.recovering and state.recovery else None) or "",
     )
 
 
-def _measurement(t: Ticket, version: int) -> tk.Measurement:
-    found = t.evidence.get(version) or Evidence()
+def _measurement(version: int, found: Measurement) -> tk.Measurement:
     return tk.Measurement(
         version=version,
-        forget=sums_pb(t.measurements[version]),
+        forget=sums_pb(found.forget),
         holdout=sums_pb(found.holdout),
         yeom=_attack_pb(found.yeom),
         song=_attack_pb(found.song),

@@ -82,7 +82,7 @@ class OperatorService(rpc.OperatorServicer):
 
     @answered
     async def ListTickets(self, request: op.ListTicketsRequest, context: Context) -> op.ListTicketsReply:
-        newest_first = sorted(self._engine.state.tickets.values(), key=lambda t: -t.filed_at)
+        newest_first = sorted(self._engine.state.tickets.values(), key=lambda t: -t.request.filed_at)
         found = (self._handlers.ticket(None, t.id) for t in newest_first)
         return op.ListTicketsReply(tickets=messages.page(found, request.offset))
 

@@ -19,10 +19,11 @@ from puf_common.version import VERSION
 from puf_server.core import assignments as work
 from puf_server.core import roster, rounds, shards, tickets
 from puf_server.core.methods.layers import outputs
-from puf_server.core.state.measurements import Evidence
+from puf_server.core.state.measurements import Measurement
 from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.models import ModelVersion
 from puf_server.core.state.state import State
+from puf_server.core.state.tickets import FiledBy
 from puf_server.core.unlearning import evaluation, history, model_versions
 from puf_server.engine import receipts
 from puf_server.engine.engine import Engine
@@ -278,7 +279,7 @@ class Handlers:
 
     def list_my_tickets(self, name: str, offset: int = 0) -> fed.ListMyTicketsReply:
         mine = [t for t in self.engine.state.tickets.values() if t.client == name]
-        newest_first = sorted(mine, key=lambda t: -t.filed_at)
+        newest_first = sorted(mine, key=lambda t: -t.request.filed_at)
         return fed.ListMyTicketsReply(tickets=messages.page((self.ticket(name, t.id) for t in newest_first), offset))
 
     def withdraw(self, name: str, request: fed.WithdrawUnlearningRequest) -> fed.WithdrawUnlearningReply:
@@ -289,15 +290,15 @@ class Handlers:
         return fed.WithdrawUnlearningReply(ticket=self.ticket(name, request.ticket_id))
 
     def report_measurement(self, name: str, request: fed.ReportMeasurementRequest) -> fed.ReportMeasurementReply:
-        measured = messages.sums(request.forget)
-        evidence = Evidence(
+        measured = Measurement(
+            forget=messages.sums(request.forget),
             holdout=messages.sums(request.holdout) if request.HasField("holdout") else None,
             yeom=messages.attack(request.yeom) if request.HasField("yeom") else None,
             song=messages.attack(request.song) if request.HasField("song") else None,
         )
 
         def change(state: State, now: float) -> tuple[State, None]:
-            return tickets.measure(state, name, request.ticket_id, request.version, measured, now, evidence)[0], None
+            return tickets.measure(state, name, request.ticket_id, request.version, measured, now)[0], None
 
         hit("measurement.before_persist")
         self.engine.call(change)
@@ -317,8 +318,8 @@ class Handlers:
     def forget(self, client: str, reference: str, received_at: float) -> tuple[tk.Ticket, bool]:
         """The operator's request on behalf of a client: all of it, by the federation's own defaults."""
         ticket_id = f"t-{secrets.token_hex(6)}"
-        wanted = tickets.Request(
-            key=f"operator-{ticket_id}", reference=reference, received_at=received_at or None, by="operator"
+        wanted = tickets.RequestForm(
+            key=f"operator-{ticket_id}", reference=reference, received_at=received_at or None, by=FiledBy.OPERATOR
         )
 
         def change(state: State, now: float) -> tuple[State, tuple[str, bool]]:

@@ -149,7 +149,7 @@ def _tickets(state: State, now: float) -> Iterator[Metric]:
     ages: dict[str, float] = {s.value: 0.0 for s in TicketState if s in _OPEN}
     for ticket in state.tickets.values():
         if ticket.open:
-            ages[ticket.state.value] = max(ages[ticket.state.value], now - ticket.received_at)
+            ages[ticket.state.value] = max(ages[ticket.state.value], now - ticket.request.received_at)
     yield _family("puf_ticket_age_seconds", "Age of the oldest open request, by state", "state", ages)
     left = min((t.deadline_at - now for t in state.tickets.values() if t.waiting), default=math.inf)
     yield _gauge("puf_ticket_deadline_seconds", "Seconds to the first deadline of a request not applied yet", left)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 __all__ = ["OLDEST", "SCHEMA", "upgrade"]
@@ -23,11 +23,21 @@ Row = dict[str, Any]
 
 # Keys of `meta`.
 _META = {"survey": "evaluation", "surveys": "evaluations", "episode": "job"}
-_MEMBER = {"held": "on_hold", "allowed": "approved"}
-_TICKET = {"held": "on_hold"}
+_MEMBER = {"allowed": "approved"}
+# Fields of a ticket, by the record that holds them now.
+_REQUEST = (
+    "scope", "mode", "flip", "kappa", "eta_u", "epochs", "forget_samples", "retain_samples", "reference", "filed_at",
+    "received_at", "filed_by", "weight",
+)  # fmt: skip
+_APPLIED = (
+    "method", "scale", "version_before", "version_unlearned", "score_before", "score_unlearned", "score_clients",
+    "recovery_rounds", "deleted_records", "deleted_bytes",
+)  # fmt: skip
+_OUTCOME = ("completed_at", "recovered", "version_recovered", "score_recovered", "deleted_versions")
+_TICKET = ("id", "client", "membership", "deadline_at", "state", "history", "attempts", "reopened")
 _ROUND = {"slots": "assignments", "memo": "method_state"}
 _JOB = {"memo": "method_state"}
-_RECOVERY = {"surveyed": "evaluated", "held": "on_hold"}
+_RECOVERY = {"surveyed": "evaluated"}
 
 
 def upgrade(db: sqlite3.Connection) -> None:
@@ -50,11 +60,30 @@ def _rewrite(db: sqlite3.Connection, table: str, change: Callable[[Row], Row]) -
 
 
 def _member(row: Row) -> Row:
-    return _renamed(row, _MEMBER)
+    return _renamed(row, _MEMBER) | {"on_hold": row.get("held") or None}
 
 
 def _ticket(row: Row) -> Row:
-    return _renamed(row, _TICKET)
+    """Splits a ticket into what was asked, how it was applied and how it ended. Empty values become null."""
+    request = {"key": row["request_key"], **_part(row, _REQUEST)}
+    if row["scope"] == "client":
+        request |= {"forget_samples": None, "retain_samples": None}
+    ticket = {**_part(row, _TICKET), "request": request}
+    for old, new in {
+        "not_before": "not_before",
+        "held": "on_hold",
+        "fallback": "fallback",
+        "taken_over": "taken_over",
+    }.items():
+        ticket[new] = row.get(old) or None
+    if row.get("applied_at"):
+        evidence = row.get("evidence", {})
+        measured = {v: {"forget": sums, **evidence.get(v, {})} for v, sums in row.get("measurements", {}).items()}
+        ticket["applied"] = {**_part(row, _APPLIED), "round": row["applied_round"], "at": row["applied_at"]}
+        ticket["applied"] |= {"scale": row["scale"] or None, "measurements": measured}
+    if row.get("completed_at"):
+        ticket["outcome"] = _part(row, _OUTCOME)
+    return ticket
 
 
 def _round(row: Row) -> Row:
@@ -66,7 +95,11 @@ def _job(row: Row) -> Row:
 
 
 def _recovery(row: Row) -> Row:
-    return _renamed(row, _RECOVERY)
+    return _renamed(row, _RECOVERY) | {"on_hold": row.get("held") or None}
+
+
+def _part(row: Row, names: Sequence[str]) -> Row:
+    return {name: row[name] for name in names if name in row}
 
 
 def _renamed(row: Row, names: Mapping[str, str]) -> Row:

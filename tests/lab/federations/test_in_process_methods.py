@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.tickets import applied, outcome
 
 from puf_common.errors import NotNow, PufError
 from puf_common.tensors.manifest import MODEL
@@ -66,9 +67,10 @@ def test_what_a_method_declares_is_what_it_does(method: str, trained: LocalFeder
     for target in (1, 2):
         with trained.copy(tmp_path / f"for-{target}", forgetting=policy(method)) as federation:
             [ticket] = federation.forget([target])
-            assert (ticket.state, ticket.method.split("-")[0]) == (TicketState.COMPLETED, method)
-            assert ticket.version_unlearned is not None
-            unlearned.append(federation.state.models[ticket.version_unlearned].digest)
+            assert (ticket.state, applied(ticket).method.split("-")[0]) == (TicketState.COMPLETED, method)
+            made = applied(ticket).version_unlearned
+            assert made is not None
+            unlearned.append(federation.state.models[made].digest)
             asked = [r.expected for r in federation.state.records.values() if r.kind is RoundKind.UNLEARN]
             # What the server does alone is no round of communication.
             rounds.append(sum(number > 0 for number in asked))
@@ -87,7 +89,7 @@ def test_several_targets_at_once_where_a_method_says_so(method: str, trained: Lo
         if not methods.known()[method].requires.simultaneous:
             pytest.skip("one at a time")
         first, second = federation.forget([1, 2])
-        assert first.applied_round == second.applied_round
+        assert applied(first).round == applied(second).round
 
 
 @pytest.mark.parametrize("method", ALL)
@@ -101,7 +103,7 @@ def test_a_target_that_is_gone_is_no_hindrance_where_a_method_says_so(
                 federation._until(lambda s: not s.tickets[ticket.id].open, lambda _: None)
         else:
             federation._until(lambda s: not s.tickets[ticket.id].open, lambda _: None)
-            assert federation.state.tickets[ticket.id].method == method
+            assert applied(federation.state.tickets[ticket.id]).method == method
 
 
 @pytest.mark.parametrize("method", ALL)
@@ -125,7 +127,7 @@ def test_retraining_gives_the_very_model_of_a_federation_without_the_target(
 ) -> None:
     with trained.copy(tmp_path / "again", forgetting=policy("retrain")) as federation:
         [ticket] = federation.forget([1])
-        again = federation.payload(ticket.version_unlearned)
+        again = federation.payload(applied(ticket).version_unlearned)
     with LocalFederation(SETTING, tmp_path / "never", without=[1]) as never:
         never.train()
         assert bytes(never.payload()) == bytes(again)
@@ -135,7 +137,7 @@ def test_natural_without_a_round_is_the_original(trained: LocalFederation, tmp_p
     with trained.copy(tmp_path / "same", forgetting=policy("natural", rounds="0")) as federation:
         [ticket] = federation.forget([1])
         assert bytes(federation.payload()) == bytes(trained.payload())
-        assert ticket.version_recovered == ticket.version_unlearned
+        assert outcome(ticket).version_recovered == applied(ticket).version_unlearned
 
 
 def test_federaser_does_not_depend_on_what_was_kept_of_the_target(trained: LocalFederation, tmp_path: Path) -> None:
@@ -146,7 +148,7 @@ def test_federaser_does_not_depend_on_what_was_kept_of_the_target(trained: Local
                 [path] = (tmp_path / f"p-{poisoned}" / "server" / "history").glob("*.first-updates.client-1.*")
                 path.write_bytes(bytes(path.stat().st_size))
             [ticket] = federation.forget([1])
-            digests.append(hashlib.sha256(federation.payload(ticket.version_unlearned)).hexdigest())
+            digests.append(hashlib.sha256(federation.payload(applied(ticket).version_unlearned)).hexdigest())
     assert digests[0] == digests[1]
 
 
@@ -167,7 +169,7 @@ def test_a_server_that_ends_in_the_middle_of_any_step_comes_to_the_same_weights(
 ) -> None:
     with trained.copy(tmp_path / "whole", forgetting=policy(method)) as federation:
         [ticket] = federation.forget([1])
-        models = ticket.version_unlearned, ticket.version_recovered
+        models = applied(ticket).version_unlearned, outcome(ticket).version_recovered
         whole = [bytes(federation.payload(version)) for version in models]
         steps = sum(r.kind is RoundKind.UNLEARN for r in federation.state.records.values())
     federation = trained.copy(tmp_path / "cut", forgetting=policy(method))
@@ -182,7 +184,7 @@ def test_a_server_that_ends_in_the_middle_of_any_step_comes_to_the_same_weights(
         federation = LocalFederation(setting, tmp_path / "cut", without=gone)
     federation._until(lambda s: not any(t.open for t in s.tickets.values()), lambda _: None)
     [ticket] = federation.state.tickets.values()
-    assert (ticket.version_unlearned, ticket.version_recovered) == models
+    assert (applied(ticket).version_unlearned, outcome(ticket).version_recovered) == models
     assert [bytes(federation.payload(version)) for version in models] == whole
     federation.close()
 
@@ -219,7 +221,7 @@ def test_fukd_with_nothing_distilled_is_the_model_without_what_the_target_contri
         assert manifest.nbytes("update") == manifest.nbytes("model")
         assert np.allclose(initial + sum(sums.values()), model, atol=1e-5)
         [ticket] = federation.forget([1])
-        left = np.frombuffer(federation.payload(ticket.version_unlearned), "<f4")
+        left = np.frombuffer(federation.payload(applied(ticket).version_unlearned), "<f4")
         assert np.allclose(left, model - sums["client-1"], atol=1e-5)
 
 
@@ -269,14 +271,14 @@ def test_a_method_of_ones_own_may_use_everything_that_a_step_can_be(
     monkeypatch.syspath_prepend(str(tmp_path))
     with trained.copy(tmp_path / "own", forgetting=policy("own_method:Transplant")) as federation:
         [ticket] = federation.forget([1])
-        assert (ticket.state, ticket.method) == (TicketState.COMPLETED, "transplant")
+        assert (ticket.state, applied(ticket).method) == (TicketState.COMPLETED, "transplant")
         manifest, before = federation.engine.manifest, trained.payload()
         old = dict[str, Any](manifest.views(before, MODEL))
-        new = dict[str, Any](manifest.views(federation.payload(ticket.version_unlearned), MODEL))
+        new = dict[str, Any](manifest.views(federation.payload(applied(ticket).version_unlearned), MODEL))
         *body, weight, bias = (t.name for t in manifest.tensors)
         assert all(np.array_equal(new[name], old[name] / 2) for name in body)
         assert not any(np.array_equal(new[name], old[name]) for name in (weight, bias))
         # The head alone came back, the auxiliary model went when the ticket was applied.
-        record = federation.state.records[ticket.applied_round]
+        record = federation.state.records[applied(ticket).round]
         assert record.nbytes_up == new[weight].nbytes + new[bias].nbytes
         assert federation.state.models[4].status is ModelStatus.DELETED

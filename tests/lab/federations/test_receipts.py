@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.tickets import applied
 
 from puf_common.receipts import receipt_file
 from puf_common.receipts.page import page
@@ -28,6 +29,6 @@ def test_the_page_of_every_method(method: str, strength: str, tmp_path: Path) ->
         federation.train()
         (ticket,) = federation.forget([0])
         shown = page(receipt_file.read(receipts.issue(federation.engine, ticket.id)))
-    assert ticket.method in shown
+    assert applied(ticket).method in shown
     assert ("kappa" in shown) == bool(strength)
     assert strength in shown

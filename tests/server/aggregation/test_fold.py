@@ -16,7 +16,7 @@ from puf_common.tensors.scaling import scale_update
 from puf_server.aggregation.fold import ArraySource, Contribution, NotFinite, fold
 from puf_server.core.methods import puf
 from puf_server.core.state.members import Member, MemberStatus
-from puf_server.core.state.tickets import Ticket
+from puf_server.core.state.tickets import Flip, Mode, Request, Scope, Ticket
 
 VECTOR = Manifest((TensorSpec("w", "f32", (2,)),))
 Delta = tuple[float, float]
@@ -58,18 +58,17 @@ def ticket(
         id=f"t-{name}",
         client=name,
         membership=1,
-        request_key="k",
-        scope="client",
-        mode=mode,
-        flip=flip,
-        kappa=kappa,
-        eta_u=eta_u,
-        epochs=1,
-        forget_samples=0,
-        retain_samples=0,
-        reference="",
-        filed_at=0.0,
-        received_at=0.0,
+        request=Request(
+            key="k",
+            scope=Scope.CLIENT,
+            mode=Mode(mode),
+            flip=Flip(flip),
+            kappa=kappa,
+            eta_u=eta_u,
+            epochs=1,
+            filed_at=0.0,
+            received_at=0.0,
+        ),
         deadline_at=1.0,
     )
 
@@ -89,7 +88,7 @@ def puf_round(
     plan = puf.plan(
         [puf.Target(ticket(name, mode, flip=flip, **strength), members[name]) for name in targets],
         [m for name, m in sorted(members.items()) if name not in targets],
-        mode=mode,
+        mode=Mode(mode),
         retained_rate=eta_r,
         epochs=1.0,
     )
@@ -198,7 +197,7 @@ def test_a_retained_client_that_stays_away_contributes_zero(deltas: dict[str, tu
     plan = puf.plan(
         [puf.Target(ticket(target, "regular", kappa=2.0), members[target])],
         [members[name] for name in others],
-        mode="regular",
+        mode=Mode.REGULAR,
         retained_rate=1.0,
         epochs=1.0,
     )

@@ -176,7 +176,7 @@ def test_a_number_that_is_not_finite_is_never_written(store: Store, value: float
     store.save(store.load(), state)
     ticket = next(iter(state.tickets.values()))
     with pytest.raises(PufError, match=f"tickets/{ticket.id}.*not saved"):
-        store.save(state, state.with_ticket(replace(ticket, received_at=value)))
+        store.save(state, state.with_ticket(replace(ticket, request=replace(ticket.request, received_at=value))))
     assert state.recovery is not None
     with pytest.raises(PufError, match="recovery"):
         store.save(state, replace(state, recovery=replace(state.recovery, started_at=value)))
@@ -199,7 +199,7 @@ def test_a_record_that_cannot_be_read_is_named(store: Store) -> None:
     state = replace(a_busy_state(), notes=())
     store.save(store.load(), state)
     ticket = next(iter(state.tickets))
-    store.db.execute("UPDATE tickets SET body = json_set(body, '$.received_at', NULL) WHERE id = ?", (ticket,))
+    store.db.execute("UPDATE tickets SET body = json_set(body, '$.request.received_at', NULL) WHERE id = ?", (ticket,))
     with pytest.raises(StorageCorrupted, match=rf"tickets/{ticket} cannot be read.*received_at"):
         store.load()
     store.close()

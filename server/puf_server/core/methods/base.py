@@ -28,7 +28,7 @@ from puf_server.core.state.members import Member
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import Assignment, Combine, Part
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Ticket
+from puf_server.core.state.tickets import FiledBy, Flip, Mode, Scope, Ticket
 
 __all__ = [
     "Asked",
@@ -71,7 +71,7 @@ class Requirements:
     target_takes_part: bool
     # Retained clients work before recovery; where they are away, the request waits.
     retained_take_part: bool
-    scopes: tuple[str, ...] = ("client", "samples")
+    scopes: tuple[Scope, ...] = (Scope.CLIENT, Scope.SAMPLES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,13 +112,13 @@ class Asked:
     """A request as a method judges it when it is filed; None where the client left the choice open."""
 
     client: str
-    scope: str
-    mode: str | None = None
+    scope: Scope
+    mode: Mode | None = None
     kappa: float | None = None
     eta_u: float | None = None
     epochs: int | None = None
-    flip: str | None = None
-    by: str = "client"
+    flip: Flip | None = None
+    by: FiledBy = FiledBy.CLIENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Target:
 
     @property
     def forget_samples(self) -> int:
-        return self.ticket.forget_samples if self.ticket.scope == "samples" else self.member.samples
+        return self.member.samples if self.ticket.whole_client else self.ticket.forget_samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +162,8 @@ class View:
     @property
     def retained(self) -> list[Member]:
         """Who trains without the targets' data: the retained clients, and targets of sample scope with the rest."""
-        whole = {t.client for t in self.state.tickets.values() if t.keeps_out and t.scope == "client"}
-        back = [t.member for t in self.targets if t.ticket.scope == "samples" and t.member.name not in whole]
+        whole = {t.client for t in self.state.tickets.values() if t.keeps_out and t.whole_client}
+        back = [t.member for t in self.targets if not t.ticket.whole_client and t.member.name not in whole]
         return sorted([*roster.retained(self.state), *(m for m in back if m.trains)], key=lambda m: m.name)
 
     def alive(self, name: str) -> bool:

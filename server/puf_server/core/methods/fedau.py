@@ -72,7 +72,7 @@ class FedAU(Method):
 
     def _assignment(self, target: Target) -> Assignment:
         """Single samples are forgotten by a head that gets random labels for them and learns the rest as it is."""
-        samples = target.ticket.scope == "samples"
+        samples = not target.ticket.whole_client
         return Assignment(
             client=target.member.name,
             membership=target.member.membership,

@@ -40,6 +40,7 @@ from puf_server.core.methods.base import (
 )
 from puf_server.core.state.rounds import Combine, HistoryRecord
 from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Scope
 
 __all__ = ["FedEraser", "FedEraserOptions", "calibrated", "factors", "replayed"]
 
@@ -64,7 +65,7 @@ class FedEraser(Method):
         selective=True,
         target_takes_part=False,
         retained_take_part=True,
-        scopes=("client",),
+        scopes=(Scope.CLIENT,),
     )
     memory = Memory(norms=True, first_updates=True, survives_rewrite=True)
     options_type = FedEraserOptions

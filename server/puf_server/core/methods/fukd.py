@@ -35,7 +35,7 @@ from puf_server.core.methods.base import (
 from puf_server.core.state.members import Member
 from puf_server.core.state.rounds import Assignment, Combine, Part
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Ticket
+from puf_server.core.state.tickets import Scope, Ticket
 
 __all__ = ["Fukd", "FukdOptions", "accumulate", "erase"]
 
@@ -66,7 +66,7 @@ class Fukd(Method):
         selective=True,
         target_takes_part=False,
         retained_take_part=False,
-        scopes=("client",),
+        scopes=(Scope.CLIENT,),
     )
     memory = Memory(sums=True)
     options_type = FukdOptions

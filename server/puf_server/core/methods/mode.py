@@ -156,7 +156,7 @@ def dealt_anew(seed: int) -> Callable[[TensorBlock], NDArray[Any]]:
 
 def _guided(target: Target, view: View, degraded: int, lr: float) -> Assignment:
     """A target guides with all it has: what is to be forgotten gets the degradation model's labels, the rest keeps its own."""
-    samples = target.ticket.scope == "samples"
+    samples = not target.ticket.whole_client
     return Assignment(
         client=target.member.name,
         membership=target.member.membership,

@@ -34,7 +34,7 @@ from puf_server.core.methods.base import (
 from puf_server.core.state.members import Member
 from puf_server.core.state.rounds import Assignment, Combine, Part, RoundKind
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Ticket
+from puf_server.core.state.tickets import Scope, Ticket
 
 __all__ = ["Pga", "PgaOptions", "share"]
 
@@ -81,7 +81,7 @@ class Pga(Method):
         selective=True,
         target_takes_part=True,
         retained_take_part=False,
-        scopes=("client",),
+        scopes=(Scope.CLIENT,),
     )
     memory = Memory(last_local_model=True, survives_rewrite=True)
     options_type = PgaOptions

@@ -23,7 +23,7 @@ from puf_server.core.methods.base import Asked, Method, Options, Requirements, S
 from puf_server.core.state.members import Member
 from puf_server.core.state.rounds import Assignment, Part
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Ticket
+from puf_server.core.state.tickets import Flip, Mode, Ticket
 
 __all__ = ["Puf", "PufOptions", "RoundPlan", "Target", "effective_kappa", "plan"]
 
@@ -58,20 +58,20 @@ class Puf(Method):
         return None
 
     def label(self, ticket: Ticket) -> str:
-        return f"puf-{ticket.mode}"
+        return f"puf-{ticket.request.mode}"
 
     def ready(self, ticket: Ticket, view: View) -> bool:
         """The target is there and, in Regular, enough others are."""
         retained = roster.retained(view.state)
         alive = sum(view.alive(m.name) for m in retained)
         enough = alive >= min(view.config.forgetting.min_retained, len(retained))
-        return view.alive(ticket.client) and (enough or ticket.mode == "special")
+        return view.alive(ticket.client) and (enough or ticket.request.mode is Mode.SPECIAL)
 
     def choose(self, waiting: Sequence[Ticket], view: View) -> list[Ticket]:
         """All that share the oldest one's mode, up to the cap on the sum of kappa."""
         chosen: list[Ticket] = []
         total = 0.0
-        for ticket in (t for t in waiting if t.mode == waiting[0].mode):
+        for ticket in (t for t in waiting if t.request.mode is waiting[0].request.mode):
             strength = _strength(ticket, view)
             if chosen and total + strength > view.config.forgetting.max_total_kappa:
                 break
@@ -83,7 +83,7 @@ class Puf(Method):
         mode = view.started.mode
         planned = plan(
             view.targets,
-            _others(view) if mode == "regular" else [],
+            _others(view) if mode is Mode.REGULAR else [],
             mode=mode,
             retained_rate=view.config.forgetting.retained_rate,
             epochs=float(view.config.recipe.epochs),
@@ -94,12 +94,12 @@ class Puf(Method):
         )
 
     def possible(self, view: View) -> bool:
-        return view.started.mode != "regular" or not roster.nobody_left(view.state)
+        return view.started.mode is not Mode.REGULAR or not roster.nobody_left(view.state)
 
     def enough_came(self, view: View, retained: int) -> bool:
         """A Regular round with too few others would disclose a lone target's update as Special does."""
         wanted = min(view.config.forgetting.min_retained, len(roster.retained(view.state)))
-        return view.started.mode != "regular" or retained >= wanted
+        return view.started.mode is not Mode.REGULAR or retained >= wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def plan(
     targets: Sequence[Target],
     retained: Sequence[Member],
     *,
-    mode: str,
+    mode: Mode | None,
     retained_rate: float,
     epochs: float,
     whole_n: bool = False,
@@ -122,15 +122,15 @@ def plan(
     `whole_n` counts in n what remains of a target's samples even where it does not train on them, as the authors' code
     does in Special; in Regular it does train on them, and n is the same.
     """
-    ordinary = [(m, Part.MAIN, "", "client") for m in retained] if mode == "regular" else []
+    ordinary = [(m, Part.MAIN, "", Flip.CLIENT) for m in retained] if mode is Mode.REGULAR else []
     remaining = [
-        (t.member, Part.RETAIN, t.ticket.id, t.ticket.flip)
+        (t.member, Part.RETAIN, t.ticket.id, t.ticket.request.flip)
         for t in targets
-        if t.ticket.scope == "samples" and mode == "regular"
+        if not t.ticket.whole_client and mode is Mode.REGULAR
     ]
     n = sum(m.samples for m, *_ in (*ordinary, *remaining)) + sum(t.forget_samples for t in targets)
-    if whole_n and mode == "special":
-        n += sum(t.member.samples for t in targets if t.ticket.scope == "samples")
+    if whole_n and mode is Mode.SPECIAL:
+        n += sum(t.member.samples for t in targets if not t.ticket.whole_client)
     assignments = [
         Assignment(
             client=member.name,
@@ -148,11 +148,11 @@ def plan(
         Assignment(
             client=t.member.name,
             membership=t.member.membership,
-            part=Part.FORGET if t.ticket.scope == "samples" else Part.MAIN,
+            part=Part.MAIN if t.ticket.whole_client else Part.FORGET,
             samples=t.forget_samples,
             scale=_scale(t, n),
-            flip=t.ticket.flip,
-            epochs=float(t.ticket.epochs),
+            flip=t.ticket.request.flip,
+            epochs=float(t.ticket.request.epochs),
             ticket=t.ticket.id,
             negated=True,
         )
@@ -163,15 +163,15 @@ def plan(
 
 def effective_kappa(target: Target, n: int) -> float:
     """The real multiplier on the target's update."""
-    if target.ticket.kappa is not None:
-        return target.ticket.kappa
-    return float(target.ticket.eta_u or 0.0) * target.forget_samples / n
+    if target.ticket.request.kappa is not None:
+        return target.ticket.request.kappa
+    return float(target.ticket.request.eta_u or 0.0) * target.forget_samples / n
 
 
 def _scale(target: Target, n: int) -> float:
-    if target.ticket.kappa is not None:
-        return -target.ticket.kappa * n / target.forget_samples
-    return -float(target.ticket.eta_u or 0.0)
+    if target.ticket.request.kappa is not None:
+        return -target.ticket.request.kappa * n / target.forget_samples
+    return -float(target.ticket.request.eta_u or 0.0)
 
 
 def _others(view: View) -> list[Member]:
@@ -184,7 +184,7 @@ def _others(view: View) -> list[Member]:
 
 def _strength(ticket: Ticket, view: View) -> float:
     target = Target(ticket, view.state.members[ticket.client])
-    others = _others(view) if ticket.mode == "regular" else []
+    others = _others(view) if ticket.request.mode is Mode.REGULAR else []
     return effective_kappa(target, sum(m.samples for m in others) + target.forget_samples)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from puf_server.core.state.measurements import Sums
+from puf_server.core.state.tickets import Mode
 
 __all__ = ["Recovery", "UnlearningJob"]
 
@@ -18,7 +19,7 @@ class UnlearningJob:
     """
 
     tickets: tuple[str, ...]
-    mode: str
+    mode: Mode | None
     evaluators: tuple[str, ...]
     before: Mapping[str, Sums] = field(default_factory=dict)
     # Whether the measurement before is done, or cannot be.
@@ -53,5 +54,5 @@ class Recovery:
     at_least: int = 0
     at_most: int | None = None
     # The model collapsed: why it is neither ready nor exported until the operator releases it or rolls back.
-    on_hold: str = ""
+    on_hold: str | None = None
     released: bool = False

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from puf_common.receipts.evidence import Attack
 
-__all__ = ["Evaluation", "Evidence", "Sums"]
+__all__ = ["Evaluation", "Measurement", "Sums"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +59,11 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """What the owner of a ticket found out about one model beside the sums on its forget data; None where it could not."""
+class Measurement:
+    """What the owner of a ticket measured of one model; None where it could not."""
 
+    # On the data being forgotten.
+    forget: Sums
     holdout: Sums | None = None
     yeom: Attack | None = None
     song: Attack | None = None

@@ -39,7 +39,7 @@ class Member:
     # Unlabeled samples that it can distill a model on; for methods that need data beside the clients' own.
     unlabeled: int = 0
     # Why it gets no training work until the operator allows it; empty when it does.
-    on_hold: str = ""
+    on_hold: str | None = None
     # Announces more than its share of all samples, and the operator has not allowed it.
     outweighs: bool = False
     approved: bool = False

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from puf_server.core.state.tickets import Flip
+
 __all__ = [
     "Assignment",
     "Combine",
@@ -51,7 +53,7 @@ class Assignment:
     # Announced samples, frozen when the round opened.
     samples: int
     scale: float = 1.0
-    flip: str = "client"
+    flip: Flip = Flip.CLIENT
     epochs: float = 1.0
     # The ticket this assignment serves; empty for retained clients.
     ticket: str = ""

@@ -1,4 +1,4 @@
-"""Requests to be forgotten, one ticket each."""
+"""Requests to be forgotten: one ticket each, from filing to completion."""
 
 from __future__ import annotations
 
@@ -6,9 +6,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from puf_server.core.state.measurements import Evidence, Sums
+from puf_server.core.state.measurements import Measurement, Sums
 
-__all__ = ["Ticket", "TicketEvent", "TicketState"]
+__all__ = ["Applied", "FiledBy", "Flip", "Mode", "Outcome", "Request", "Scope", "Ticket", "TicketEvent", "TicketState"]
+
+
+class Scope(StrEnum):
+    CLIENT = "client"
+    SAMPLES = "samples"
+
+
+class Mode(StrEnum):
+    REGULAR = "regular"
+    SPECIAL = "special"
+
+
+class Flip(StrEnum):
+    """The side that negates and scales an update."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+class FiledBy(StrEnum):
+    CLIENT = "client"
+    # On behalf of a client.
+    OPERATOR = "operator"
 
 
 class TicketState(StrEnum):
@@ -31,63 +54,104 @@ class TicketEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ticket:
-    """A request to be forgotten."""
+class Request:
+    """What was asked for. It does not change after filing."""
 
-    id: str
-    client: str
-    membership: int
-    request_key: str
-    scope: str
-    mode: str
-    flip: str
+    # Chosen by the client: the same key is the same request.
+    key: str
+    scope: Scope
+    mode: Mode
+    flip: Flip
     kappa: float | None
     eta_u: float | None
     epochs: int
-    forget_samples: int
-    retain_samples: int
-    reference: str
+    # None for a whole client.
+    forget_samples: int | None = None
+    retain_samples: int | None = None
+    reference: str = ""
     filed_at: float
     received_at: float
+    filed_by: FiledBy = FiledBy.CLIENT
+    # Announced samples that it takes out of the federation, for the budget; 0 where no model contains the client.
+    weight: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """How a ticket was applied, and what was measured since."""
+
+    round: int
+    at: float
+    method: str
+    # The factor on the target's update; None for methods that do not scale it.
+    scale: float | None = None
+    # None where no model contained the client.
+    version_before: int | None = None
+    version_unlearned: int | None = None
+    # Measured by the retained clients, and how many of them.
+    score_before: Sums | None = None
+    score_unlearned: Sums | None = None
+    score_clients: int = 0
+    recovery_rounds: int = 0
+    # Measured by the target on the data that was forgotten, by model version.
+    measurements: Mapping[int, Measurement] = field(default_factory=dict)
+    # History records about the client that were deleted with it, and their bytes.
+    deleted_records: int = 0
+    deleted_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a ticket was completed."""
+
+    completed_at: float
+    # None where it could not be measured.
+    recovered: bool | None = None
+    version_recovered: int | None = None
+    score_recovered: Sums | None = None
+    deleted_versions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    id: str
+    client: str
+    membership: int
+    request: Request
+    # The last day to apply it. A rollback sets it anew.
     deadline_at: float
     state: TicketState = TicketState.PENDING
     history: tuple[TicketEvent, ...] = ()
-    method: str = ""
     attempts: int = 0
     # After a missed attempt the next one waits until then.
-    not_before: float = 0.0
-    applied_round: int = 0
-    applied_at: float = 0.0
-    completed_at: float = 0.0
-    scale: float = 0.0
-    version_before: int | None = None
-    version_unlearned: int | None = None
-    version_recovered: int | None = None
-    recovery_rounds: int = 0
-    recovered: bool | None = None
-    score_before: Sums | None = None
-    score_unlearned: Sums | None = None
-    score_recovered: Sums | None = None
-    score_clients: int = 0
-    # What the owner measured on the data being forgotten, by model version.
-    measurements: Mapping[int, Sums] = field(default_factory=dict)
-    evidence: Mapping[int, Evidence] = field(default_factory=dict)
-    deleted_versions: tuple[int, ...] = ()
-    # "client" or "operator".
-    filed_by: str = "client"
-    # The request for the whole client that took this one over; empty: its owner withdrew it, or nobody did.
-    taken_over: str = ""
-    # Why the fallback serves this ticket instead of the federation's method; empty: it does not.
-    fallback: str = ""
-    # Records about the client that were kept for the method and deleted when it was forgotten, and their bytes.
-    deleted_records: int = 0
-    deleted_bytes: int = 0
-    # Was completed once, in a later state than this one: until it is applied again, every newer model knows its client.
+    not_before: float | None = None
+    # Why it waits for operator approval.
+    on_hold: str | None = None
+    # Why the fallback serves it instead of the federation's method.
+    fallback: str | None = None
+    # The request for the whole client that replaced this one.
+    taken_over: str | None = None
+    # It was completed before the state was restored from a backup. Until it is applied again, every newer model
+    # contains its client.
     reopened: bool = False
-    # Announced samples that it takes out of the federation, for the budget of forgetting.
-    weight: int = 0
-    # Why it is not served until the operator allows it; empty when it is.
-    on_hold: str = ""
+    applied: Applied | None = None
+    outcome: Outcome | None = None
+
+    @property
+    def whole_client(self) -> bool:
+        return self.request.scope is Scope.CLIENT
+
+    @property
+    def forget_samples(self) -> int:
+        """Single samples to forget; 0 for a whole client."""
+        return self.request.forget_samples or 0
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Its models before, right after unlearning and after recovery, as far as they exist."""
+        before = (self.applied.version_before, self.applied.version_unlearned) if self.applied else ()
+        after = (self.outcome.version_recovered,) if self.outcome else ()
+        return tuple(v for v in (*before, *after) if v is not None)
 
     @property
     def open(self) -> bool:
@@ -103,5 +167,9 @@ class Ticket:
 
     @property
     def keeps_out(self) -> bool:
-        """Filed and not applied: its client does no ordinary training. A failed request for everything keeps it out too."""
-        return self.waiting or (self.state is TicketState.FAILED and self.scope == "client")
+        """Whether its client gets no ordinary training. A failed request for a whole client keeps it out too."""
+        return self.waiting or (self.state is TicketState.FAILED and self.whole_client)
+
+    def within_grace(self, now: float, seconds: float) -> bool:
+        """Whether its client may still use it: while it is open, and for this long after completion."""
+        return self.open or (self.outcome is not None and now <= self.outcome.completed_at + seconds)

@@ -92,6 +92,7 @@ def _first_score(state: State, evaluation: Evaluation) -> State:
     """The first measurement after a ticket was applied is its score right after unlearning."""
     model = state.models[evaluation.version]
     for ticket in state.tickets.values():
-        if ticket.version_unlearned == evaluation.version and ticket.state is TicketState.APPLIED:
-            state = state.with_ticket(replace(ticket, score_unlearned=model.score))
+        applied = ticket.applied
+        if applied and applied.version_unlearned == evaluation.version and ticket.state is TicketState.APPLIED:
+            state = state.with_ticket(replace(ticket, applied=replace(applied, score_unlearned=model.score)))
     return state

@@ -43,10 +43,10 @@ def keep(state: State, remembered: Sequence[HistoryRecord]) -> State:
 def forget(state: State, ticket: Ticket, now: float) -> State:
     """Deletes what is kept about a client that is forgotten, and writes down on its ticket how much that was."""
     gone = {k: r for k, r in state.history.items() if (r.client, r.membership) == (ticket.client, ticket.membership)}
-    if ticket.scope != "client" or not gone:
+    if not ticket.whole_client or not gone or ticket.applied is None:
         return state
     nbytes = sum(r.nbytes for r in gone.values())
-    ticket = replace(ticket, deleted_records=len(gone), deleted_bytes=nbytes)
+    ticket = replace(ticket, applied=replace(ticket.applied, deleted_records=len(gone), deleted_bytes=nbytes))
     state = replace(state, history={k: r for k, r in state.history.items() if k not in gone}).with_ticket(ticket)
     return state.note("history.deleted", now, ticket=ticket.id, client=ticket.client, records=len(gone), bytes=nbytes)
 

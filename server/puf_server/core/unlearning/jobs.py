@@ -17,7 +17,7 @@ from puf_server.core.state.jobs import Recovery, UnlearningJob
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import Round, RoundKind, RoundPhase
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Ticket, TicketState
+from puf_server.core.state.tickets import Applied, Mode, Outcome, Ticket, TicketState
 from puf_server.core.unlearning import evaluation, history, model_versions
 
 __all__ = ["applied", "close_if_due", "drive", "failed_target", "ready", "start", "stepped"]
@@ -28,7 +28,8 @@ _NOBODY = "everybody else has asked to be forgotten meanwhile"
 
 def ready(state: State, presence: Presence, config: FederationConfig, now: float) -> list[Ticket]:
     """Tickets that could be served now, oldest first."""
-    waiting = [t for t in state.tickets.values() if t.state is TicketState.PENDING and now >= t.not_before]
+    pending = [t for t in state.tickets.values() if t.state is TicketState.PENDING]
+    waiting = [t for t in pending if t.not_before is None or now >= t.not_before]
     if roster.nobody_left(state) and any(t.on_hold and t.waiting for t in state.tickets.values()):
         # Nobody would remain, and the operator has not said so yet.
         return []
@@ -42,12 +43,12 @@ def ready(state: State, presence: Presence, config: FederationConfig, now: float
     special = [t for t in found if _discloses(config, t) and not _nothing_to_forget(state, t)]
     if len(special) < config.forgetting.special_min_targets and not roster.nobody_left(state):
         found = [t for t in found if t not in special]
-    return sorted(found, key=lambda t: (t.filed_at, t.id))
+    return sorted(found, key=lambda t: (t.request.filed_at, t.id))
 
 
 def _discloses(config: FederationConfig, ticket: Ticket) -> bool:
     """Whether PUF-Special serves it: a lone target's update could be computed from the models before and after."""
-    return methods.serving(config.forgetting, ticket).name == "puf" and ticket.mode == "special"
+    return methods.serving(config.forgetting, ticket).name == "puf" and ticket.request.mode is Mode.SPECIAL
 
 
 def start(state: State, presence: Presence, config: FederationConfig, waiting: list[Ticket], now: float) -> State:
@@ -68,7 +69,7 @@ def start(state: State, presence: Presence, config: FederationConfig, waiting: l
     who = state.recovery.evaluators if state.recovery else roster.evaluators(state, presence, config, now)
     job = UnlearningJob(
         tickets=tuple(t.id for t in chosen),
-        mode=first.mode,
+        mode=first.request.mode,
         evaluators=who,
         before=before,
         measured=bool(state.recovery) or not who,
@@ -195,7 +196,7 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
     """The last step (or the reset) is committed: targets are off the roster, old models are withdrawn."""
     if current.kind is RoundKind.RESET:
         ids = [t.id for t in state.tickets.values() if t.state is TicketState.PENDING]
-        job = UnlearningJob(tickets=tuple(ids), mode="reset", evaluators=(), measured=True)
+        job = UnlearningJob(tickets=tuple(ids), mode=None, evaluators=(), measured=True)
     else:
         assert state.job is not None
         job = state.job
@@ -206,7 +207,7 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
         ticket = state.tickets[ticket_id]
         member = state.members[ticket.client]
         since = min(since, member.first_round or since)
-        if ticket.scope == "client":
+        if ticket.whole_client:
             state = state.with_member(roster.forgotten(member))
         label = "reset" if current.kind is RoundKind.RESET else _label(method, ticket)
         state = tickets.move(
@@ -215,14 +216,16 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
             TicketState.APPLIED,
             now,
             f"committed in round {current.number} by {label}",
-            method=label,
-            applied_round=current.number,
-            applied_at=now,
-            scale=scales.get(ticket_id, 0.0),
-            version_before=before,
-            version_unlearned=state.version,
-            score_before=evaluation.total(job.before),
-            score_clients=len(job.before),
+            applied=Applied(
+                round=current.number,
+                at=now,
+                method=label,
+                scale=scales.get(ticket_id),
+                version_before=before,
+                version_unlearned=state.version,
+                score_before=evaluation.total(job.before),
+                score_clients=len(job.before),
+            ),
         )
         state = history.forget(state, state.tickets[ticket_id], now)
     for ticket_id in job.tickets:
@@ -255,19 +258,18 @@ def failed_target(state: State, config: FederationConfig, client: str, why: str,
 def _complete_empty(state: State, ticket: Ticket, now: float) -> State:
     """Nothing of this client ever entered a model: it leaves at once and no model changes."""
     member = state.members[ticket.client]
-    if ticket.scope == "client":
+    if ticket.whole_client:
         state = state.with_member(roster.forgotten(member))
     why = "no update of this client was ever folded: nothing to forget"
-    state = tickets.move(
-        state, ticket.id, TicketState.APPLIED, now, why, method="none", applied_at=now, applied_round=state.number
-    )
-    state = tickets.move(state, ticket.id, TicketState.COMPLETED, now, why, completed_at=now)
+    applied = Applied(round=state.number, at=now, method="none")
+    state = tickets.move(state, ticket.id, TicketState.APPLIED, now, why, applied=applied)
+    state = tickets.move(state, ticket.id, TicketState.COMPLETED, now, why, outcome=Outcome(completed_at=now))
     return _cover(state, ticket, now)
 
 
 def _cover(state: State, done: Ticket, now: float) -> State:
     """A client that is wholly forgotten cannot come back for its other requests: this one has served them too."""
-    if done.scope == "client":
+    if done.whole_client:
         for t in state.tickets.values():
             if (t.client, t.membership, t.state) == (done.client, done.membership, TicketState.PENDING):
                 why = f"taken over by {done.id} for the whole client"

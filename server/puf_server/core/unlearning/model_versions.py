@@ -56,13 +56,7 @@ def may_fetch(state: State, config: FederationConfig, member: Member, version: i
     """A member may fetch the newest model and what it works on; a forgotten one only its own tickets' models, for a time."""
     tickets = [t for t in state.tickets.values() if t.client == member.name]
     grace = config.forgetting.grace_days * _DAY
-    mine = {
-        v
-        for t in tickets
-        if t.open or now <= t.completed_at + grace
-        for v in (t.version_before, t.version_unlearned, t.version_recovered)
-        if v is not None
-    }
+    mine = {v for t in tickets if t.within_grace(now, grace) for v in t.versions}
     if member.status is MemberStatus.ACTIVE:
         mine |= {state.version}
         mine |= {state.round.base} if state.round else set()
@@ -158,8 +152,8 @@ def _needed(state: State, config: FederationConfig, now: float) -> set[int]:
     if state.job:
         needed |= set(made_by(state.job))
     for t in state.tickets.values():
-        if t.open or now <= t.completed_at + grace:
-            needed |= {v for v in (t.version_before, t.version_unlearned, t.version_recovered) if v is not None}
+        if t.within_grace(now, grace):
+            needed |= set(t.versions)
     return needed
 
 

@@ -37,7 +37,7 @@ from puf_server.core.config import FederationConfig
 from puf_server.core.state.measurements import Sums
 from puf_server.core.state.rounds import RoundKind, RoundRecord
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Ticket, TicketState
+from puf_server.core.state.tickets import Applied, Outcome, Ticket, TicketState
 
 __all__ = ["EVENTS", "build", "known_versions"]
 
@@ -62,22 +62,29 @@ def build(
             ticket=ticket.id,
             state=ticket.state,
         )
+    applied, outcome = ticket.applied, ticket.outcome
+    assert applied is not None
+    assert outcome is not None
+    versions = dict(
+        zip(STAGES, (applied.version_before, applied.version_unlearned, outcome.version_recovered), strict=True)
+    )
+    scores = dict(zip(STAGES, (applied.score_before, applied.score_unlearned, outcome.score_recovered), strict=True))
     knew = known_versions(state, ticket)
     return ReceiptContent(
         statement=f"Forgetting by this method is {STATEMENT}.",
         issued_at=_date(now),
         software=f"puf {software}",
         federation=FederationFacts(id=config.id, title=config.title, model=config.model, task=config.task),
-        ticket=_ticket(ticket),
-        method=_method(state, ticket),
+        ticket=_ticket(ticket, applied, outcome),
+        method=_method(state, ticket, applied),
         rounds=RoundFacts(
-            applied=ticket.applied_round if ticket.version_unlearned is not None else None,
-            recovery=ticket.recovery_rounds,
-            recovered=ticket.recovered,
+            applied=applied.round if applied.version_unlearned is not None else None,
+            recovery=applied.recovery_rounds,
+            recovered=outcome.recovered,
         ),
-        models=Stages[ModelFacts](**{stage: _model(state, getattr(ticket, f"version_{stage}")) for stage in STAGES}),
-        deleted_history=DeletedHistory(records=ticket.deleted_records, bytes=ticket.deleted_bytes),
-        deleted_models=tuple(_model(state, v) for v in ticket.deleted_versions),
+        models=Stages[ModelFacts](**{stage: _model(state, v) for stage, v in versions.items()}),
+        deleted_history=DeletedHistory(records=applied.deleted_records, bytes=applied.deleted_bytes),
+        deleted_models=tuple(_model(state, v) for v in outcome.deleted_versions),
         exports=tuple(
             Export(at=_date(at), version=facts["version"], digest=facts["digest"])
             for at, facts in _facts(lines, "model.exported")
@@ -88,92 +95,93 @@ def build(
             for at, facts in _facts(lines, "backup.made")
             if knew.intersection(facts["versions"])
         ),
-        costs=_costs(state, ticket),
+        costs=_costs(state, ticket.id, applied, outcome),
         measured_by_others=MeasuredByOthers(
             by="the other clients, on data they hold back from training",
-            clients=ticket.score_clients,
-            **{stage: _score(getattr(ticket, f"score_{stage}")) for stage in STAGES},
+            clients=applied.score_clients,
+            **{stage: _score(score) for stage, score in scores.items()},
         ),
         measured_by_client=MeasuredByClient(
             by="the client itself, on its own data; the server passes these figures on and cannot check them",
-            **{stage: _measured(ticket, getattr(ticket, f"version_{stage}")) for stage in STAGES},
-            verdict=_verdict(ticket),
+            **{stage: _measured(applied, v) for stage, v in versions.items()},
+            verdict=_verdict(applied, outcome),
         ),
         audit=AuditHead(line=head.number, hash=head.hash.hex()),
     )
 
 
-def _ticket(ticket: Ticket) -> TicketFacts:
-    of_samples = ticket.scope == "samples"
+def _ticket(ticket: Ticket, applied: Applied, outcome: Outcome) -> TicketFacts:
+    asked = ticket.request
     return TicketFacts(
         id=ticket.id,
         client=ticket.client,
         membership=ticket.membership,
-        request_key=ticket.request_key,
-        scope=ticket.scope,
-        forget_samples=ticket.forget_samples if of_samples else None,
-        retain_samples=ticket.retain_samples if of_samples else None,
-        reference=ticket.reference,
-        filed_by=ticket.filed_by,
-        received_at=_date(ticket.received_at),
-        filed_at=_date(ticket.filed_at),
+        request_key=asked.key,
+        scope=asked.scope.value,
+        forget_samples=asked.forget_samples,
+        retain_samples=asked.retain_samples,
+        reference=asked.reference,
+        filed_by=asked.filed_by.value,
+        received_at=_date(asked.received_at),
+        filed_at=_date(asked.filed_at),
         deadline_at=_date(ticket.deadline_at),
-        applied_at=_date(ticket.applied_at),
-        completed_at=_date(ticket.completed_at),
+        applied_at=_date(applied.at),
+        completed_at=_date(outcome.completed_at),
         history=tuple(HistoryEntry(at=_date(s.at), state=s.state.value, note=s.note) for s in ticket.history),
     )
 
 
-def _method(state: State, ticket: Ticket) -> MethodFacts:
-    is_puf = ticket.kappa is not None or ticket.eta_u is not None
+def _method(state: State, ticket: Ticket, applied: Applied) -> MethodFacts:
+    asked = ticket.request
+    is_puf = asked.kappa is not None or asked.eta_u is not None
     return MethodFacts(
-        name=ticket.method,
-        mode=ticket.mode if is_puf else None,
-        flip=ticket.flip if is_puf else None,
-        kappa=ticket.kappa,
-        eta_u=ticket.eta_u,
-        epochs=ticket.epochs if is_puf else None,
-        scale=ticket.scale,
+        name=applied.method,
+        mode=asked.mode.value if is_puf else None,
+        flip=asked.flip.value if is_puf else None,
+        kappa=asked.kappa,
+        eta_u=asked.eta_u,
+        epochs=asked.epochs if is_puf else None,
+        scale=applied.scale or 0.0,
         attempts=ticket.attempts,
-        discloses=_discloses(state, ticket),
+        discloses=_discloses(state, applied),
     )
 
 
 def known_versions(state: State, ticket: Ticket) -> set[int]:
     """Versions that knew the client: from its first round up to the one before its unlearning, deleted ones too."""
-    if ticket.version_before is None:
+    before = ticket.applied.version_before if ticket.applied else None
+    if before is None:
         return set()
-    known = {ticket.version_before, *ticket.deleted_versions}
+    known = {before, *(ticket.outcome.deleted_versions if ticket.outcome else ())}
     member = state.members.get(ticket.client)
     if member is not None and member.membership == ticket.membership and member.first_round:
-        known |= {v for v, m in state.models.items() if m.round >= member.first_round and v <= ticket.version_before}
+        known |= {v for v, m in state.models.items() if m.round >= member.first_round and v <= before}
     return known
 
 
-def _verdict(ticket: Ticket) -> str | None:
+def _verdict(applied: Applied, outcome: Outcome) -> str | None:
     """Of the newest of the ticket's models that its owner could judge: nobody meets the older ones any more."""
-    for stage in reversed(STAGES[1:]):
-        version = getattr(ticket, f"version_{stage}")
-        found = ticket.evidence.get(version) if version is not None else None
+    for version in (outcome.version_recovered, applied.version_unlearned):
+        found = applied.measurements.get(version) if version is not None else None
         judged = judge((found.yeom, found.song)) if found else None
         if judged is not None:
             return judged.value
     return None
 
 
-def _measured(ticket: Ticket, version: int | None) -> ClientMeasurement | None:
-    if version is None or version not in ticket.measurements:
+def _measured(applied: Applied, version: int | None) -> ClientMeasurement | None:
+    if version is None or version not in applied.measurements:
         return None
-    found = ticket.evidence.get(version)
-    judged = judge((found.yeom, found.song)) if found else None
-    forget = _score(ticket.measurements[version])
+    found = applied.measurements[version]
+    judged = judge((found.yeom, found.song))
+    forget = _score(found.forget)
     assert forget is not None
     return ClientMeasurement(
         version=version,
         forget=forget,
-        holdout=_score(found.holdout) if found else None,
-        yeom=_attack(found.yeom) if found else None,
-        song=_attack(found.song) if found else None,
+        holdout=_score(found.holdout),
+        yeom=_attack(found.yeom),
+        song=_attack(found.song),
         verdict=judged.value if judged else None,
     )
 
@@ -207,18 +215,18 @@ def _score(sums: Sums | None) -> Score | None:
     )
 
 
-def _costs(state: State, ticket: Ticket) -> Costs:
+def _costs(state: State, ticket_id: str, applied: Applied, outcome: Outcome) -> Costs:
     """Tensor bytes between server and clients, and samples trained on, in the rounds that served the ticket."""
-    last = ticket.version_recovered or 0
+    last = outcome.version_recovered or 0
     unlearning = [
         r
         for r in state.records.values()
-        if ticket.version_unlearned is not None and (r.number == ticket.applied_round or ticket.id in r.tickets)
+        if applied.version_unlearned is not None and (r.number == applied.round or ticket_id in r.tickets)
     ]
     recovery = [
         r
         for r in state.records.values()
-        if r.kind is RoundKind.RECOVER and r.number > ticket.applied_round and r.version <= last
+        if r.kind is RoundKind.RECOVER and r.number > applied.round and r.version <= last
     ]
     return Costs(
         unlearning=_cost(unlearning),
@@ -260,10 +268,11 @@ def _short(value: float) -> float:
     return round(value, 6)
 
 
-def _discloses(state: State, ticket: Ticket) -> str | None:
+def _discloses(state: State, applied: Applied) -> str | None:
     """What the models before and after tell together about the data that was forgotten; None where little."""
-    if ticket.method != "puf-special":
+    if applied.method != "puf-special":
         return None
-    targets = sum(t.applied_round == ticket.applied_round and t.method == ticket.method for t in state.tickets.values())
+    served = (t.applied for t in state.tickets.values() if t.applied is not None)
+    targets = sum((a.round, a.method) == (applied.round, applied.method) for a in served)
     what = "the target's update" if targets == 1 else f"the sum of the updates of {targets} targets"
     return f"whoever holds the models before and right after unlearning can compute {what} exactly"

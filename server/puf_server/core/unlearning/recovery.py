@@ -11,7 +11,7 @@ from puf_server.core.state.jobs import Recovery
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Ticket, TicketState
+from puf_server.core.state.tickets import Outcome, Ticket, TicketState
 from puf_server.core.unlearning import evaluation, model_versions
 
 __all__ = ["drive", "still_measured"]
@@ -84,17 +84,19 @@ def _collapsed(config: FederationConfig, recovery: Recovery, version: int) -> st
 def _measured(state: State, config: FederationConfig, now: float) -> bool:
     """Whether every owner has measured the models that completion deletes, or has had the time."""
     for t in state.tickets.values():
-        if t.recovering and now < t.applied_at + config.forgetting.measure_seconds:
-            wanted = {t.version_before, t.version_unlearned}
-            if not wanted <= t.measurements.keys():
-                return False
+        if not t.recovering or t.applied is None:
+            continue
+        early = now < t.applied.at + config.forgetting.measure_seconds
+        if early and not set(t.versions) <= t.applied.measurements.keys():
+            return False
     return True
 
 
 def still_measured(state: State, ticket: Ticket) -> bool:
     """Whether the retained clients' measurement of the model right after unlearning is still to come."""
     recovery = state.recovery
-    if recovery is None or not ticket.recovering or ticket.version_unlearned != state.version:
+    applied = ticket.applied
+    if recovery is None or applied is None or not ticket.recovering or applied.version_unlearned != state.version:
         return False
     return bool(recovery.before) and recovery.evaluated != state.version
 
@@ -112,10 +114,12 @@ def _complete(state: State, config: FederationConfig, recovered: bool | None, no
             TicketState.COMPLETED,
             now,
             "the model went back to its initial weights" if recovery.reset else word[recovered],
-            completed_at=now,
-            recovered=recovered,
-            version_recovered=state.version,
-            score_recovered=evaluation.total(recovery.latest),
-            deleted_versions=gone,
+            outcome=Outcome(
+                completed_at=now,
+                recovered=recovered,
+                version_recovered=state.version,
+                score_recovered=evaluation.total(recovery.latest),
+                deleted_versions=gone,
+            ),
         )
     return model_versions.collect(replace(state, recovery=None), config, now)

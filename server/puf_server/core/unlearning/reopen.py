@@ -18,7 +18,7 @@ from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Ticket, TicketEvent, TicketState
+from puf_server.core.state.tickets import FiledBy, Flip, Mode, Request, Scope, Ticket, TicketEvent, TicketState
 
 __all__ = ["reopen", "restored"]
 
@@ -47,12 +47,14 @@ def reopen(state: State, config: FederationConfig, receipt: ReceiptContent, now:
         member = _stranger(client, membership, now)
         state = state.with_member(member)
     ticket = _again(receipt, config, now)
-    if ticket.scope == "samples" and member.samples == ticket.forget_samples + ticket.retain_samples:
-        state = state.with_member(replace(member, samples=ticket.retain_samples))
+    asked = ticket.request
+    rest = asked.retain_samples or 0
+    if not ticket.whole_client and member.samples == ticket.forget_samples + rest:
+        state = state.with_member(replace(member, samples=rest))
     state = _withdraw_all(state.with_ticket(ticket), member.first_round)
     state = rounds.drop_client(state, client, now)
     why = "the state was restored from a backup older than its completion"
-    state = state.note("ticket.reopened", now, ticket=ticket_id, client=client, scope=ticket.scope, why=why)
+    state = state.note("ticket.reopened", now, ticket=ticket_id, client=client, scope=asked.scope, why=why)
     return state, True, f"ticket {ticket_id} is open again: {why}"
 
 
@@ -68,19 +70,21 @@ def _again(receipt: ReceiptContent, config: FederationConfig, now: float) -> Tic
         id=filed.id,
         client=filed.client,
         membership=filed.membership,
-        request_key=filed.request_key,
-        scope=filed.scope,
-        mode=method.mode or config.forgetting.mode,
-        flip=method.flip or config.forgetting.flip,
-        kappa=method.kappa,
-        eta_u=method.eta_u,
-        epochs=method.epochs or config.forgetting.epochs,
-        forget_samples=filed.forget_samples or 0,
-        retain_samples=filed.retain_samples or 0,
-        reference=filed.reference,
-        filed_by=filed.filed_by,
-        filed_at=filed_at,
-        received_at=received_at,
+        request=Request(
+            key=filed.request_key,
+            scope=Scope(filed.scope),
+            mode=Mode(method.mode or config.forgetting.mode),
+            flip=Flip(method.flip or config.forgetting.flip),
+            kappa=method.kappa,
+            eta_u=method.eta_u,
+            epochs=method.epochs or config.forgetting.epochs,
+            forget_samples=filed.forget_samples,
+            retain_samples=filed.retain_samples,
+            reference=filed.reference,
+            filed_by=FiledBy(filed.filed_by),
+            filed_at=filed_at,
+            received_at=received_at,
+        ),
         deadline_at=now + config.forgetting.deadline_days * 86400,
         history=(TicketEvent(state=TicketState.PENDING, at=now, note=note),),
         reopened=True,

@@ -26,7 +26,7 @@ def release(state: State, now: float) -> State:
     recovery = state.recovery
     if recovery is None or not recovery.on_hold:
         raise NotNow("no model is held: there is nothing to release")
-    state = replace(state, recovery=replace(recovery, on_hold="", released=True))
+    state = replace(state, recovery=replace(recovery, on_hold=None, released=True))
     return state.note("model.released", now, version=state.version)
 
 
@@ -34,7 +34,7 @@ def begin(state: State, config: FederationConfig, now: float) -> State:
     """Closes whatever is under way and folds nothing onto the model before the oldest unlearning not completed."""
     if state.round is not None and state.round.kind is RoundKind.ROLLBACK:
         return state
-    before = [t.version_before for t in state.tickets.values() if t.recovering and t.version_before is not None]
+    before = [t.versions[0] for t in state.tickets.values() if t.recovering and t.versions]
     if state.recovery is None or state.recovery.reset or not before:
         raise NotNow("nothing can be rolled back: no unlearning waits for its completion")
     why = "the operator rolls back"
@@ -51,7 +51,7 @@ def done(state: State, config: FederationConfig, current: Round, now: float) -> 
     """The old model is the newest again. Those made since are withdrawn: they are what the operator did not want."""
     for ticket in [t for t in state.tickets.values() if t.recovering]:
         member = state.members[ticket.client]
-        if ticket.scope == "client" and member.membership == ticket.membership:
+        if ticket.whole_client and member.membership == ticket.membership:
             state = state.with_member(replace(member, status=MemberStatus.ACTIVE))
         state = tickets.move(
             state,
@@ -59,18 +59,7 @@ def done(state: State, config: FederationConfig, current: Round, now: float) -> 
             TicketState.PENDING,
             now,
             f"rolled back by the operator to model {current.base}",
-            method="",
-            applied_round=0,
-            applied_at=0.0,
-            scale=0.0,
-            version_before=None,
-            version_unlearned=None,
-            recovery_rounds=0,
-            score_before=None,
-            score_unlearned=None,
-            score_clients=0,
-            measurements={},
-            evidence={},
+            applied=None,
             deadline_at=now + config.forgetting.deadline_days * 86400,
         )
     models = {

@@ -19,6 +19,7 @@ from puf_server.core.methods.fukd import FukdOptions, accumulate, erase
 from puf_server.core.state.rounds import Combine, HistoryRecord, RoundKind
 from puf_server.core.state.tickets import TicketState
 from tests.server.core.builders import Federation, config
+from tests.tickets import applied
 
 
 def test_the_worked_erasure() -> None:
@@ -97,7 +98,7 @@ def test_the_server_erases_and_the_distiller_repairs() -> None:
     assert (f.round.base, f.round.lr) == (before + 1, 1e-3)
     f.run_round(RoundKind.UNLEARN)
     done = f.ticket(ticket.id)
-    assert (done.method, done.deleted_records, done.deleted_bytes) == ("fukd", 1, 8)
+    assert (applied(done).method, applied(done).deleted_records, applied(done).deleted_bytes) == ("fukd", 1, 8)
     assert {r.client for r in f.state.history.values()} == {"a", "c"}
 
 

@@ -16,6 +16,7 @@ from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.state.tickets import TicketState
 from tests.server.core.builders import Federation, config
+from tests.tickets import applied
 
 M, DEGRADED = np.array([1, -1], "f4"), np.array([3, 1], "f4")
 
@@ -102,7 +103,7 @@ def test_the_steps_of_a_request() -> None:
         assert f.state.version == before
         f.run_round(RoundKind.UNLEARN)
     assert f.state.models[4].status is ModelStatus.DELETED
-    assert f.ticket(ticket.id).method == "mode"
+    assert applied(f.ticket(ticket.id)).method == "mode"
 
 
 def test_a_target_alone_does_not_guide() -> None:

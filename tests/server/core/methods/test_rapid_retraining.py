@@ -13,6 +13,7 @@ from puf_server.core.methods.rapid_retraining import RapidOptions, rollback
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.rounds import RoundKind
 from tests.server.core.builders import Federation, config
+from tests.tickets import applied
 
 FIRST = {"2": 3, "5": 1}
 
@@ -66,7 +67,7 @@ def test_retraining_begins_before_the_target_came_and_takes_as_many_rounds_as_th
         }
         assert f.round.last == (number == 4)
         f.run_round(RoundKind.UNLEARN)
-    assert f.ticket(ticket.id).method == "rapid"
+    assert applied(f.ticket(ticket.id)).method == "rapid"
     assert [v for v, m in f.state.models.items() if m.status is ModelStatus.READY and 0 < v < first] == [1, 2][
         : first - 1
     ]

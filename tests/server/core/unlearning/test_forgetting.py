@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 from tests.server.core.builders import Federation, config, header
+from tests.tickets import applied, outcome
 
 from puf_common.errors import Forgotten, InvalidArgument, NotFound, NotNow, StaleRound
 from puf_server.core import assignments, roster, rounds, tickets
-from puf_server.core.state.measurements import Sums
+from puf_server.core.state.measurements import Measurement, Sums
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.rounds import Part, RoundKind, RoundPhase
@@ -49,9 +50,9 @@ def test_the_whole_story_in_regular_mode() -> None:
     f.answer_evaluation(0.8)
     done = f.ticket(ticket.id)
     assert states(f, ticket.id) == ["pending", "scheduled", "applied", "recovering", "completed"]
-    assert (done.recovered, done.recovery_rounds, done.method) == (True, 2, "puf-regular")
-    assert (done.version_before, done.version_unlearned, done.version_recovered) == (2, 3, 5)
-    assert done.deleted_versions == (1, 2)
+    assert (outcome(done).recovered, applied(done).recovery_rounds, applied(done).method) == (True, 2, "puf-regular")
+    assert (applied(done).version_before, applied(done).version_unlearned, outcome(done).version_recovered) == (2, 3, 5)
+    assert outcome(done).deleted_versions == (1, 2)
     assert {v for v, m in f.state.models.items() if m.status is ModelStatus.DELETED} == {1, 2}
     assert f.state.models[5].status is ModelStatus.READY
     assert f.state.trained == 2
@@ -73,7 +74,7 @@ def test_requests_filed_while_the_first_round_is_folded_leave_nothing_behind() -
     assert f.round.phase is RoundPhase.FOLDING
     f.commit()
     # Their assignments were taken out of the round that was being folded, so nothing of them was ever in a model.
-    assert {f.ticket(t.id).method for t in (first, second, third)} == {"none"}
+    assert {applied(f.ticket(t.id)).method for t in (first, second, third)} == {"none"}
 
 
 def test_requests_that_wait_together_and_share_a_mode_are_served_in_one_round() -> None:
@@ -207,7 +208,7 @@ def test_requests_during_recovery_are_served_at_the_next_boundary_and_share_the_
     f.run_round(RoundKind.UNLEARN)
     f.answer_evaluation(0.79)
     assert f.ticket(first.id).state is f.ticket(second.id).state is TicketState.COMPLETED
-    assert f.ticket(second.id).score_before == f.ticket(first.id).score_before
+    assert applied(f.ticket(second.id)).score_before == applied(f.ticket(first.id)).score_before
 
 
 def test_recovery_that_never_gets_there_completes_unrecovered() -> None:
@@ -219,7 +220,7 @@ def test_recovery_that_never_gets_there_completes_unrecovered() -> None:
         f.answer_evaluation(0.5)
         f.run_round(RoundKind.RECOVER)
     f.answer_evaluation(0.5)
-    assert (f.ticket(ticket.id).state, f.ticket(ticket.id).recovered) == (TicketState.COMPLETED, False)
+    assert (f.ticket(ticket.id).state, outcome(f.ticket(ticket.id)).recovered) == (TicketState.COMPLETED, False)
 
 
 def test_without_hold_outs_recovery_has_a_fixed_length() -> None:
@@ -231,7 +232,7 @@ def test_without_hold_outs_recovery_has_a_fixed_length() -> None:
     for _ in range(3):
         f.run_round(RoundKind.RECOVER)
     done = f.ticket(ticket.id)
-    assert (done.state, done.recovered, done.recovery_rounds) == (TicketState.COMPLETED, None, 3)
+    assert (done.state, outcome(done).recovered, applied(done).recovery_rounds) == (TicketState.COMPLETED, None, 3)
 
 
 def test_dedicated_evaluators_measure_alone_and_never_train() -> None:
@@ -253,7 +254,7 @@ def test_when_nobody_is_left_the_model_goes_back_to_its_initial_weights() -> Non
     assert (f.round.kind, f.round.base, f.round.phase) == (RoundKind.RESET, 0, RoundPhase.FOLDING)
     f.commit()
     assert {f.ticket(t.id).state for t in filed} == {TicketState.COMPLETED}
-    assert {f.ticket(t.id).method for t in filed} == {"reset"}
+    assert {applied(f.ticket(t.id)).method for t in filed} == {"reset"}
     assert all(m.status is MemberStatus.FORGOTTEN for m in f.state.members.values())
 
 
@@ -262,7 +263,7 @@ def test_a_client_that_never_contributed_leaves_at_once() -> None:
     f.join("late")
     version = f.state.version
     ticket = f.file("late")
-    assert (ticket.state, ticket.method, f.state.version) == (TicketState.COMPLETED, "none", version)
+    assert (ticket.state, applied(ticket).method, f.state.version) == (TicketState.COMPLETED, "none", version)
     assert f.state.members["late"].status is MemberStatus.FORGOTTEN
 
 
@@ -342,7 +343,6 @@ def test_a_late_request_of_a_client_that_is_there_is_served_all_the_same() -> No
         {"eta_u": 41.0},
         {"eta_u": float("inf")},
         {"epochs": 6},
-        {"mode": "gentle"},
         {"scope": "samples", "forget_samples": 0, "retain_samples": 10},
         {"scope": "samples", "forget_samples": 10, "retain_samples": 0},
         {"scope": "samples", "forget_samples": 5, "retain_samples": 6},
@@ -399,7 +399,7 @@ def test_completion_waits_for_the_leavers_own_measurements_but_not_forever() -> 
     assert f.ticket(ticket.id).state is TicketState.APPLIED
     sums = Sums(samples=10, loss_sum=1.0, score_sum=5.0)
     for version in (2, 3):
-        f.apply(tickets.measure(f.state, "b", ticket.id, version, sums, f.now)[0])
+        f.apply(tickets.measure(f.state, "b", ticket.id, version, Measurement(forget=sums), f.now)[0])
     assert f.ticket(ticket.id).state is TicketState.COMPLETED
     g = trained(forgetting={"measure_seconds": 60.0})
     other = g.file("b")

@@ -12,7 +12,7 @@ from puf_common.receipts.content import canonical
 from puf_common.receipts.evidence import BINS, Attack
 from puf_server.core import tickets
 from puf_server.core.audit_chain import AuditEntry, Head
-from puf_server.core.state.measurements import Evidence, Sums
+from puf_server.core.state.measurements import Measurement, Sums
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.unlearning import evaluation
 from puf_server.core.unlearning.receipt_content import build, known_versions
@@ -22,7 +22,7 @@ BINNED = tuple([0] * (BINS - 1) + [10])
 
 
 def answer(f: Federation, score: float) -> None:
-    """The asked under way, with the training side that it asks for."""
+    """Answers the open evaluation, with the training side that it asks for."""
     asked = f.state.evaluation
     assert asked is not None
     assert asked.training_side
@@ -34,9 +34,12 @@ def answer(f: Federation, score: float) -> None:
 
 def measured(f: Federation, ticket_id: str, version: int, *, members: int) -> None:
     attack = Attack(threshold=0.2, forget_members=members, forget_samples=100, holdout_members=50, holdout_samples=100)
-    evidence = Evidence(holdout=Sums(samples=100, loss_sum=50.0, score_sum=60.0), yeom=attack, song=None)
-    sums = Sums(samples=100, loss_sum=40.0, score_sum=90.0)
-    f.apply(tickets.measure(f.state, "b", ticket_id, version, sums, f.now, evidence)[0])
+    found = Measurement(
+        forget=Sums(samples=100, loss_sum=40.0, score_sum=90.0),
+        holdout=Sums(samples=100, loss_sum=50.0, score_sum=60.0),
+        yeom=attack,
+    )
+    f.apply(tickets.measure(f.state, "b", ticket_id, version, found, f.now)[0])
 
 
 def forgotten(**request: Any) -> tuple[Federation, str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.server.core.builders import Federation, config
+from tests.tickets import applied, outcome
 
 from puf_common.errors import TransferCorrupted
 from puf_common.receipts.content import ReceiptContent
@@ -98,7 +99,7 @@ def test_it_is_then_served_like_any_other() -> None:
     ticket = f.ticket(receipt.ticket.id)
     assert ticket.state is TicketState.COMPLETED
     assert f.state.members["b"].status is MemberStatus.FORGOTTEN
-    assert ticket.deleted_versions == (1, 2)
+    assert outcome(ticket).deleted_versions == (1, 2)
     assert f.state.models[f.state.version].status is ModelStatus.READY
 
 
@@ -113,7 +114,7 @@ def test_showing_it_twice_changes_nothing_more() -> None:
 def test_asking_again_finds_the_reopened_ticket() -> None:
     f, receipt = older()
     show(f, receipt)
-    again = tickets.Request(key="another", scope="client")
+    again = tickets.RequestForm(key="another")
     _, ticket, duplicate = tickets.file(f.state, f.presence, f.config, "b", again, ticket_id="t-new", now=f.now)
     assert duplicate
     assert ticket.id == receipt.ticket.id
@@ -123,7 +124,7 @@ def test_samples_are_out_of_training_again() -> None:
     f, receipt = older(**FORGET)
     show(f, receipt)
     ticket = f.ticket(receipt.ticket.id)
-    assert (ticket.scope, ticket.forget_samples, ticket.request_key) == ("samples", 3, "k-b")
+    assert (ticket.request.scope, ticket.forget_samples, ticket.request.key) == ("samples", 3, "k-b")
     assert f.state.members["b"].samples == 7
 
 
@@ -149,7 +150,7 @@ def test_a_client_that_the_backup_never_knew_is_not_let_in_again() -> None:
     f.join("b")
     f.state = f.state.with_member(f.state.members["b"])
     ticket = f.file("b")
-    assert f.ticket(ticket.id).method == "none"
+    assert applied(f.ticket(ticket.id)).method == "none"
     receipt = build(f.state, f.config, f.ticket(ticket.id), head=Head(9, b""), now=f.now, software="1")
     f.restart(backup)
     assert show(f, receipt)[0]
@@ -228,7 +229,7 @@ class TestNothingReadyComesOfAWithdrawnModel:
         assert self.statuses(f)[5] is ModelStatus.UNLEARNED
         f.answer_evaluation(0.8)
         assert f.ticket(ticket).state is TicketState.COMPLETED
-        assert f.ticket(ticket).deleted_versions == (1, 2, 3, 4)
+        assert outcome(f.ticket(ticket)).deleted_versions == (1, 2, 3, 4)
         assert self.statuses(f)[5] is ModelStatus.READY
 
     def test_a_request_taken_back_releases_them(self) -> None:
