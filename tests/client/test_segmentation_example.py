@@ -16,7 +16,7 @@ from puf_client.routines.evaluate import evaluate
 from puf_client.routines.train import TrainSettings, train
 from puf_client.tasks import task_named
 from puf_common.config import plugins
-from puf_common.models import registry
+from puf_common.models import module_tensors, networks
 from puf_common.seeds import derive
 from puf_common.tensors.manifest import MODEL, UPDATE, Manifest
 
@@ -33,7 +33,7 @@ def _folded(manifest: Manifest, base: bytearray, updates: list[bytearray]) -> by
     """One round of FedAvg over clients of equal size."""
     result = bytearray(base)
     sent = [manifest.views(update, UPDATE) for update in updates]
-    for slot in manifest.slots(MODEL):
+    for slot in manifest.ranges(MODEL):
         target = np.frombuffer(result, slot.dtype, slot.spec.size, slot.offset).reshape(slot.spec.shape)
         values = np.stack([views[slot.spec.name] for views in sent])
         if slot.spec.role == "parameter":
@@ -57,24 +57,24 @@ def test_clinics_differ_and_repeat_themselves() -> None:
 def test_a_few_rounds_find_the_blobs() -> None:
     task = task_named("blobs:FindBlobs")
     clinics = [data.load_data("blobs:load", DataContext(shard, 4)) for shard in range(4)]
-    model = registry.build_any("blobs:build_model", {}, 1)
-    manifest = registry.manifest_of(model)
+    model = networks.build_any("blobs:build_model", {}, 1)
+    manifest = module_tensors.manifest_of(model)
     assert 1_000 < manifest.parameters < 10_000
     assert {t.name for t in manifest.tensors if t.role == "buffer"} >= {"up.1.running_mean", "up.1.num_batches_tracked"}
     test = data.test_set("blobs:load", DataContext())
     everything = torch.ones(len(test), 1, 24, 24)  # type: ignore[arg-type]
     trivial = task.sample_scores(everything, torch.stack([y for _, y in test])).mean().item()  # type: ignore[attr-defined]
     settings = TrainSettings(lr=0.1, momentum=0.9, batch_size=8)
-    base = registry.payload_of(model, manifest)
+    base = module_tensors.payload_of(model, manifest)
     for number in range(1, 7):
         updates = []
         for shard, clinic in enumerate(clinics):
-            registry.load_payload(model, manifest, base)
+            module_tensors.load_payload(model, manifest, base)
             stream = [derive(1, number, shard, epoch) for epoch in range(1)].__getitem__
             train(model, clinic.train, task, settings, context=RoutineContext(CPU, stream))
-            updates.append(registry.update_of(model, manifest, base))
+            updates.append(module_tensors.update_of(model, manifest, base))
         base = _folded(manifest, base, updates)
-    registry.load_payload(model, manifest, base)
+    module_tensors.load_payload(model, manifest, base)
     sums = evaluate(model, test, task, device=CPU)
     assert trivial < 0.3
     assert sums.score_sum / sums.samples > 0.7

@@ -20,7 +20,8 @@ from puf_client.transport.grpc import GrpcTransport
 from puf_client.worker.run import run_worker
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import Forgotten, Mismatch
-from puf_common.models.registry import build, manifest_of, payload_of
+from puf_common.models.module_tensors import manifest_of, payload_of
+from puf_common.models.networks import build
 from puf_common.receipts import receipt_file
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.cli.operator_client import OperatorClient

@@ -16,7 +16,8 @@ from puf_client.cli.main import main
 from puf_client.session.assignment import Assignment
 from puf_client.session.connect import connect
 from puf_common.config.exit_codes import Exit
-from puf_common.models.registry import build, manifest_of, payload_of
+from puf_common.models.module_tensors import manifest_of, payload_of
+from puf_common.models.networks import build
 from puf_common.tensors.manifest import UPDATE
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.core.methods.layers import outputs

@@ -18,7 +18,8 @@ from puf_client.transport.dial import certified_name, dial
 from puf_client.worker.trainer import Trainer, context_of, prepare, settings_of
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import UsageError
-from puf_common.models.registry import build_any, manifest_of
+from puf_common.models.module_tensors import manifest_of
+from puf_common.models.networks import build_any
 from puf_common.tensors.manifest import UPDATE
 from puf_common.v1 import federation_pb2 as pb
 

@@ -10,7 +10,8 @@ __all__ = ["run_model"]
 
 def run_model(options: ModelOptions) -> Exit:
     """Builds the model, writes it as safetensors, and prints its size and fingerprint."""
-    from puf_common.models.registry import build_any, manifest_of, payload_of
+    from puf_common.models.module_tensors import manifest_of, payload_of
+    from puf_common.models.networks import build_any
     from puf_common.tensors.model_file import save
 
     model = build_any(options.model, options.model_option, options.seed)

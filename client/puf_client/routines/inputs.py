@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_type_hints
 from torch import Tensor, nn
 
 from puf_common.errors import UsageError
-from puf_common.models.registry import load_payload
+from puf_common.models.module_tensors import load_payload
 from puf_common.tensors.manifest import Manifest
 
 __all__ = ["model_from", "options_from", "require_classes"]

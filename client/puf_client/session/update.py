@@ -53,14 +53,14 @@ def difference(manifest: Manifest, base: Payload, result: TrainingResult) -> Pay
         return _finite(manifest, result if memoryview(result).readonly else bytearray(result))
     if not isinstance(result, Mapping) and hasattr(result, "named_parameters"):
         # In a torch module, the state names tied parameters twice. They are sent once.
-        from puf_common.models.registry import update_of
+        from puf_common.models.module_tensors import update_of
 
         return _finite(manifest, update_of(result, manifest, base))  # type: ignore[arg-type]
     arrays = result if isinstance(result, Mapping) else result.state_dict()
     _require_names(manifest, arrays)
     before = manifest.views(base, MODEL)
     payload = bytearray(manifest.nbytes(UPDATE))
-    for slot, target in zip(manifest.slots(UPDATE), manifest.views(payload, UPDATE).values(), strict=True):
+    for slot, target in zip(manifest.ranges(UPDATE), manifest.views(payload, UPDATE).values(), strict=True):
         spec = slot.spec
         new = _array(spec, arrays[spec.name])
         if spec.role == "parameter":
@@ -88,7 +88,7 @@ def cut(manifest: Manifest, payload: Payload, layout: Manifest) -> Payload:
         return payload
     wanted = {t.name for t in layout.tensors}
     return bytearray().join(
-        payload[s.offset : s.offset + s.nbytes] for s in manifest.slots(UPDATE) if s.spec.name in wanted
+        payload[s.offset : s.offset + s.nbytes] for s in manifest.ranges(UPDATE) if s.spec.name in wanted
     )
 
 

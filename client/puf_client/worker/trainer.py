@@ -26,7 +26,8 @@ from puf_client.tasks import Task, task_named
 from puf_client.worker.devices import Choice, choose
 from puf_common.config import plugins
 from puf_common.errors import PufError, UsageError
-from puf_common.models.registry import build_any, built_in, load_payload, manifest_of, payload_of
+from puf_common.models.module_tensors import load_payload, manifest_of, payload_of
+from puf_common.models.networks import build_any, built_in
 from puf_common.tensors.chunks import Payload
 from puf_common.tensors.manifest import Manifest
 from puf_common.v1 import federation_pb2 as pb

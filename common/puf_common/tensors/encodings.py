@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from puf_common.errors import InvalidUpdate
 from puf_common.tensors.chunks import Payload
-from puf_common.tensors.manifest import UPDATE, Manifest, Slot
+from puf_common.tensors.manifest import UPDATE, Manifest, TensorRange
 
 __all__ = ["ENCODINGS", "Expander", "compact", "compact_nbytes", "expand"]
 
@@ -29,7 +29,7 @@ _LARGEST_FACTOR = 2.0**111
 _BLOCK = 1 << 16
 
 
-def _small(slot: Slot) -> bool:
+def _small(slot: TensorRange) -> bool:
     return slot.spec.role == "parameter" and slot.dtype.str == "<f4"
 
 
@@ -37,13 +37,13 @@ def compact_nbytes(manifest: Manifest, encoding: str) -> int:
     """Bytes on the wire."""
     if encoding == "full":
         return manifest.nbytes(UPDATE)
-    return sum(4 + slot.nbytes // 2 if _small(slot) else slot.nbytes for slot in manifest.slots(UPDATE))
+    return sum(4 + slot.nbytes // 2 if _small(slot) else slot.nbytes for slot in manifest.ranges(UPDATE))
 
 
 def compact(manifest: Manifest, payload: Payload, encoding: str) -> bytes:
     """The update as it travels. Its scale, where it has one, is applied before: what is rounded is what counts."""
     factors, parts = [], []
-    for slot in manifest.slots(UPDATE):
+    for slot in manifest.ranges(UPDATE):
         raw = memoryview(payload)[slot.offset : slot.offset + slot.nbytes]
         if not _small(slot):
             parts.append(bytes(raw))
@@ -69,8 +69,8 @@ class Expander:
 
     def __init__(self, manifest: Manifest, encoding: str) -> None:
         self._encoding = encoding
-        self._slots = [slot for slot in manifest.slots(UPDATE) if slot.nbytes]
-        self._named = [slot for slot in manifest.slots(UPDATE) if _small(slot)]
+        self._slots = [slot for slot in manifest.ranges(UPDATE) if slot.nbytes]
+        self._named = [slot for slot in manifest.ranges(UPDATE) if _small(slot)]
         self._factors: dict[str, np.float32] | None = None
         self._rest = b""
         self._index = 0
@@ -114,7 +114,7 @@ class Expander:
                 raise InvalidUpdate(f"tensor {slot.spec.name} has a factor that cannot be", tensor=slot.spec.name)
         return {slot.spec.name: factor for slot, factor in zip(self._named, factors, strict=True)}
 
-    def _widen(self, piece: bytes, slot: Slot) -> bytes:
+    def _widen(self, piece: bytes, slot: TensorRange) -> bytes:
         assert self._factors is not None
         if self._encoding == "f16":
             values = np.frombuffer(piece, "<f2").astype("<f4")

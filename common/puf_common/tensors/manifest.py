@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from puf_common.errors import Mismatch, UsageError
 from puf_common.v1 import tensors_pb2 as pb
 
-__all__ = ["MODEL", "UPDATE", "Manifest", "Slot", "TensorSpec", "Use"]
+__all__ = ["MODEL", "UPDATE", "Manifest", "TensorRange", "TensorSpec", "Use"]
 
 # In an update F16 travels as F32; every other type travels as it is in the model.
 _DTYPES: dict[str, str] = {
@@ -55,7 +55,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class TensorRange:
     """Where a tensor lies in the payload of a model or an update."""
 
     spec: TensorSpec
@@ -81,7 +81,7 @@ class Manifest:
             raise UsageError("the model names a tensor twice")
         for t in self.tensors:
             if t.dtype not in _DTYPES:
-                raise UsageError(f"tensor {t.name}: type {t.dtype} cannot travel; use one of {', '.join(_DTYPES)}")
+                raise UsageError(f"tensor {t.name}: type {t.dtype} cannot be sent; use one of {', '.join(_DTYPES)}")
             if t.role not in _ROLES:
                 raise UsageError(f"tensor {t.name}: role must be parameter or buffer, not {t.role}")
             if t.role == "parameter" and not t.floating:
@@ -98,15 +98,16 @@ class Manifest:
         """Number of trained scalars (the paper's P)."""
         return sum(t.size for t in self.tensors if t.role == "parameter")
 
-    def slots(self, use: Use) -> Iterator[Slot]:
+    def ranges(self, use: Use) -> Iterator[TensorRange]:
+        """The place of every tensor, in order."""
         offset = 0
         for spec in self.tensors:
-            slot = Slot(spec, spec.numpy_dtype(use), offset)
+            slot = TensorRange(spec, spec.numpy_dtype(use), offset)
             yield slot
             offset += slot.nbytes
 
     def nbytes(self, use: Use) -> int:
-        return sum(slot.nbytes for slot in self.slots(use))
+        return sum(slot.nbytes for slot in self.ranges(use))
 
     def views(self, payload: bytearray | memoryview | bytes, use: Use) -> dict[str, NDArray[np.generic]]:
         """Tensors by name as views into one payload, without copying."""
@@ -114,7 +115,7 @@ class Manifest:
             raise Mismatch(f"payload has {len(payload)} bytes, the manifest asks for {self.nbytes(use)}")
         return {
             s.spec.name: np.frombuffer(payload, s.dtype, s.spec.size, s.offset).reshape(s.spec.shape)
-            for s in self.slots(use)
+            for s in self.ranges(use)
         }
 
     def require(self, fingerprint: bytes, whose: str) -> None:

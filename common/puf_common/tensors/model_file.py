@@ -42,7 +42,7 @@ def write_header(manifest: Manifest, metadata: Mapping[str, str]) -> bytes:
     """Everything that precedes the payload in a file of this manifest."""
     buffers = [t.name for t in manifest.tensors if t.role == "buffer"]
     header: dict[str, Any] = {_METADATA: {**metadata, BUFFERS_KEY: json.dumps(buffers)}}
-    for slot in manifest.slots(MODEL):
+    for slot in manifest.ranges(MODEL):
         if slot.spec.name == _METADATA or not slot.spec.name.isprintable():
             raise UsageError(f"a tensor must not be called {slot.spec.name!r}")
         header[slot.spec.name] = {
@@ -102,10 +102,10 @@ def read_payload(path: Path, manifest: Manifest | None = None) -> bytearray:
             _fill(file, start, memoryview(payload), path)
             return payload
         _require_same(stored, manifest, Path(path).name)
-        offsets = {slot.spec.name: slot.offset for slot in stored.slots(MODEL)}
+        offsets = {slot.spec.name: slot.offset for slot in stored.ranges(MODEL)}
         payload = bytearray(manifest.nbytes(MODEL))
         whole = memoryview(payload)
-        for slot in manifest.slots(MODEL):
+        for slot in manifest.ranges(MODEL):
             _fill(file, start + offsets[slot.spec.name], whole[slot.offset : slot.offset + slot.nbytes], path)
         return payload
 
@@ -192,7 +192,7 @@ def _entry(key: str, value: Any, name: str) -> tuple[int, int, str, tuple[int, .
     if not isinstance(dtype, str):
         raise StorageCorrupted(f"{name}: tensor {key}: dtype must be text")
     if dtype not in _DTYPES:
-        raise UsageError(f"{name}: tensor {key}: type {dtype!r} cannot travel; use one of {', '.join(_DTYPES)}")
+        raise UsageError(f"{name}: tensor {key}: type {dtype!r} cannot be sent; use one of {', '.join(_DTYPES)}")
     if not _naturals(shape) or len(shape) > _MAX_DIMENSIONS:
         raise StorageCorrupted(f"{name}: tensor {key}: shape must be a list of at most {_MAX_DIMENSIONS} sizes")
     if not _naturals(offsets) or len(offsets) != 2:

@@ -25,7 +25,7 @@ def scale_update(manifest: Manifest, payload: bytearray, scale: float, block: in
     """Multiplies the parameters of an update in place; buffers are never negated or scaled."""
     if scale == 1.0:
         return
-    for slot in manifest.slots(UPDATE):
+    for slot in manifest.ranges(UPDATE):
         if slot.spec.role != "parameter":
             continue
         tensor = np.frombuffer(payload, slot.dtype, slot.spec.size, slot.offset)

@@ -23,7 +23,7 @@ from puf_client.routines.context import RoutineContext
 from puf_client.routines.evaluate import evaluate
 from puf_client.routines.train import TrainSettings, prepare, train
 from puf_client.tasks import task_named
-from puf_common.models.registry import build
+from puf_common.models.networks import build
 from puf_lab.bench.report import Report, spread
 
 __all__ = ["training"]

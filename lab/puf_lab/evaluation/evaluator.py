@@ -18,7 +18,8 @@ from puf_client.routines.evaluate import PerSample, per_sample
 from puf_client.routines.train import prepare
 from puf_client.tasks import task_named
 from puf_client.worker.devices import choose
-from puf_common.models.registry import build_any, load_payload, manifest_of
+from puf_common.models.module_tensors import load_payload, manifest_of
+from puf_common.models.networks import build_any
 from puf_common.tensors.chunks import Payload
 from puf_lab.demo.outcome import Measured
 from puf_lab.evaluation import attacks

@@ -15,7 +15,8 @@ from puf_client.tasks import task_named
 from puf_client.worker.devices import choose
 from puf_client.worker.trainer import settings_of
 from puf_common.config.exit_codes import Exit
-from puf_common.models.registry import build_any, manifest_of
+from puf_common.models.module_tensors import manifest_of
+from puf_common.models.networks import build_any
 from puf_lab.experiments.cache import Cache
 from puf_lab.experiments.jobs import Job, Place, jobs_of
 from puf_lab.experiments.spec import Experiment

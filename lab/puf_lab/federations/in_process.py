@@ -24,7 +24,7 @@ from puf_client.unlearning.request import file
 from puf_client.worker.trainer import prepare
 from puf_client.worker.worker import Worker
 from puf_common.errors import PufError
-from puf_common.models.registry import manifest_of, payload_of
+from puf_common.models.module_tensors import manifest_of, payload_of
 from puf_common.tensors.chunks import Payload, chunks
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
@@ -303,7 +303,7 @@ def leave_out(state: StateDirectory, samples: Sequence[str]) -> None:
 
 def create_server(config: FederationConfig, directory: Path, weights: Path | None = None) -> None:
     """A new federation's state; its model is fresh, or starts from a published checkpoint."""
-    from puf_common.models.registry import build_any
+    from puf_common.models.networks import build_any
 
     model = build_any(config.model, config.model_options, config.recipe.seed)
     if weights is not None:

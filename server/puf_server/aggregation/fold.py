@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from puf_common.errors import PufError
 from puf_common.tensors.finite import all_finite
-from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, Slot
+from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorRange
 from puf_common.tensors.scaling import scale_block
 
 __all__ = ["ArraySource", "Contribution", "NotFinite", "Source", "fold"]
@@ -110,8 +110,8 @@ def fold(
 class _Block(NamedTuple):
     """Neighbouring elements of one tensor, in the model and in the updates."""
 
-    here: Slot
-    there: Slot
+    here: TensorRange
+    there: TensorRange
     start: int
     size: int
 
@@ -126,7 +126,7 @@ class _Space:
 
 
 def _blocks(manifest: Manifest) -> Iterator[_Block]:
-    for here, there in zip(manifest.slots(MODEL), manifest.slots(UPDATE), strict=True):
+    for here, there in zip(manifest.ranges(MODEL), manifest.ranges(UPDATE), strict=True):
         for start in range(0, here.spec.size, _BLOCK):
             yield _Block(here, there, start, min(_BLOCK, here.spec.size - start))
 
@@ -160,7 +160,7 @@ def _step(
     np.copyto(w, product, casting="same_kind")
 
 
-def _merge(w: NDArray[Any], slot: Slot, start: int, retained: Sequence[Contribution]) -> NDArray[Any]:
+def _merge(w: NDArray[Any], slot: TensorRange, start: int, retained: Sequence[Contribution]) -> NDArray[Any]:
     values = [_read(c.source, slot, start, np.empty(w.size, slot.dtype)) for c in retained]
     if not slot.spec.floating:
         largest: NDArray[Any] = np.maximum.reduce(values)
@@ -172,7 +172,7 @@ def _merge(w: NDArray[Any], slot: Slot, start: int, retained: Sequence[Contribut
     return mean.astype(w.dtype)
 
 
-def _culprit(slot: Slot, start: int, where: NDArray[np.intp], updates: Sequence[Contribution]) -> str:
+def _culprit(slot: TensorRange, start: int, where: NDArray[np.intp], updates: Sequence[Contribution]) -> str:
     """Whose update weighs most in the places that are not finite."""
 
     def weight(c: Contribution) -> float:
@@ -183,6 +183,6 @@ def _culprit(slot: Slot, start: int, where: NDArray[np.intp], updates: Sequence[
     return max(updates, key=weight).client if updates else ""
 
 
-def _read(source: Source, slot: Slot, start: int, out: NDArray[Any]) -> NDArray[Any]:
+def _read(source: Source, slot: TensorRange, start: int, out: NDArray[Any]) -> NDArray[Any]:
     source.read_into(slot.offset + start * slot.dtype.itemsize, out.data.cast("B"))
     return out

@@ -110,7 +110,7 @@ def _added(
     known = state.history.get(_sum_key(assignment))
     with ExitStack() as stack:
         old = stack.enter_context(kept_source(store, known)) if known is not None else None
-        for place in store.manifest.slots(UPDATE):
+        for place in store.manifest.ranges(UPDATE):
             for start in range(0, place.spec.size, _BLOCK):
                 block = np.zeros(min(_BLOCK, place.spec.size - start), place.dtype)
                 if place.spec.role == "parameter":

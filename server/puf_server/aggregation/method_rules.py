@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puf_common.tensors.finite import all_finite
-from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, Slot
+from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorRange
 from puf_server.aggregation.fold import NotFinite, Source
 from puf_server.core.methods.base import Rule, TensorBlock, UpdateBlock
 
@@ -51,9 +51,9 @@ def combine(
         for c in ordered
     ]
     rule = make_rule(known)
-    places = [{s.spec.name: s for s in c.layout.slots(UPDATE)} for c in ordered]
+    places = [{s.spec.name: s for s in c.layout.ranges(UPDATE)} for c in ordered]
     parameter = -1
-    for slot in manifest.slots(MODEL):
+    for slot in manifest.ranges(MODEL):
         parameter += slot.spec.role == "parameter"
         for start in range(0, slot.spec.size, _BLOCK):
             count = min(_BLOCK, slot.spec.size - start)
@@ -84,7 +84,7 @@ def combine(
 def lengths(layout: Manifest, source: Source) -> tuple[float, ...]:
     """L2 norms of an update's parameters, in manifest order; buffers are no part of a length."""
     found = []
-    for slot in layout.slots(UPDATE):
+    for slot in layout.ranges(UPDATE):
         if slot.spec.role == "parameter":
             blocks = (
                 np.square(_read(source, slot, start, min(_BLOCK, slot.spec.size - start)), dtype=np.float64).sum()
@@ -94,7 +94,7 @@ def lengths(layout: Manifest, source: Source) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _read(source: Source, slot: Slot, start: int, count: int) -> NDArray[Any]:
+def _read(source: Source, slot: TensorRange, start: int, count: int) -> NDArray[Any]:
     block = np.empty(count, slot.dtype)
     source.read_into(slot.offset + start * slot.dtype.itemsize, block.data.cast("B"))
     return block

@@ -64,7 +64,8 @@ def _initial(settings: InitSettings) -> tuple[Manifest, bytearray]:
         manifest = read_manifest(settings.model_file)[0]
         return manifest, read_payload(settings.model_file)
     try:
-        from puf_common.models.registry import build_any, manifest_of, payload_of
+        from puf_common.models.module_tensors import manifest_of, payload_of
+        from puf_common.models.networks import build_any
 
         model = build_any(settings.model, settings.model_options, settings.recipe.seed)
         manifest = manifest_of(model)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from puf_common.errors import InvalidUpdate
 from puf_common.tensors.chunks import Payload
-from puf_common.tensors.manifest import UPDATE, Manifest, Slot
+from puf_common.tensors.manifest import UPDATE, Manifest, TensorRange
 from puf_server.core.update_bounds import Norms
 
 __all__ = ["UNBOUNDED", "UpdateCheck"]
@@ -26,7 +26,7 @@ class UpdateCheck:
     """`scale` is what the sender has multiplied the parameters with; norms are those before it."""
 
     def __init__(self, manifest: Manifest, *, scale: float = 1.0, most: Norms = UNBOUNDED) -> None:
-        self._slots = [s for s in manifest.slots(UPDATE) if s.nbytes]
+        self._slots = [s for s in manifest.ranges(UPDATE) if s.nbytes]
         self._scale = abs(scale)
         self._most = most
         # Squares, as they arrive, by tensor and by what they are.
@@ -49,13 +49,13 @@ class UpdateCheck:
             left = slot.offset + slot.nbytes - self._at
             piece, view = view[:left], view[left:]
             self._at += len(piece)
-            look: Callable[[Slot, NDArray[Any]], None] = self._float if slot.spec.floating else self._integer
+            look: Callable[[TensorRange, NDArray[Any]], None] = self._float if slot.spec.floating else self._integer
             self._whole(slot, piece, look)
             if self._at == slot.offset + slot.nbytes:
                 self._index += 1
                 self._rest = b""
 
-    def _whole(self, slot: Slot, piece: memoryview, look: Callable[[Slot, NDArray[Any]], None]) -> None:
+    def _whole(self, slot: TensorRange, piece: memoryview, look: Callable[[TensorRange, NDArray[Any]], None]) -> None:
         """Pieces may end within a number; the rest of it comes with the next one."""
         size = slot.dtype.itemsize
         if self._rest:
@@ -71,7 +71,7 @@ class UpdateCheck:
         if cut:
             look(slot, np.frombuffer(piece[:cut], slot.dtype))
 
-    def _float(self, slot: Slot, values: NDArray[Any]) -> None:
+    def _float(self, slot: TensorRange, values: NDArray[Any]) -> None:
         with np.errstate(all="ignore"):
             square = float(np.dot(values, values))
             if not math.isfinite(square):
@@ -91,7 +91,7 @@ class UpdateCheck:
             if self._buffers > self._most.buffers**2:
                 self._too_large("norm of buffers", "buffer", self.norms.buffers, self._most.buffers)
 
-    def _integer(self, slot: Slot, values: NDArray[Any]) -> None:
+    def _integer(self, slot: TensorRange, values: NDArray[Any]) -> None:
         """Counters take the maximum over clients: nobody may bring one to where the next step overflows."""
         if slot.dtype.itemsize < 4:
             return

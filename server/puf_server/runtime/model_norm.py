@@ -41,7 +41,7 @@ class ModelNorm:
     def _squares(self, model: ModelVersion) -> float:
         total = 0.0
         with self._engine.store.models.read(model) as source:
-            for tensor in self._engine.manifest.slots(MODEL):
+            for tensor in self._engine.manifest.ranges(MODEL):
                 if tensor.spec.role != "parameter":
                     continue
                 for start in range(0, tensor.nbytes, _BLOCK):

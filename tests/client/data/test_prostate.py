@@ -13,7 +13,7 @@ from puf_client import data
 from puf_client.data import DataContext
 from puf_client.tasks import Segmentation
 from puf_common.errors import UsageError
-from puf_common.models import registry
+from puf_common.models import module_tensors, networks
 
 SITES = ("BIDMC", "HK", "UCL")
 
@@ -56,8 +56,8 @@ def test_a_site_is_a_client_and_a_patient_a_group(volumes: Path) -> None:
 
 
 def test_it_can_be_segmented(volumes: Path) -> None:
-    model = registry.build("res-unet", {}, 1)
-    assert registry.manifest_of(model).parameters == 7_588_493
+    model = networks.build("res-unet", {}, 1)
+    assert module_tensors.manifest_of(model).parameters == 7_588_493
     x, y = data.load_data("prostate", context(volumes)).train[0]
     with torch.no_grad():
         output = model(x[None])

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 from puf_client.routines.context import RoutineContext
 from puf_client.routines.train import TrainSettings
 from puf_client.tasks import Classification
-from puf_common.models import registry
+from puf_common.models import module_tensors, networks
 from puf_common.seeds import derive
 
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ def relabelled(dataset: TensorDataset) -> TensorDataset:
 
 def network(seed: int = 1) -> nn.Module:
     """Three classes. Dropout and a buffer are there to be gone wrong with."""
-    return registry.build_with(
+    return networks.build_with(
         lambda options: nn.Sequential(nn.Linear(3, 8), nn.GroupNorm(2, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)),
         {},
         seed,
@@ -54,11 +54,11 @@ def pixels(samples: int = 6) -> TensorDataset:
 
 
 def segmenter() -> nn.Module:
-    return registry.build_with(lambda options: nn.Conv2d(1, 2, 3, padding=1), {}, 1)
+    return networks.build_with(lambda options: nn.Conv2d(1, 2, 3, padding=1), {}, 1)
 
 
 def payload(model: nn.Module) -> bytes:
-    return bytes(registry.payload_of(model, registry.manifest_of(model)))
+    return bytes(module_tensors.payload_of(model, module_tensors.manifest_of(model)))
 
 
 def weights(model: nn.Module) -> list[Tensor]:

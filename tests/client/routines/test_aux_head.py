@@ -16,7 +16,7 @@ from puf_client.routines.evaluate import evaluate
 from puf_client.routines.train import train
 from puf_client.tasks import Classification, Segmentation
 from puf_common.errors import UsageError
-from puf_common.models import registry
+from puf_common.models import module_tensors, networks
 from tests.client.routines.points import (
     CPU,
     RUN,
@@ -46,10 +46,10 @@ def test_all_but_the_head_stays_to_the_bit() -> None:
 
 @pytest.mark.parametrize(("name", "layer"), [("digits-cnn", "9"), ("resnet8-gn", "fc"), ("resnet18-gn", "fc")])
 def test_the_head_of_a_built_in_model_is_its_last_weight_and_bias(name: str, layer: str) -> None:
-    model = registry.build(name, {"classes": "7"}, 1)
+    model = networks.build(name, {"classes": "7"}, 1)
     names, head = head_of(model)
     assert names == (f"{layer}.weight", f"{layer}.bias")
-    assert names == tuple(t.name for t in registry.manifest_of(model).tensors[-2:])
+    assert names == tuple(t.name for t in module_tensors.manifest_of(model).tensors[-2:])
     assert head.out_features == 7
 
 

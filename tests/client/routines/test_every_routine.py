@@ -23,7 +23,7 @@ from puf_client.routines.guide import guide
 from puf_client.routines.inputs import model_from, options_from
 from puf_client.routines.train import TrainResult
 from puf_common.errors import PufError, UsageError
-from puf_common.models import registry
+from puf_common.models import module_tensors
 from tests.client.routines.points import CPU, RUN, TASK, network, payload, points, settings, stream
 
 Routine = Callable[..., TrainResult]
@@ -136,7 +136,7 @@ def test_wrong_options_are_told(kind: type[Any], given: dict[str, float], says: 
 def test_a_second_model_leaves_the_first_as_it_is() -> None:
     model, other = network(1), network(2)
     before = payload(model)
-    made = model_from(model, registry.manifest_of(model), payload(other))
+    made = model_from(model, module_tensors.manifest_of(model), payload(other))
     assert payload(made) == payload(other)
     assert payload(model) == before
     assert payload(copy.deepcopy(model)) == before

@@ -21,7 +21,7 @@ from puf_client.routines.evaluate import evaluate, per_sample
 from puf_client.routines.train import TrainSettings, _shuffled, prepare, train
 from puf_client.tasks import Classification
 from puf_common.errors import PufError, UsageError
-from puf_common.models import registry
+from puf_common.models import module_tensors, networks
 from puf_common.seeds import derive
 
 CPU = torch.device("cpu")
@@ -38,11 +38,11 @@ def _points(samples: int = 20) -> TensorDataset:
 
 
 def _linear(seed: int = 1) -> nn.Module:
-    return registry.build_with(lambda options: nn.Linear(3, 2), {}, seed)
+    return networks.build_with(lambda options: nn.Linear(3, 2), {}, seed)
 
 
 def _payload(model: nn.Module) -> bytes:
-    return bytes(registry.payload_of(model, registry.manifest_of(model)))
+    return bytes(module_tensors.payload_of(model, module_tensors.manifest_of(model)))
 
 
 def _trained(dataset: Any = None, **settings: Any) -> bytes:
@@ -260,15 +260,15 @@ from puf_client.routines.context import RoutineContext
 from puf_client.data import DataContext, load_data
 from puf_client.routines.train import TrainSettings, train
 from puf_client.tasks import Classification
-from puf_common.models import registry
+from puf_common.models import module_tensors, networks
 from puf_common.seeds import derive
 
 def digest():
     data = load_data("digits", DataContext(2, 10, "iid", 5, None, {"noise": "1.0", "per_client": "60"}))
-    model = registry.build("digits-cnn", {}, 5)
+    model = networks.build("digits-cnn", {}, 5)
     settings = TrainSettings(lr=0.1, momentum=0.5, batch_size=10, epochs=2)
     train(model, data.train, Classification(), settings, context=RoutineContext(torch.device("cpu"), lambda e: derive(5, e)))
-    return hashlib.sha256(registry.payload_of(model, registry.manifest_of(model))).hexdigest()
+    return hashlib.sha256(module_tensors.payload_of(model, module_tensors.manifest_of(model))).hexdigest()
 
 if __name__ == "__main__":
     print(digest(), bool({"torch._dynamo", "sklearn", "torchvision"} & set(sys.modules)))
@@ -288,7 +288,7 @@ def test_the_same_seeds_give_the_same_bits_in_every_process() -> None:
 
 def test_digits_are_learnt_in_seconds() -> None:
     data = load_data("digits", DataContext())
-    model = registry.build("digits-cnn", {}, 1)
+    model = networks.build("digits-cnn", {}, 1)
     settings = TrainSettings(lr=0.1, batch_size=10, epochs=2)
     train(model, resident(data.train, CPU), TASK, settings, context=RoutineContext(CPU, _stream))
     assert data.holdout is not None

@@ -13,7 +13,8 @@ from puf_client.data.samples import Resident
 from puf_client.routines.context import RoutineContext
 from puf_client.routines.train import TrainSettings, train
 from puf_client.tasks import task_named
-from puf_common.models.registry import build, manifest_of, payload_of, update_of
+from puf_common.models.module_tensors import manifest_of, payload_of, update_of
+from puf_common.models.networks import build
 from puf_common.tensors.manifest import UPDATE
 
 CPU = torch.device("cpu")

@@ -140,7 +140,7 @@ def _task(work: pb.TrainWork, recipe: pb.Recipe) -> Assignment:
 
 def test_a_torch_module_with_tied_parameters_travels_once() -> None:
     torch = pytest.importorskip("torch")
-    from puf_common.models.registry import manifest_of, payload_of
+    from puf_common.models.module_tensors import manifest_of, payload_of
 
     net = torch.nn.Sequential(torch.nn.Linear(3, 3, bias=False), torch.nn.Linear(3, 3, bias=False))
     net[1].weight = net[0].weight

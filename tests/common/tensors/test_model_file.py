@@ -221,7 +221,7 @@ class TestHostileFiles:
     @pytest.mark.parametrize(
         ("header", "payload", "message"),
         [
-            ({"a": entry("BF16", [1], 0, 2)}, b"12", "a: type 'BF16' cannot travel; use one of F16, F32"),
+            ({"a": entry("BF16", [1], 0, 2)}, b"12", "a: type 'BF16' cannot be sent; use one of F16, F32"),
             ({}, b"", "model.safetensors: the model has no tensors"),
             ({"a|b": ONE}, b"1", "must not contain"),
         ],

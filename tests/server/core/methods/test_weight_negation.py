@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from puf_client.routines import aux_head
-from puf_common.models import registry
+from puf_common.models import module_tensors, networks
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core.methods.base import TensorBlock
 from puf_server.core.methods.layers import first_layer, last_layer
@@ -39,17 +39,19 @@ def test_twice_is_nothing_to_the_bit_and_other_layers_stay(values: list[float]) 
     ("name", "weight"), [("digits-cnn", "0.weight"), ("resnet8-gn", "conv1.weight"), ("resnet18-gn", "conv1.weight")]
 )
 def test_the_first_layer_is_the_models_own(name: str, weight: str) -> None:
-    assert first_layer(registry.manifest_of(registry.build(name, {}, 1))) == {weight}
+    assert first_layer(module_tensors.manifest_of(networks.build(name, {}, 1))) == {weight}
 
 
-@pytest.mark.parametrize("name", [name for name in registry.built_in() if name != "res-unet"])
+@pytest.mark.parametrize("name", [name for name in networks.built_in() if name != "res-unet"])
 def test_the_last_layer_is_the_head_that_a_client_finds(name: str) -> None:
-    model = registry.build(name, {}, 1)
-    assert last_layer(registry.manifest_of(model)) == set(aux_head.head_of(model)[0])
+    model = networks.build(name, {}, 1)
+    assert last_layer(module_tensors.manifest_of(model)) == set(aux_head.head_of(model)[0])
 
 
 def test_order_is_declared_not_alphabetical_and_norms_are_passed_over() -> None:
-    manifest = registry.manifest_of(nn.ModuleDict({"z": nn.LayerNorm(4), "y": nn.Linear(4, 3), "a": nn.Linear(3, 2)}))
+    manifest = module_tensors.manifest_of(
+        nn.ModuleDict({"z": nn.LayerNorm(4), "y": nn.Linear(4, 3), "a": nn.Linear(3, 2)})
+    )
     assert first_layer(manifest) == {"y.weight"}
     assert first_layer(manifest, include_bias=True) == {"y.weight", "y.bias"}
 
