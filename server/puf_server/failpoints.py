@@ -1,15 +1,15 @@
-"""Named places where a test may stop, break or slow the server. Without PUF_FAILPOINTS every one of them is a no-op.
+"""Named points where a test can stop, break or slow down the server. Without PUF_FAILPOINTS they do nothing.
 
     PUF_TEST_FAILPOINTS=yes PUF_FAILPOINTS='spool.after_rename=1*off->kill;audit.write=2*enospc'
 
-A failpoint is followed by actions, each for a number of hits (`3*enospc`) or for all that follow; behind the last one
-nothing happens any more. Actions:
+A failpoint has actions. Each action is for a number of hits (`3*enospc`) or for all that follow. After the last one
+nothing happens. Actions:
 
     off            nothing
-    kill           SIGKILL to this process, at this very instruction
+    kill           SIGKILL to this process at this instruction
     enospc, eio    the error of a full or a broken disk
     sleep(MS)      a pause
-    unavailable    what was done stays done, the caller hears UNAVAILABLE: acknowledged or not?
+    unavailable    UNAVAILABLE for the caller, although the change may have been made
 """
 
 from __future__ import annotations
@@ -28,46 +28,46 @@ from puf_common.logging import get_logger
 __all__ = ["POINTS", "SWITCH", "VARIABLE", "arm", "arm_from_environment", "disarm", "hit", "hits"]
 
 VARIABLE = "PUF_FAILPOINTS"
-# Must be set to "yes" beside it: a variable that leaked into production must not make a server fail on purpose.
+# Must also be "yes": one variable that is set by mistake must not make a production server fail.
 SWITCH = "PUF_TEST_FAILPOINTS"
 
-# Every failpoint and what has just happened, or is about to, when it is hit.
+# Every failpoint, with the state of the server when it is hit.
 POINTS: dict[str, str] = {
-    "join.before_persist": "a client asked to join; nothing is written",
-    "join.after_persist": "its membership is written; it does not know yet",
-    "spool.write": "a piece of an update is about to be written",
-    "upload.after_first_chunk": "the first chunk of an update is written, the rest is not",
-    "spool.before_fsync": "the update is verified and in the page cache; an error here is that of the fsync",
+    "join.before_persist": "a client called Join; nothing is written",
+    "join.after_persist": "the membership is written; the client has no reply",
+    "spool.write": "a part of an update is about to be written",
+    "upload.after_first_chunk": "the first chunk of an update is written, the others are not",
+    "spool.before_fsync": "the update is verified and in the page cache; an error here is an error of fsync",
     "spool.after_fsync": "the update is on disk under a temporary name",
-    "spool.after_rename": "it has its name; the directory is not synced",
-    "booking.before": "the update is durable and not booked",
-    "booking.after": "it is booked",
-    "upload.before_reply": "it is booked and swept after; the client waits for the OK",
-    "round.closed": "a round was closed and that is written; nothing is summed",
+    "spool.after_rename": "the update has its final name; the directory is not synced",
+    "accept.before_persist": "the update is durable; the state does not contain it",
+    "accept.after_persist": "the state contains the update",
+    "upload.before_reply": "the state contains the update, orphans are deleted; the client has no reply",
+    "round.closed": "a closed round is written; nothing is summed",
     "fold.start": "summing begins",
-    "model.write": "a piece of the model is about to be written",
+    "model.write": "a part of the model is about to be written",
     "fold.middle": "half of the new model is written",
-    "fold.end": "all of it is, nothing is synced",
-    "model.before_fsync": "as fold.end; an error here is that of the fsync",
+    "fold.end": "the new model is written, nothing is synced",
+    "model.before_fsync": "as fold.end; an error here is an error of fsync",
     "model.after_fsync": "the model is on disk under a temporary name",
-    "model.after_rename": "it has its name; the directory is not synced",
+    "model.after_rename": "the model has its final name; the directory is not synced",
     "commit.train.before": "the model of a training round is durable, no record names it",
-    "commit.train.after": "model, round and roster have moved together",
+    "commit.train.after": "model, round and roster are committed",
     "commit.unlearn.before": "the unlearned model is durable, no record names it",
-    "commit.unlearn.after": "model, round, roster and tickets have moved together",
+    "commit.unlearn.after": "model, round, roster and tickets are committed",
     "commit.recover.before": "the model of a recovery round is durable, no record names it",
-    "commit.recover.after": "model, round and tickets have moved together",
-    "audit.write": "inside a transaction, before its lines of the audit log",
-    "sweep.before": "files that no record names any more are about to be deleted",
-    "sweep.after": "they are",
-    "ticket.before_persist": "a request to be forgotten has arrived; nothing is written",
-    "ticket.after_persist": "its ticket is written; the client does not know yet",
-    "evaluation.before_persist": "a client has measured a model; nothing is written",
-    "evaluation.after_persist": "its answer is written",
-    "measurement.before_persist": "a leaver has measured its own data; nothing is written",
-    "measurement.after_persist": "its figures are written",
-    "completion.before": "a ticket is about to be completed; withdrawn models are still there",
-    "completion.after": "it is completed; withdrawn models are named by nobody and not deleted",
+    "commit.recover.after": "model, round and tickets are committed",
+    "audit.write": "inside a transaction, before its entries of the audit log",
+    "orphans.before_delete": "files that no record names are about to be deleted",
+    "orphans.after_delete": "files that no record names are deleted",
+    "ticket.before_persist": "a request to be forgotten arrived; nothing is written",
+    "ticket.after_persist": "the ticket is written; the client has no reply",
+    "evaluation.before_persist": "a client answered an evaluation; nothing is written",
+    "evaluation.after_persist": "the answer is written",
+    "measurement.before_persist": "a target reported a measurement; nothing is written",
+    "measurement.after_persist": "the measurement is written",
+    "completion.before": "a ticket is about to be completed; withdrawn models still exist",
+    "completion.after": "the ticket is completed; no record names the withdrawn models, their files still exist",
 }
 
 _TERM = re.compile(r"(?:(\d+)\*)?(off|kill|enospc|eio|unavailable|sleep\((\d+)\))")
@@ -77,7 +77,7 @@ log = get_logger(__name__)
 @dataclass
 class _Term:
     action: str
-    # How many hits it is for; None: all.
+    # Remaining hits; None: unlimited.
     left: int | None
     milliseconds: int = 0
 
@@ -88,13 +88,13 @@ _lock = threading.Lock()
 
 
 def hit(name: str) -> None:
-    """Called where the registry says. Does nothing unless this point is armed."""
+    """Runs the action of this failpoint, if one is armed."""
     if _armed:
         _hit(name)
 
 
 def arm(text: str) -> None:
-    """Arms what `text` says and nothing else; refuses names that the registry does not have."""
+    """Arms the failpoints in `text` and disarms all others. Raises UsageError for an unknown name."""
     armed = {}
     for entry in filter(None, (part.strip() for part in text.split(";"))):
         name, equals, actions = entry.partition("=")
@@ -111,28 +111,33 @@ def arm(text: str) -> None:
 
 
 def arm_from_environment() -> None:
-    """For a server that starts. Refuses unless it is asked for twice: nobody should run like this by accident."""
+    """Arms the failpoints of the environment when a server starts. Raises UsageError unless both variables are set."""
     text = os.environ.get(VARIABLE, "")
     if text.strip():
         if os.environ.get(SWITCH) != "yes":
-            raise UsageError(f"{VARIABLE} makes a server fail and is for tests: unset it, or set {SWITCH}=yes, too")
+            raise UsageError(
+                f"{VARIABLE} makes a server fail and is for tests only: unset it, or also set {SWITCH}=yes"
+            )
         arm(text)
-        log.warning("RUNNING WITH FAILPOINTS: this server is made to fail, use it for tests only", failpoints=text)
+        log.warning("RUNNING WITH FAILPOINTS: this server fails on purpose; use it for tests only", failpoints=text)
 
 
 def disarm() -> None:
+    """Disarms all failpoints."""
     arm("")
 
 
 def hits(name: str) -> int:
-    """How often an armed point was reached."""
+    """How often an armed failpoint was hit."""
     return _hits.get(name, 0)
 
 
 def _term(word: str) -> _Term:
     found = _TERM.fullmatch(word)
     if found is None:
-        raise UsageError(f"{VARIABLE}: {word!r} is no action; use [N*]off, kill, enospc, eio, unavailable or sleep(MS)")
+        raise UsageError(
+            f"{VARIABLE}: {word!r} is not an action; use [N*]off, kill, enospc, eio, unavailable or sleep(MS)"
+        )
     count, action, milliseconds = found.groups()
     return _Term(action.partition("(")[0], int(count) if count else None, int(milliseconds or 0))
 

@@ -1,4 +1,4 @@
-"""Methods of the user's own code: `--forgetting-method package.module:Class`. The name is local and never travels."""
+"""Methods of the user's code: `--forgetting-method package.module:Class`. Clients do not get this name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["allow"]
 
 
 def allow() -> None:
-    """From here on a federation's description may name a class of local code."""
+    """Allows a federation's configuration to name a class of the user's code."""
     methods.use_loader(_load)
 
 

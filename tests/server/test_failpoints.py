@@ -1,4 +1,4 @@
-"""Failpoints: nothing without the variable, exactly what is asked with it, and a registry that knows them all."""
+"""Failpoints: no effect without the variable, the stated actions with it, and a complete registry."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_nothing_happens_unless_armed() -> None:
     assert [outcome(name) for name in POINTS] == ["off"] * len(POINTS)
 
 
-def test_actions_follow_each_other_for_as_many_hits_as_they_are_given() -> None:
+def test_each_action_lasts_for_its_number_of_hits() -> None:
     arm("spool.write=1*off->2*enospc->1*unavailable->1*sleep(1)->eio; fold.end=1*eio")
     found = [outcome("spool.write") for _ in range(7)]
     assert found == ["off", "ENOSPC", "ENOSPC", "UNAVAILABLE", "off", "EIO", "EIO"]
@@ -51,7 +51,7 @@ def test_actions_follow_each_other_for_as_many_hits_as_they_are_given() -> None:
 @pytest.mark.parametrize(
     "text", ["no.such=kill", "fold.end", "fold.end=", "fold.end=explode", "fold.end=x*kill", "fold.end=sleep"]
 )
-def test_what_it_does_not_know_is_refused(text: str) -> None:
+def test_unknown_names_and_actions_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="PUF_FAILPOINTS"):
         arm(text)
 
@@ -71,7 +71,7 @@ def test_a_server_with_an_unknown_failpoint_does_not_start(tmp_path: Path) -> No
     assert "no failpoint 'no.such'" in done.stderr
 
 
-def test_a_server_that_is_made_to_fail_says_so(
+def test_a_server_with_failpoints_logs_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PUF_FAILPOINTS", "fold.end=1*off")
@@ -82,7 +82,7 @@ def test_a_server_that_is_made_to_fail_says_so(
     assert "RUNNING WITH FAILPOINTS" in record.getMessage()
 
 
-def test_failpoints_that_were_not_asked_for_twice_keep_a_server_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_only_one_variable_a_server_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PUF_FAILPOINTS", "fold.end=kill")
     monkeypatch.delenv("PUF_TEST_FAILPOINTS", raising=False)
     with pytest.raises(UsageError, match="PUF_TEST_FAILPOINTS=yes"):
@@ -92,8 +92,8 @@ def test_failpoints_that_were_not_asked_for_twice_keep_a_server_from_starting(mo
     failpoints.arm_from_environment()
 
 
-def test_the_registry_is_what_the_code_has() -> None:
-    """Names are literals, but for those of files and of commits, which are put together."""
+def test_the_registry_lists_the_failpoints_in_the_code() -> None:
+    """Names are literals, except those of files and commits, which the code composes."""
     found = set()
     for path in Path(puf_server.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -28,7 +28,10 @@ AGAIN = frozenset(
     }
 )
 # Executed, but the caller hears UNAVAILABLE and asks again: the same must come out.
-_DOUBTFUL = frozenset(p for p in POINTS if p.endswith(".after_persist")) | {"booking.after", "upload.before_reply"}
+_DOUBTFUL = frozenset(p for p in POINTS if p.endswith(".after_persist")) | {
+    "accept.after_persist",
+    "upload.before_reply",
+}
 # What somebody's leaving reaches, and nothing else.
 _LEAVING = ("ticket.", "evaluation.", "measurement.", "commit.unlearn.", "commit.recover.", "completion.")
 # Reached once in every round, so that its last time in training can be told beforehand.

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.e2e
 
 CHOSEN = (
     "join.after_persist",
-    "booking.after",
+    "accept.after_persist",
     "fold.middle",
     "commit.train.before",
     "ticket.after_persist",

@@ -57,7 +57,7 @@ def add_certs(parser: Parser) -> None:
     watch = action("watch", "sign requests that `puf-client enroll --through` places in a directory", _watch)
     _add_authority(watch, _LEAF_DAYS)
     watch.add_argument(
-        "desk", type=Path, metavar="DIR", help="the directory; an account that can write to it can enrol"
+        "requests", type=Path, metavar="DIR", help="the directory; an account that can write to it can enrol"
     )
     watch.add_argument("--once", action="store_true", help="answer the requests that are there and end")
     for name, about, run in (
@@ -150,9 +150,9 @@ def _watch(arguments: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: stopped.set())
     while not stopped.is_set():
         try:
-            answer_all(authority, arguments.desk, arguments.days)
+            answer_all(authority, arguments.requests, arguments.days)
         except OSError as error:
-            raise UsageError(f"cannot answer requests in {arguments.desk}: {error}") from None
+            raise UsageError(f"cannot answer requests in {arguments.requests}: {error}") from None
         if arguments.once or stopped.wait(1.0):
             break
     return Exit.OK

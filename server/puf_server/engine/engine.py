@@ -149,9 +149,9 @@ class Engine:
 
     def _delete_orphans(self) -> None:
         try:
-            hit("sweep.before")
+            hit("orphans.before_delete")
             self.store.delete_orphans(self.state)
-            hit("sweep.after")
+            hit("orphans.after_delete")
         except OSError as error:
             # The change that made them superfluous stands; the next deletion removes them.
             log.error("files not deleted yet", error=str(error))

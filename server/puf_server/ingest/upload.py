@@ -113,7 +113,7 @@ class Upload:
 
     def book(self) -> bool:
         """Adds the published update to the round; from then on it counts. Returns whether it was there already."""
-        hit("booking.before")
+        hit("accept.before_persist")
         try:
             duplicate = self._engine.call(self._booked)
         except BaseException:
@@ -122,7 +122,7 @@ class Upload:
         finally:
             # A booked update counts against the quota as part of the round; one that was not booked is deleted.
             self._share.release()
-        hit("booking.after")
+        hit("accept.after_persist")
         hit("upload.before_reply")
         return duplicate
 

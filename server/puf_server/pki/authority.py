@@ -1,11 +1,11 @@
 """A small certificate authority in a directory, for federations that have none.
 
     DIR/ca.crt  DIR/ca.key                 the authority; the key need not be on the server's machine
-    DIR/server.crt  DIR/server.key         the server's
-    DIR/clients/NAME.crt [NAME.key]        a client's; without key where it was made on the client's site
-    DIR/operators/NAME.crt  NAME.key       an operator's
+    DIR/server.crt  DIR/server.key         the server
+    DIR/clients/NAME.crt [NAME.key]        a client; without a key if the client made its own
+    DIR/operators/NAME.crt  NAME.key       an operator
 
-Nothing is overwritten. Renewing makes a new certificate for the same name and key: who holds it stays who it is.
+No file is overwritten without --renew. A renewed certificate has the same name and key, so the identity stays the same.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ __all__ = ["AUTHORITY_DAYS", "LEAF_DAYS", "Authority", "Issued", "ephemeral_oper
 
 AUTHORITY_DAYS = 3650
 LEAF_DAYS = 365
-# Clocks differ.
+# The clocks of two machines can differ by this much.
 _EARLIER = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
 class Issued:
-    """A certificate and where it was written; `key` where it was made here."""
+    """The files of a new certificate. `key` is None if the key is not in this directory."""
 
     certificate: Path
     key: Path | None
@@ -49,7 +49,7 @@ class Issued:
 
 @dataclass(frozen=True)
 class Authority:
-    """Signs what it is asked to by whoever holds its key."""
+    """An authority with its key. Every certificate of a federation is signed here."""
 
     directory: Path
     certificate: x509.Certificate
@@ -57,10 +57,11 @@ class Authority:
 
     @classmethod
     def create(cls, directory: Path, title: str, days: float = AUTHORITY_DAYS) -> Authority:
+        """Makes a new authority in the directory."""
         private_directory(directory)
         for name in ("ca.crt", "ca.key"):
             if (directory / name).exists():
-                raise UsageError(f"{directory / name} exists already: an authority is made once; choose another --dir")
+                raise UsageError(f"{directory / name} exists already and is not overwritten; choose another --dir")
         key = new_key()
         certificate = _self_signed(key, title, days)
         write_new(directory / "ca.key", key_pem(key))
@@ -69,6 +70,7 @@ class Authority:
 
     @classmethod
     def open(cls, directory: Path) -> Authority:
+        """Opens the authority in the directory."""
         if not (directory / "ca.key").exists():
             raise UsageError(f"{directory} holds no authority: make one with puf-server certs init --dir {directory}")
         key = read_key(directory / "ca.key")
@@ -80,14 +82,12 @@ class Authority:
         return cls(directory, certificate, key)
 
     def server(self, names: Sequence[str], days: float = LEAF_DAYS, *, renew: bool = False) -> Issued:
-        """For host names and addresses under which clients dial; where the server listens does not matter."""
+        """A certificate for the host names and addresses that clients dial. The server may listen elsewhere."""
         if not names and renew:
             old = read_certificates(self.directory / "server.crt")[0]
             alternatives = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         elif not names:
-            raise UsageError(
-                "say under which names or addresses clients reach the server: --name HOST, as often as needed"
-            )
+            raise UsageError("give every host name or address that clients dial: --name HOST, may be repeated")
         else:
             alternatives = x509.SubjectAlternativeName([_server_name(name) for name in names])
         return self._issue(
@@ -95,29 +95,31 @@ class Authority:
         )
 
     def client(self, name: str, days: float = LEAF_DAYS, *, renew: bool = False) -> Issued:
+        """A certificate and key for a client."""
         return self._holder("client", name, days, renew)
 
     def operator(self, name: str, days: float = LEAF_DAYS, *, renew: bool = False) -> Issued:
+        """A certificate and key for an operator."""
         return self._holder("operator", name, days, renew)
 
     def sign(
         self, file: Path, days: float = LEAF_DAYS, *, name: str = "", renew: bool = False, new_key: bool = False
     ) -> Issued:
-        """A certificate for a key that stays where it is. Of the request only name and public key are taken over."""
+        """A certificate for a signing request. Only the name and the public key of the request are used."""
         request = _request(file)
         try:
             wanted = requested_name(request)
         except NotAuthenticated as error:
             raise UsageError(f"{file}: {error.message}") from None
         if name and name != wanted:
-            raise UsageError(f"{file} asks for {wanted}, not for {name}: nothing was signed")
+            raise UsageError(f"{file} is for {wanted}, not for {name}; nothing was signed")
         where = self._place("client", wanted, renew)
         known = where.with_name(f"{wanted}.crt")
         had = read_certificates(known)[0].public_key() if renew and known.exists() else None
         if had is not None and had != request.public_key() and not new_key:
             raise UsageError(
-                f"{file} is for another key than {wanted} has: whoever holds it would become {wanted}; "
-                f"if that is meant, first refuse the old one (certs revoke --cert {known}), then add --new-key"
+                f"{file} has another key than {wanted}: the holder of that key would become {wanted}. "
+                f"If this is intended, first revoke the old key (certs revoke --cert {known}), then add --new-key"
             )
         return self._write(where, None, self._leaf(request.public_key(), *_client_parts("client", wanted), days), renew)
 
@@ -130,7 +132,7 @@ class Authority:
         where = private_directory(self.directory / f"{role}s") / check_name(name)
         certificate = where.with_name(f"{name}.crt")
         if renew and certificate.exists() and holder_of(read_certificates(certificate)[0]).name != name:
-            raise UsageError(f"{certificate} is of another name")
+            raise UsageError(f"{certificate} belongs to another name")
         return where
 
     def _issue(
@@ -146,7 +148,7 @@ class Authority:
         if renew:
             kept = read_key(key_file)
             if not isinstance(kept, ec.EllipticCurvePrivateKey):
-                raise UsageError(f"{key_file} is no key of this authority's making")
+                raise UsageError(f"{key_file} was not made by this authority")
             return self._write(where, None, self._leaf(kept.public_key(), common, alternatives, purpose, days), True)
         key = new_key()
         certificate = self._leaf(key.public_key(), common, alternatives, purpose, days)
@@ -158,7 +160,7 @@ class Authority:
         file, key_file = where.with_name(f"{where.name}.crt"), where.with_name(f"{where.name}.key")
         if renew:
             if not file.exists():
-                raise UsageError(f"there is no {file} to renew: leave --renew away")
+                raise UsageError(f"there is no {file} to renew: remove --renew")
             write_over(file, _pem(certificate), mode=0o644)
         else:
             for path in (file, key_file) if key is not None else (file,):
@@ -193,7 +195,7 @@ class Authority:
 
 
 def ephemeral_operator() -> tuple[bytes, bytes, bytes]:
-    """Root, certificate and key for the operator commands of one server process; the root's key is not kept."""
+    """Root, certificate and key for operator commands of one server process. The root's key is discarded."""
     key = new_key()
     root = _self_signed(key, "this server process", AUTHORITY_DAYS)
     own = new_key()
@@ -231,7 +233,7 @@ def _builder(
         .public_key(public)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _EARLIER)
-        # A certificate outlives its authority on paper only.
+        # A certificate is not valid longer than its authority.
         .not_valid_after(min(until, latest) if latest else until)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
     )
@@ -257,7 +259,7 @@ def _server_name(text: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not text or not text.isascii() or any(c.isspace() or c in ":/@" for c in text):
-        raise UsageError(f"--name {text!r} is neither a host name nor an address (without port)")
+        raise UsageError(f"--name {text!r} is neither a host name nor an address (give it without a port)")
     return x509.DNSName(text.lower())
 
 
@@ -267,19 +269,19 @@ def _request(file: Path) -> x509.CertificateSigningRequest:
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from None
     except ValueError:
-        raise UsageError(f"{file} is no signing request in PEM form (puf-client enroll makes one)") from None
+        raise UsageError(f"{file} is not a signing request in PEM form (puf-client enroll makes one)") from None
     try:
         valid = request.is_signature_valid
     except (InvalidSignature, ValueError, TypeError):
         valid = False
     if not valid:
-        raise UsageError(f"{file} is not signed with the key it asks a certificate for")
+        raise UsageError(f"{file} is not signed with its own key")
     key = request.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) and not (
         isinstance(key, rsa.RSAPublicKey) and key.key_size >= 2048
     ):
         raise UsageError(
-            f"{file} has a key that is too weak or of an unknown kind: use ECDSA, or RSA from 2048 bits on"
+            f"{file} has a key that is too weak or of an unknown kind: use ECDSA, or RSA with at least 2048 bits"
         )
     return request
 

@@ -1,12 +1,12 @@
-"""`puf-server certs watch`: signs the requests that are handed in at a directory, for clients that start by themselves.
+"""`puf-server certs watch`: signs requests in a directory, for clients that start without an operator.
 
-    DESK/NAME.csr       handed in by `puf-client enroll --through DESK`; taken away when it is answered
-    DESK/NAME.crt       the certificate
-    DESK/NAME.refused   or, in one line, why there is none
-    DESK/ca.crt         the authority's own
+    DIR/NAME.csr       the request of `puf-client enroll --through DIR`; deleted after the answer
+    DIR/NAME.crt       the certificate
+    DIR/NAME.refused   or, in one line, the reason why there is none
+    DIR/ca.crt         the authority's certificate
 
-Whoever may write there becomes a client: the directory is the permission. A name that has a certificate gets another only
-for the key it had; keys never come here. The authority's key stays with this process, away from the server's.
+An account that can write to the directory can enrol a client. A name that has a certificate gets another one only for the
+same key. Clients' keys are never in the directory. The authority's key stays in this process, apart from the server.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ _LARGEST = 64 * 1024
 log = get_logger(__name__)
 
 
-def answer_all(authority: Authority, desk: Path, days: float = LEAF_DAYS) -> list[str]:
-    """Answers every request that lies there; the names that were."""
-    own = desk / "ca.crt"
+def answer_all(authority: Authority, directory: Path, days: float = LEAF_DAYS) -> list[str]:
+    """Answers every request in the directory. Returns the names in them."""
+    own = directory / "ca.crt"
     ours = (authority.directory / "ca.crt").read_bytes()
     if not own.exists() or own.read_bytes() != ours:
         write_over(own, ours, mode=0o644)
     names = []
-    for request in sorted(desk.iterdir()):
+    for request in sorted(directory.iterdir()):
         found = _REQUEST.fullmatch(request.name)
         if found is None or request.is_symlink() or not request.is_file():
             continue
         names.append(found[1])
-        _answer(authority, desk, found[1], days)
+        _answer(authority, directory, found[1], days)
     return names
 
 
-def _answer(authority: Authority, desk: Path, name: str, days: float) -> None:
-    request = desk / f"{name}.csr"
+def _answer(authority: Authority, directory: Path, name: str, days: float) -> None:
+    request = directory / f"{name}.csr"
     try:
         if request.stat().st_size > _LARGEST:
-            raise UsageError("the request is too large to be one")
+            raise UsageError(f"the request has more than {_LARGEST} bytes")
         known = (authority.directory / "clients" / f"{name}.crt").exists()
         issued = authority.sign(request, days, name=name, renew=known)
-        write_over(desk / f"{name}.crt", issued.certificate.read_bytes(), mode=0o644)
-        log.info("signed", client=name, serial=issued.serial, again=known)
+        write_over(directory / f"{name}.crt", issued.certificate.read_bytes(), mode=0o644)
+        log.info("request signed", client=name, serial=issued.serial, again=known)
     except PufError as error:
-        log.warning("not signed", client=name, why=error.message)
-        write_over(desk / f"{name}.refused", f"{error.message}\n".encode(), mode=0o644)
+        log.warning("request refused", client=name, reason=error.message)
+        write_over(directory / f"{name}.refused", f"{error.message}\n".encode(), mode=0o644)
     request.unlink(missing_ok=True)

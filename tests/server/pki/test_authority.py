@@ -1,4 +1,4 @@
-"""Certificates, tokens and revocations as the commands make them."""
+"""Certificates as the commands make them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command that must succeed and returns what it printed."""
+    """Runs a command that must succeed; returns its output."""
 
     def run(*words: str) -> str:
         command = client_main if words[0] == "enroll" else main
@@ -47,7 +47,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command that must fail as a usage error with one line, and returns that."""
+    """Runs a command that must fail as a usage error; returns its one line."""
 
     def run(*words: str) -> str:
         command = client_main if words[0] == "enroll" else main
@@ -114,7 +114,7 @@ def test_nothing_is_overwritten(run: Run, refused: Run, tmp_path: Path) -> None:
     run("certs", "server", "--dir", "pki", "--name", "localhost")
     run("certs", "client", "a", "--dir", "pki")
     before = {p: p.read_bytes() for p in (tmp_path / "pki").rglob("*.*")}
-    assert "made once" in refused("certs", "init", "--dir", "pki")
+    assert "not overwritten" in refused("certs", "init", "--dir", "pki")
     assert "exists already" in refused("certs", "server", "--dir", "pki", "--name", "localhost")
     assert "exists already" in refused("certs", "client", "a", "--dir", "pki")
     assert {p: p.read_bytes() for p in (tmp_path / "pki").rglob("*.*")} == before
@@ -137,7 +137,7 @@ def test_renewing_keeps_name_and_key(run: Run, refused: Run, tmp_path: Path) -> 
     assert "cannot read" in refused("certs", "client", "b", "--dir", "pki", "--renew")
 
 
-def test_a_key_made_on_site_never_travels(run: Run, refused: Run, tmp_path: Path) -> None:
+def test_a_clients_own_key_stays_with_the_client(run: Run, refused: Run, tmp_path: Path) -> None:
     run("certs", "init", "--dir", "pki")
     told = run("enroll", "--name", "clinic-7", "--dir", "site")
     assert "puf-server certs sign" in told
@@ -150,12 +150,12 @@ def test_a_key_made_on_site_never_travels(run: Run, refused: Run, tmp_path: Path
     assert signed.public_key() == key.public_key()
     assert holder_of(signed).name == "clinic-7"
     assert not (tmp_path / "pki" / "clients" / "clinic-7.key").exists()
-    # Signing the same name again is either a mistake or somebody else: it must be meant.
+    # A second signature for the same name needs --renew.
     assert "exists already" in refused("certs", "sign", "site/clinic-7.csr", "--dir", "pki")
     run("enroll", "--name", "clinic-7", "--dir", "site", "--renew")
     run("certs", "sign", "site/clinic-7.csr", "--dir", "pki", "--renew")
     assert read_certificates(tmp_path / "pki" / "clients" / "clinic-7.crt")[0].public_key() == key.public_key()
-    # A new key under an old name is another holder, unless the operator says so.
+    # A new key for an old name needs --new-key.
     run("enroll", "--name", "clinic-7", "--dir", "elsewhere")
     theirs = ("certs", "sign", "elsewhere/clinic-7.csr", "--dir", "pki", "--renew")
     assert "another key" in refused(*theirs)
@@ -163,7 +163,7 @@ def test_a_key_made_on_site_never_travels(run: Run, refused: Run, tmp_path: Path
     run(*theirs, "--new-key")
 
 
-def test_requests_get_what_clients_get_and_no_more(tmp_path: Path) -> None:
+def test_a_signed_request_gets_a_clients_certificate_only(tmp_path: Path) -> None:
     authority = Authority.create(tmp_path / "pki", "test")
     file = tmp_path / "r.csr"
 
@@ -186,7 +186,7 @@ def test_requests_get_what_clients_get_and_no_more(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="names no client"):
         authority.sign(file)
     ask(new_key(), "puf:client:eve")
-    with pytest.raises(UsageError, match="asks for eve, not for anna"):
+    with pytest.raises(UsageError, match="is for eve, not for anna"):
         authority.sign(file, name="anna")
     file.write_bytes(signing_request(new_key(), "eve")[:-60] + b"AAAA\n-----END CERTIFICATE REQUEST-----\n")
     with pytest.raises(UsageError):
@@ -203,7 +203,7 @@ def test_requests_get_what_clients_get_and_no_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "", "a/b", "-a", "a b", "ä", "a" * 65])
-def test_names_that_could_lead_elsewhere_are_refused(name: str, tmp_path: Path) -> None:
+def test_names_that_are_paths_are_refused(name: str, tmp_path: Path) -> None:
     authority = Authority.create(tmp_path / "pki", "test")
     for make in (authority.client, authority.operator):
         with pytest.raises(UsageError, match="cannot be a name"):
@@ -218,7 +218,7 @@ def test_server_names_are_hosts_or_addresses(name: str, tmp_path: Path) -> None:
         Authority.create(tmp_path / "pki", "test").server([name])
 
 
-def test_commands_say_what_is_missing(refused: Run, tmp_path: Path) -> None:
+def test_commands_report_what_is_missing(refused: Run, tmp_path: Path) -> None:
     assert "certs init" in refused("certs", "client", "a", "--dir", "nowhere")
     assert "--state" in refused("certs", "revoke", "a")
     assert "holds no federation" in refused("certs", "revoke", "a", "--state", "nowhere")
@@ -227,7 +227,7 @@ def test_commands_say_what_is_missing(refused: Run, tmp_path: Path) -> None:
     assert "hexadecimal" in refused("certs", "revoke", "--state", "state", "--serial", "xyz")
 
 
-def test_who_a_certificate_speaks_for(tmp_path: Path) -> None:
+def test_the_name_in_a_foreign_certificate(tmp_path: Path) -> None:
     pki = Pki(tmp_path / "pki")
     holder = pki.foreign("hospital.example.org").holder()
     assert holder is not None
@@ -241,7 +241,7 @@ def test_who_a_certificate_speaks_for(tmp_path: Path) -> None:
         holder.require_current(datetime.now(UTC) - timedelta(days=2))
 
 
-def test_the_servers_own_operator_certificate_is_new_every_time() -> None:
+def test_the_operator_certificate_of_a_server_process_is_new_every_time() -> None:
     first, second = ephemeral_operator(), ephemeral_operator()
     assert first[0] != second[0]
     holder = holder_of(x509.load_pem_x509_certificate(first[1]))

@@ -1,4 +1,4 @@
-"""SIGTERM to a real server: the commit under way is finished, everybody else hears UNAVAILABLE, the exit code is 0."""
+"""SIGTERM to a real server: it finishes the open commit, other callers get UNAVAILABLE, the exit code is 0."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def state_in(directory: Path) -> State:
 
 
 @pytest.mark.parametrize("point", ["fold.start", "fold.end", "commit.train.before"])
-def test_a_sum_under_way_is_committed(tmp_path: Path, point: str) -> None:
+def test_a_round_that_is_being_summed_is_committed(tmp_path: Path, point: str) -> None:
     directory = make_state(tmp_path / "state")
     server = ServerProcess(directory, tmp_path / "server.log", env=armed(f"{point}=1*sleep(1500)"))
     with server, server.control, Raw(server.port, "a") as a, Raw(server.port, "b") as b, Raw(server.port, "c") as c:
@@ -67,7 +67,7 @@ def test_a_sum_under_way_is_committed(tmp_path: Path, point: str) -> None:
     assert not list((directory / "spool").iterdir())
 
 
-def test_an_upload_under_way_hears_unavailable_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_an_open_upload_gets_unavailable_and_does_not_delay_the_end(tmp_path: Path) -> None:
     directory = make_state(tmp_path / "state")
     arrived, ended = "upload.after_first_chunk", threading.Event()
     server = ServerProcess(directory, tmp_path / "server.log", env=armed(f"{arrived}=1*sleep(1)"))
@@ -93,13 +93,13 @@ def test_an_upload_under_way_hears_unavailable_and_nobody_waits_for_it(tmp_path:
             finally:
                 ended.set()
         assert status(refused.value)[0] == "UNAVAILABLE"
-    # Nothing of it was acknowledged, so nothing of it counts.
+    # The update was not acknowledged, so it does not count.
     state = state_in(directory)
     assert state.round is not None
     assert not state.round.received
 
 
-def test_one_that_is_still_recovering_ends_in_order_too(tmp_path: Path) -> None:
+def test_a_server_that_is_still_recovering_also_ends_in_order(tmp_path: Path) -> None:
     directory = make_state(tmp_path / "state", tiny_config(plan={"absent_seconds": 600.0}))
     with running(directory) as server, Raw(server.port, "a") as a, Raw(server.port, "b") as b:
         a.join()
@@ -108,7 +108,7 @@ def test_one_that_is_still_recovering_ends_in_order_too(tmp_path: Path) -> None:
         current = server.engine.state.round
         assert current is not None
         path = server.engine.store.spool.path(spool_name(current, "a/main"))
-    # So that the start has something to write, and can be stopped in it.
+    # The next start then writes something and can be interrupted there.
     path.unlink()
     words = [program("puf-server"), "serve", "--state", str(directory), "--insecure", "--log-format", "json"]
     words += ["--listen", "127.0.0.1:0", "--operator", "127.0.0.1:0"]

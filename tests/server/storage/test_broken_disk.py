@@ -131,7 +131,7 @@ def test_a_federation_is_there_only_when_it_is_complete(tmp_path: Path) -> None:
         make(tmp_path)
 
 
-@pytest.mark.parametrize("point", ["spool.write", "booking.before", "audit.write", "model.write", "fold.end"])
+@pytest.mark.parametrize("point", ["spool.write", "accept.before_persist", "audit.write", "model.write", "fold.end"])
 @pytest.mark.parametrize("skip", [0, 2])
 def test_a_full_disk_harms_nothing_and_is_over_when_it_is_over(
     tmp_path: Path, digests: list[str], point: str, skip: int
@@ -189,9 +189,9 @@ def test_callers_of_a_server_with_a_full_disk_hear_unavailable(tmp_path: Path) -
 
 def test_files_that_cannot_be_deleted_now_do_not_fail_the_caller(tmp_path: Path, digests: list[str]) -> None:
     small = Small(make(tmp_path))
-    failpoints.arm("sweep.before=2*eio")
+    failpoints.arm("orphans.before_delete=2*eio")
     assert finished(small) == digests
-    assert failpoints.hits("sweep.before") > 2
+    assert failpoints.hits("orphans.before_delete") > 2
 
 
 @pytest.mark.parametrize("point", ["spool.before_fsync", "model.before_fsync"])
