@@ -43,8 +43,8 @@ torture: $(VENV)/.ready  ## Attack the server, simulate 10,000 histories, break 
 soak: $(VENV)/.ready  ## Several hundred rounds with clients coming and going; memory and open files stay flat
 	$(BIN)/python -m tests.soak
 
-quality: $(VENV)/.ready  ## Measure forgetting on the demo's setting over several targets
-	$(BIN)/puf-lab quality
+quality: $(VENV)/.ready  ## Check on the demo's federation and five targets that forgetting reaches its goals
+	$(BIN)/puf-lab run demo --goals
 
 lab: $(VENV)/.ready  ## Compare the methods on digits: results and report in runs/
 	$(BIN)/puf-lab run digits

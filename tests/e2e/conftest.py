@@ -39,14 +39,14 @@ def idle(trained: Path, tmp_path: Path) -> Iterator[Federation]:
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     """What the engine in this process makes of the same setting: the model when `targets` have been forgotten."""
-    from puf_lab.federations.in_process import LocalFederation
+    from puf_lab.federations.in_process import InProcessFederation
 
     known: dict[tuple[object, ...], bytes] = {}
 
     def compute(targets: Sequence[int], mode: str = "regular") -> bytes:
         key = (*targets, mode)
         if key not in known:
-            with LocalFederation(SETTING, tmp_path_factory.mktemp("local")) as federation:
+            with InProcessFederation(SETTING, tmp_path_factory.mktemp("local")) as federation:
                 federation.train()
                 if targets:
                     federation.forget(targets, mode=mode)

@@ -14,16 +14,16 @@ from typing import Any
 from puf_common.tensors.model_file import read_payload
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
-from puf_lab.experiments.setting import Setting, client_name
 from puf_lab.federations.processes import (
     Process,
     ServerProcess,
-    data_flags,
     init_server,
     program,
     unlearn_command,
     wait_until,
 )
+from puf_lab.spec.command_line import client_flags, data_flags
+from puf_lab.spec.federation import DataSpec, FederationSpec, client_name
 from puf_server.core.config import Forgetting, Recipe
 
 __all__ = ["SETTING", "Federation", "Finished", "command", "environment", "opened", "train"]
@@ -31,13 +31,12 @@ __all__ = ["SETTING", "Federation", "Finished", "command", "environment", "opene
 SECONDS = 90.0
 
 # Small enough for seconds, large enough that every client has several batches and recovery needs a round.
-SETTING = Setting(
+SETTING = FederationSpec(
     title="end to end",
-    data_options={"per_client": "20"},
-    clients=4,
+    data=DataSpec(clients=4, options={"per_client": 20}),
     recipe=Recipe(lr=0.1, batch_size=8, seed=7),
     rounds=2,
-    forgetting=Forgetting(max_recovery_rounds=2, measure_seconds=0.0),
+    forgetting=Forgetting(max_recovery_rounds=2),
 )
 
 
@@ -47,7 +46,7 @@ class Federation:
 
     directory: Path
     server: ServerProcess
-    setting: Setting
+    setting: FederationSpec
     stack: ExitStack
     crew: list[Process] = field(default_factory=list)
 
@@ -69,7 +68,8 @@ class Federation:
     def fleet(self, *, without: Collection[int] = (), wait: bool = True) -> Process:
         """All clients but some, joined."""
         left_out = [word for shard in without for word in ("--except", str(shard))]
-        words = [program("puf-client"), "fleet", "--clients", str(self.setting.clients), *left_out, *self._flags()]
+        words = [program("puf-client"), "fleet", "--clients", str(self.setting.clients), *left_out, *self._where()]
+        words += data_flags(self.setting)
         label = f"fleet-{len(self.crew)}"
         self.crew.append(self.start(label, [*words, "--log-dir", str(self.directory / "logs" / label)]))
         if wait:
@@ -83,12 +83,10 @@ class Federation:
         return started
 
     def run_command(self, shard: int, *more: str) -> list[str]:
-        name = ["--name", client_name(shard), "--shard", f"{shard}/{self.setting.clients}"]
-        return [program("puf-client"), "run", *self._flags(), *name, *more]
+        return [program("puf-client"), "run", *self._where(), *client_flags(self.setting, shard), *more]
 
-    def _flags(self) -> list[str]:
-        where = ["--server", self.server.address, "--state", str(self.clients), "--log-format", "json"]
-        return [*where, *data_flags(self.setting)]
+    def _where(self) -> list[str]:
+        return ["--server", self.server.address, "--state", str(self.clients), "--log-format", "json"]
 
     def unlearn(self, shard: int, *more: str) -> Process:
         """`puf-client --unlearn --yes` of one shard, begun."""
@@ -145,7 +143,7 @@ class Federation:
 @contextmanager
 def opened(
     directory: Path,
-    setting: Setting = SETTING,
+    setting: FederationSpec = SETTING,
     *,
     of: Path | None = None,
     init: Sequence[str] = (),
@@ -169,7 +167,7 @@ def opened(
         yield Federation(directory, server, setting, stack)
 
 
-def train(directory: Path, setting: Setting = SETTING) -> bytes:
+def train(directory: Path, setting: FederationSpec = SETTING) -> bytes:
     """Trains a new federation of processes until it idles, and ends it. Returns its model."""
     with opened(directory, setting) as federation:
         federation.fleet()

@@ -13,7 +13,7 @@ from tests.e2e.federation import SETTING, Federation, Finished, command, environ
 import puf_client.cli.main
 import puf_server.cli.main
 from puf_common.config.exit_codes import Exit
-from puf_lab.federations.processes import data_flags
+from puf_lab.spec.command_line import data_flags
 
 pytestmark = pytest.mark.e2e
 
@@ -69,7 +69,7 @@ def _check(done: Finished, code: Exit, says: str) -> None:
         ("puf-server tickts", Exit.USAGE, "did you mean tickets?"),
         ("puf-client run --name a --data digits --shard 4/4", Exit.USAGE, "I from 0 to N-1"),
         ("puf-server init --state {tmp}/s --recipe-lr -1", Exit.USAGE, "--recipe-lr must be above 0"),
-        ("puf-lab quality --targets 99,1,2", Exit.USAGE, "three different numbers from 0 to 9"),
+        ("puf-lab run demo --goals --targets 99,1,2", Exit.USAGE, "must be different clients from 0 to 9"),
         ("puf-lab demo --out {tmp}/mine", Exit.USAGE, "something that is not a demo's"),
         # A missing file.
         ("puf-client run --config {tmp}/none.toml", Exit.USAGE, "none.toml: No such file"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,9 @@ def test_samples_by_id_stay_out_of_every_later_batch(trained: Path, tmp_path: Pa
     record = tmp_path / "record"
     record.mkdir()
     seen = record / "1.txt"
-    watched = replace(SETTING, data="watched:load", data_options={**SETTING.data_options, "record": str(record)})
+    options = {**SETTING.data.options, "record": str(record)}
+    data = SETTING.data.model_copy(update={"name": "watched:load", "options": options})
+    watched = SETTING.model_copy(update={"data": data})
     ids = load_data("digits", SETTING.context(1)).ids
     wanted = tmp_path / "forget.txt"
     wanted.write_text("# consent withdrawn\n" + "\n".join(ids[3:8]) + "\n")

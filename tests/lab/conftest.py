@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from puf_lab.experiments.spec import Experiment, load_experiment
+from puf_lab.spec.experiment import ExperimentSpec
+from puf_lab.spec.settings_files import load_experiment
 
 TINY = """
 base = "digits"
 title = "Tiny"
-note = "Much too small to mean anything."
+note = "Too small for any conclusion <>."
 rounds = 2
 targets = [0, 1]
 recovery_rounds = 2
@@ -32,5 +33,5 @@ def tiny_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tiny(tiny_file: Path) -> Experiment:
+def tiny(tiny_file: Path) -> ExperimentSpec:
     return load_experiment(str(tiny_file))

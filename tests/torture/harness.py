@@ -22,16 +22,16 @@ from puf_common.config.exit_codes import Exit
 from puf_common.errors import PufError
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
-from puf_lab.experiments.setting import Setting, client_name
 from puf_lab.federations.processes import (
     Process,
     ServerProcess,
-    data_flags,
     fleet,
     init_server,
     program,
     unlearn_command,
 )
+from puf_lab.spec.command_line import client_flags
+from puf_lab.spec.federation import FederationSpec, client_name
 from puf_server.core.state.rounds import RoundPhase
 from puf_server.failpoints import SWITCH, VARIABLE
 from puf_server.storage.state_store import Store
@@ -55,7 +55,7 @@ class Federation:
     """Runs one federation to its end under a plan of kills."""
 
     def __init__(
-        self, directory: Path, kills: Kills, plan: Setting = SETTING, say: Callable[[str], None] = lambda _: None
+        self, directory: Path, kills: Kills, plan: FederationSpec = SETTING, say: Callable[[str], None] = lambda _: None
     ):
         self.directory = directory
         self.kills = kills
@@ -77,11 +77,8 @@ class Federation:
 
     def run(self, seconds: float) -> None:
         """From nothing until the ticket is completed and everybody went home."""
-        policy = self._plan.forgetting
-        more = ["--plan-absent-seconds", "600", "--forgetting-recovery-ratio", "1.0"]
-        # A leaver that is killed comes back before the models it wants to measure are deleted.
-        more += ["--forgetting-measure-seconds", "600", "--forgetting-max-kappa", str(policy.max_kappa)]
-        more += ["--forgetting-max-total-kappa", str(policy.max_total_kappa)]
+        # A target that is killed comes back before the models that it wants to measure are deleted.
+        more = ["--plan-absent-seconds", "600", "--forgetting-measure-seconds", "600"]
         init_server(self.directory / "server", self._plan, clients=self._plan.clients, more=more)
         until = time.monotonic() + seconds
         with self._stack:
@@ -185,8 +182,7 @@ class Federation:
         assert self._server is not None
         self._started += 1
         words = [program("puf-client"), "run", "--server", self._server.address, "--log-format", "json"]
-        words += ["--state", str(self.directory / "clients"), "--name", client_name(shard)]
-        words += ["--shard", f"{shard}/{self._plan.clients}", *data_flags(self._plan)]
+        words += ["--state", str(self.directory / "clients"), *client_flags(self._plan, shard)]
         process = Process(words, self._logs / f"single-{self._started}" / f"{client_name(shard)}.log")
         self._stack.callback(_kill_group, process)
         self._clients[shard] = _Client(process.pid, process)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
-from puf_lab.experiments.setting import Setting
+from puf_lab.spec.federation import DataSpec, FederationSpec
 from puf_server.core.config import Forgetting, Recipe
 from puf_server.failpoints import POINTS
 
@@ -63,28 +63,27 @@ def _alone(name: str) -> bool:
 ROUNDS = 2 * sum(map(_alone, POINTS)) + 2
 
 
-def setting(rounds: int, method: str = "puf") -> Setting:
-    return Setting(
+def setting(rounds: int, method: str = "puf") -> FederationSpec:
+    return FederationSpec(
         title="torture",
-        data_options={"per_client": "20"},
-        clients=4,
+        data=DataSpec(clients=4, options={"per_client": 20}),
         recipe=Recipe(lr=0.1, batch_size=8, seed=7),
         rounds=rounds,
-        # As it is told to an engine in this process; nobody there measures, and nobody waits for it.
-        forgetting=Forgetting(method=method, kappa=4.0, max_recovery_rounds=2, recovery_ratio=1.0, measure_seconds=0.0),
+        forgetting=Forgetting(method=method, kappa=4.0, max_recovery_rounds=2, recovery_ratio=1.0),
     )
 
 
 SETTING = setting(4)
 
 
-def thorough() -> Setting:
+def thorough() -> FederationSpec:
     """Rounds enough for every failpoint. It learns slowly and forgets so strongly (half of what it knew) that recovery is
     far from its goal when it has had the rounds it is allowed: two for the deaths in recovery, two to spare."""
     forgetting = SETTING.forgetting.model_copy(
         update={"kappa": 16.0, "max_kappa": 16.0, "max_total_kappa": 16.0, "max_recovery_rounds": 4}
     )
-    return replace(setting(ROUNDS), recipe=Recipe(lr=0.02, batch_size=20, seed=7), forgetting=forgetting)
+    changed = {"recipe": Recipe(lr=0.02, batch_size=20, seed=7), "forgetting": forgetting}
+    return setting(ROUNDS).model_copy(update=changed)
 
 
 def scenarios(points: list[str] | None = None) -> dict[str, list[str]]:

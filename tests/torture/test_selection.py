@@ -10,7 +10,7 @@ from tests.torture.checks import judge
 from tests.torture.harness import Federation
 from tests.torture.kills import LAST, ONCE, TARGET, Kills, scenarios, setting, thorough
 
-from puf_lab.federations.in_process import LocalFederation
+from puf_lab.federations.in_process import InProcessFederation
 from puf_server.failpoints import POINTS
 
 pytestmark = pytest.mark.e2e
@@ -31,7 +31,7 @@ CHOSEN = (
 @pytest.mark.timeout(280)
 def test_servers_and_clients_killed_at_these_points_end_with_the_weights_of_one_that_was_not(tmp_path: Path) -> None:
     plan = setting(2)
-    with LocalFederation(plan, tmp_path / "local") as undisturbed:
+    with InProcessFederation(plan, tmp_path / "local") as undisturbed:
         undisturbed.train()
         undisturbed.forget([TARGET], mode="regular", kappa=plan.forgetting.kappa)
         digests = tuple(m.digest for m in undisturbed.state.models.values())
@@ -51,7 +51,7 @@ def test_servers_and_clients_killed_at_these_points_end_with_the_weights_of_one_
 @pytest.mark.parametrize("method", ["federaser", "mode"])
 def test_a_server_killed_in_the_middle_of_a_long_method_ends_with_the_same_weights(method: str, tmp_path: Path) -> None:
     plan = setting(3, method)
-    with LocalFederation(plan, tmp_path / "local") as undisturbed:
+    with InProcessFederation(plan, tmp_path / "local") as undisturbed:
         undisturbed.train()
         undisturbed.forget([TARGET])
         digests = tuple(m.digest for m in undisturbed.state.models.values())
@@ -103,7 +103,7 @@ def test_the_last_round_is_counted_from_where_the_dead_server_stopped() -> None:
 @pytest.mark.timeout(120)
 def test_recovery_lasts_as_long_as_it_is_to_be_killed_in(tmp_path: Path) -> None:
     plan = thorough()
-    with LocalFederation(plan, tmp_path / "local") as undisturbed:
+    with InProcessFederation(plan, tmp_path / "local") as undisturbed:
         undisturbed.train()
         undisturbed.forget([TARGET], mode="regular", kappa=plan.forgetting.kappa)
         (ticket,) = undisturbed.state.tickets.values()

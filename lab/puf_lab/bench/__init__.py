@@ -1,4 +1,4 @@
-"""`puf-lab bench`: the product against the limits of the machine and against its peers, in one run, as ratios."""
+"""`puf-lab bench`: speed, memory and growth as ratios to the limits of the machine and to peers, from one run."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ ALL = (*USUAL, "flare")
 
 
 def run_bench(out: Path, *, parts: Sequence[str], repeats: int) -> int:
-    """Measures these parts, one after the other; what cannot be measured is said and does not stop the others."""
+    """Measures these parts one after the other. A part that fails is reported and does not stop the others."""
     configure(level="error")
     for part in parts:
         if part not in ALL:
-            raise UsageError(f"there is no part {part!r} of the bench; known are {', '.join(ALL)}")
+            raise UsageError(f"there is no part {part!r} of the bench; use {', '.join(ALL)}")
     out.mkdir(parents=True, exist_ok=True)
     report = Report()
     if (out / "result.json").exists() and "transfer" not in parts:
-        # Peers are compared with rounds measured before, where this run measures none.
+        # Peers are compared with rounds of an earlier run, because this run measures none.
         report.details |= json.loads((out / "result.json").read_text())["details"]
     for part in sorted(parts, key=ALL.index):
-        report.tell(f"[bold]{part}[/]")
+        report.print(f"[bold]{part}[/]")
         started = time.monotonic()
         scratch = Path(tempfile.mkdtemp(prefix=f"puf-{part}-"))
         try:
             _measure(part)(report, scratch, repeats)
         except (PufError, OSError) as error:
             report.failures[part] = str(error)
-            report.tell(f"  not measured: {error}")
+            report.print(f"  not measured: {error}")
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         report.details.setdefault("minutes", {})[part] = round((time.monotonic() - started) / 60, 1)
         report.write(out / "result.json")
     report.show()
     _picture(out)
-    report.tell(f"figures: {out / 'result.json'}, picture: {out / 'bench.png'}")
+    report.print(f"figures: {out / 'result.json'}, picture: {out / 'bench.png'}")
     return Exit.OK if not report.failures else Exit.FAILURE
 
 
 def _measure(part: str) -> Callable[[Report, Path, int], None]:
-    """The parts import torch, matplotlib and servers; each only when it is its turn."""
+    """The function of a part. It is imported late, because parts import torch, matplotlib and servers."""
     from importlib import import_module
 
     module = {"wire": "transfer"}.get(part, part)

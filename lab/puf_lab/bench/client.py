@@ -1,8 +1,8 @@
-"""A client that fetches and submits, round after round, without training. Every client sends bytes of its own.
+"""A client that fetches and submits in every round, without training. Each client sends different bytes.
 
 python -m puf_lab.bench.client HOST:PORT NAME,NAME [CA CERTIFICATE KEY]
 
-Several names share the process, a thread each: a hundred processes would not fit into a small machine's memory.
+Several clients share the process, with one thread each: a hundred processes would not fit into a small machine's memory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _work(address: str, name: str, *files: str) -> int:
         for work in session:
             if isinstance(work, Assignment):
                 work.submit(update)
-                # Nobody trains on it: memory for the next one.
+                # The model is not needed for training. Its memory serves the next one.
                 session.drop_models()
         ended = session.leave is not None and session.leave.reason != fed.LeaveOrder.REASON_UNSPECIFIED
         return Exit.OK if ended else Exit.FAILURE

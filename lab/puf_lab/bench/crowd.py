@@ -1,4 +1,4 @@
-"""A thousand light clients, joined and heart-beating, a hundred of them in each round of a tiny model."""
+"""A thousand light clients that send heartbeats. A hundred of them take part in each round of a tiny model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from puf_common.errors import PufError
-from puf_lab.bench.federation import found
+from puf_lab.bench.federation import init_state
 from puf_lab.bench.report import Report, spread
 from puf_lab.federations.processes import Process, ServerProcess, wait_until
 
@@ -21,7 +21,7 @@ _SECONDS = 30.0
 
 def crowd(report: Report, scratch: Path, repeats: int) -> None:
     flags = ["--plan-start-clients", str(_CLIENTS), "--plan-participation", str(_IN_ROUND / _CLIENTS)]
-    state = found(scratch, 1000, *flags)
+    state = init_state(scratch, 1000, *flags)
     server = ServerProcess(state, scratch / "server.log")
     command = [sys.executable, "-m", "puf_lab.bench.light", server.address, str(_CLIENTS), str(_SECONDS)]
     with server, Process(command, scratch / "light.log") as light:
@@ -31,7 +31,7 @@ def crowd(report: Report, scratch: Path, repeats: int) -> None:
         for _ in range(max(3, repeats)):
             before = control.status().position.round
             control.extend(1)
-            # The server's clock measures; looking on more often would be work that no federation has.
+            # The server's clock measures. Polling more often would add load that a federation does not have.
             wait_until(
                 lambda before=before: control.status().position.round > before,  # type: ignore[misc]
                 60,
@@ -44,10 +44,10 @@ def crowd(report: Report, scratch: Path, repeats: int) -> None:
                 raise PufError(f"{last.received} of {_IN_ROUND} light clients answered")
             times.append(last.committed_at - last.opened_at)
         light.wait(_SECONDS + 120)
-        told = json.loads(light.tail(1))
-    errors = sum(told["errors"].values()) + sum('"level": "error"' in s for s in server.log.read_text().splitlines())
-    report.at_most("light_clients_errors", errors, 0, "", f"{_CLIENTS} clients, {told['beats']} heartbeats")
+        counts = json.loads(light.tail(1))
+    errors = sum(counts["errors"].values()) + sum('"level": "error"' in s for s in server.log.read_text().splitlines())
+    report.at_most("light_clients_errors", errors, 0, "", f"{_CLIENTS} clients, {counts['beats']} heartbeats")
     report.at_most(
         "light_clients_round_overhead", statistics.median(times), 1.0, "s", f"{spread(times)} s, {_IN_ROUND} in a round"
     )
-    report.details["light_clients"] = {**told, "round_seconds": times}
+    report.details["light_clients"] = {**counts, "round_seconds": times}

@@ -1,10 +1,10 @@
-"""A server process and client processes that answer at once, with a clock at each round."""
+"""A server process and client processes that answer at once. Each round is timed."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,16 +19,16 @@ from puf_lab.bench.proxy import Counting
 from puf_lab.federations.processes import Process, ServerProcess, program, wait_until
 from puf_server.cli.operator_client import OperatorClient
 
-__all__ = ["PARAMETERS", "Federation", "found", "peak_memory"]
+__all__ = ["PARAMETERS", "Federation", "init_state", "peak_memory"]
 
 # ResNet-18 for 100 classes, as in the paper.
 PARAMETERS = 11_220_132
 _SECONDS = 300.0
-# Client processes; more clients than that share them.
+# Number of client processes. More clients share them.
 _PROCESSES = 10
 
 
-def found(scratch: Path, parameters: int, *flags: str) -> Path:
+def init_state(scratch: Path, parameters: int, *flags: str) -> Path:
     """The state directory of a new federation whose model is one tensor."""
     scratch.mkdir(parents=True, exist_ok=True)
     manifest = Manifest((TensorSpec("weights", "f32", (parameters,)),))
@@ -52,11 +52,11 @@ def peak_memory(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024 / 1e6
-    raise PufError("this system does not tell a process's peak memory")
+    raise PufError("this system does not report the peak memory of a process")
 
 
 class Federation:
-    """Use as a context. With `mtls` everybody shows a certificate; with `relay` clients come through it."""
+    """Server and clients as a context. With `mtls` all use certificates; with `relay` clients connect through it."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Federation:
         mtls: bool = False,
         relay: Counting | None = None,
     ) -> None:
-        state = found(scratch, parameters, "--plan-start-clients", str(clients), *flags)
+        state = init_state(scratch, parameters, "--plan-start-clients", str(clients), *flags)
         names = [f"client-{i}" for i in range(clients)]
         serve = _certificates(scratch / "certs", names) if mtls else ["--insecure"]
         self._stack = ExitStack()
@@ -82,10 +82,11 @@ class Federation:
             command = [sys.executable, "-m", "puf_lab.bench.client", address]
             shared = [names[i::_PROCESSES] for i in range(min(clients, _PROCESSES))]
             self.clients = {
-                own[0]: Process(
-                    [*command, ",".join(own), *_shown(scratch / "certs", own[0], mtls)], scratch / f"{own[0]}.log"
+                group[0]: Process(
+                    [*command, ",".join(group), *_tls_files(scratch / "certs", group[0], mtls)],
+                    scratch / f"{group[0]}.log",
                 )
-                for own in shared
+                for group in shared
             }
             for process in self.clients.values():
                 self._stack.enter_context(process)
@@ -101,12 +102,12 @@ class Federation:
         self._stack.close()
 
     def round(self) -> float:
-        """Seconds from the opening of one round to its commit, by the server's own clock."""
+        """Seconds from the opening of one round to its commit, by the server's clock."""
         last = self._after(lambda: self.control.extend(1))
         return last.committed_at - last.opened_at
 
     def forget(self, name: str) -> op.RoundInfo:
-        """The round in which a client is forgotten; it leaves afterwards."""
+        """The round in which a client is forgotten. The client ends afterwards."""
         return self._after(lambda: self.control.forget(name))
 
     def wait(self, rounds: int) -> None:
@@ -119,16 +120,15 @@ class Federation:
         return peak_memory(self.server.pid)
 
     def cpu_seconds(self) -> dict[str, float]:
-        """What server and clients have computed so far, in their own code and in the kernel's."""
+        """Processor seconds of server and clients so far, in user and system mode."""
         found: dict[str, float] = {}
         for side, processes in (("server", [self.server]), ("clients", [*self.clients.values()])):
             times = [psutil.Process(p.pid).cpu_times() for p in processes]
             found |= {f"{side}_user": sum(t.user for t in times), f"{side}_system": sum(t.system for t in times)}
         return found
 
-    def _after(self, change: object) -> op.RoundInfo:
+    def _after(self, change: Callable[[], object]) -> op.RoundInfo:
         before = self.control.status().position.round
-        assert callable(change)
         change()
         self.wait(before + 1)
         return next(r for r in self.control.rounds(limit=3) if r.number == before + 1)
@@ -146,6 +146,6 @@ def _certificates(directory: Path, names: Sequence[str]) -> list[str]:
     return [word for flag, file in files.items() for word in (flag, str(directory / file))]
 
 
-def _shown(directory: Path, name: str, mtls: bool) -> list[str]:
+def _tls_files(directory: Path, name: str, mtls: bool) -> list[str]:
     files = ("ca.crt", f"clients/{name}.crt", f"clients/{name}.key")
     return [str(directory / file) for file in files] if mtls else []

@@ -1,6 +1,6 @@
-"""NVIDIA FLARE's simulator on the same round, in an environment of its own. Every client sends another update.
+"""NVIDIA FLARE's simulator on the same round, in a separate environment. Each client sends a different update.
 
-A round is timed inside FLARE's own controller: the model goes out, the updates come back and are averaged.
+A round is timed inside FLARE's controller: it sends the model, receives the updates and averages them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from puf_lab.federations.processes import Process
 __all__ = ["flare"]
 
 _CLIENTS = 10
-# The first one starts the clients.
+# The first round includes the start of the clients.
 _ROUNDS = 4
 _SECONDS = 600.0
 
@@ -82,24 +82,24 @@ job.simulator_run(workspace, threads=clients)
 def flare(report: Report, scratch: Path, repeats: int) -> None:
     ours = report.details.get("round_seconds", {}).get("puf")
     if not ours:
-        raise PufError("it is compared with the part transfer: measure both, --only transfer,flare")
+        raise PufError("FLARE is compared with the part transfer: measure both, --only transfer,flare")
     programs = environment(Path("runs/bench/flare").resolve(), "nvflare")
     for name, text in (("norounds_server.py", _SERVER), ("norounds_client.py", _CLIENT), ("job.py", _JOB)):
         (scratch / name).write_text(text.lstrip())
-    told = scratch / "times.json"
-    words = ["job.py", str(PARAMETERS), str(_ROUNDS), str(_CLIENTS), str(told), str(scratch / "workspace")]
+    times_file = scratch / "times.json"
+    words = ["job.py", str(PARAMETERS), str(_ROUNDS), str(_CLIENTS), str(times_file), str(scratch / "workspace")]
     memory, until = 0.0, time.monotonic() + _SECONDS
     with Process([str(programs / "python"), *words], scratch / "flare.log", cwd=scratch) as process:
         while process.code is None and time.monotonic() < until:
             memory = max(memory, family_memory(process.pid))
             time.sleep(0.25)
-        if process.code != 0 or not told.exists():
+        if process.code != 0 or not times_file.exists():
             raise PufError(f"FLARE did not finish: {process.tail()}")
-    result = json.loads(told.read_text())
+    result = json.loads(times_file.read_text())
     if result["results"] != _CLIENTS:
         raise PufError(f"{result['results']} of {_CLIENTS} FLARE clients answered")
     times = result["times"][1:]
-    report.tell(f"  FLARE simulator: {', '.join(f'{t:.1f}' for t in times)} s a round, all processes {memory:.0f} MB")
+    report.print(f"  FLARE simulator: {', '.join(f'{t:.1f}' for t in times)} s a round, all processes {memory:.0f} MB")
     report.at_least(
         "flare_simulator_to_round",
         statistics.median(times) / statistics.median(ours),

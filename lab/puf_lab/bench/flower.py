@@ -1,7 +1,7 @@
-"""Flower on the same round, in an environment of its own: its deployment engine, and its older transport.
+"""Flower on the same round, in a separate environment: its deployment engine and its older transport.
 
-Every client sends another update: Flower sends equal arrays once. A round is timed inside Flower's own server, from the
-moment it hands out the model to the moment the average is there.
+Each client sends a different update, because Flower sends equal arrays once. A round is timed inside Flower's server, from
+sending the model to having the average.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ if __name__ == "__main__":
 
 
 def environment(directory: Path, *packages: str) -> Path:
-    """The programs of an environment with these packages; made at the first call."""
+    """Directory of the programs of an environment with these packages. The first call creates it."""
     programs = directory / "bin"
     if not (directory / "ready").exists():
         for command in (
@@ -124,10 +124,10 @@ def flower(report: Report, scratch: Path, repeats: int) -> None:
     (app / "norounds" / "app.py").write_text(_APP)
     ours = report.details.get("round_seconds", {}).get("puf")
     if not ours:
-        raise PufError("it is compared with the part transfer: measure both, --only transfer,flower")
+        raise PufError("Flower is compared with the part transfer: measure both, --only transfer,flower")
     for name, goal, measure in (("legacy", 5.0, _legacy), ("deployment", 40.0, _deployment)):
         times, memory = measure(programs, scratch, app)
-        report.tell(f"  Flower, {name}: {', '.join(f'{t:.1f}' for t in times)} s a round, server {memory:.0f} MB")
+        report.print(f"  Flower, {name}: {', '.join(f'{t:.1f}' for t in times)} s a round, server {memory:.0f} MB")
         ratio = statistics.median(times) / statistics.median(ours)
         note = f"Flower {spread(times)} s, {memory:.0f} MB"
         report.at_least(f"flower_{name}_to_round", ratio, goal, note=note)
@@ -197,7 +197,7 @@ def _wait(times: Path, rounds: int, pid: int, *processes: Process) -> tuple[list
 
 
 def family_memory(pid: int) -> float:
-    """Peaks of the process and its children, added up: a peer's server is more than one."""
+    """Sum of the peak memory of a process and its children. A peer's server consists of several processes."""
     import psutil
 
     family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]

@@ -1,4 +1,4 @@
-"""Folding against the best blocked float64 sum on this machine, and what else a round's bytes cost one core."""
+"""Folding compared with the best blocked float64 sum on this machine, and other costs of a round's bytes on one core."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from puf_server.storage.durable import FileSource
 
 __all__ = ["folding"]
 
-# Elements of an update from here on: where they lie, or read into the space given.
+# Elements of an update from a position on: a view of them, or a copy in the given buffer.
 _Read = Callable[[int, NDArray[np.float32]], NDArray[np.float32]]
 
 _UPDATES = 10
@@ -33,7 +33,7 @@ _BLOCKS = (1 << 15, 1 << 16, 1 << 17, 1 << 18)
 
 
 def folding(report: Report, scratch: Path, repeats: int) -> None:
-    keep_freed_memory()  # as the server does
+    keep_freed_memory()  # as in the server
     scratch.mkdir(parents=True, exist_ok=True)
     updates = [np.random.default_rng(i).standard_normal(PARAMETERS, np.float32) for i in range(_UPDATES)]
     for i, update in enumerate(updates):
@@ -117,7 +117,7 @@ def _fold(scratch: Path) -> None:
 
 
 def _costs(report: Report, payload: memoryview, scratch: Path, fold_rate: float) -> None:
-    """Seconds that one round of 10 clients spends beside moving bytes, each measured alone."""
+    """Seconds that a round of 10 clients takes besides the transfer, each measured alone."""
 
     def spool() -> None:
         with (scratch / "spool").open("wb", buffering=0) as file:
@@ -132,7 +132,7 @@ def _costs(report: Report, payload: memoryview, scratch: Path, fold_rate: float)
         "finite_check": _timed(lambda: all_finite(np.frombuffer(payload, "<f4"))),
     }
     report.details["seconds_beside_moving_bytes"] = {
-        # Client's update, server's check of it, client's check of the model.
+        # The client's update, the server's check of it, and the client's check of the model.
         "blake3_three_times": 3 * _UPDATES * one["blake3"],
         "sha256_in_its_place": 3 * _UPDATES * one["sha256"],
         "spool_and_fsync": _UPDATES * one["spool_and_fsync"],

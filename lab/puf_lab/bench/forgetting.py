@@ -1,4 +1,4 @@
-"""What forgetting costs: a PUF-Regular round beside an ordinary one, the bytes of a PUF-Special round."""
+"""Cost of forgetting: a PUF-Regular round compared with an ordinary one, and the bytes of a PUF-Special round."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FLAGS = ("--forgetting-max-recovery-rounds", "0", "--forgetting-measure-seconds
 
 
 def forgetting(report: Report, scratch: Path, repeats: int) -> None:
-    """Each turn: ordinary rounds of some clients, then the round in which one of these very clients is forgotten."""
+    """Each repeat has ordinary rounds of some clients, then the round in which one of these clients is forgotten."""
     ratios, ordinary, unlearning = [], [], []
     with Federation(scratch / "regular", _CLIENTS, PARAMETERS, _FLAGS) as federation:
         federation.round()
@@ -26,7 +26,7 @@ def forgetting(report: Report, scratch: Path, repeats: int) -> None:
             federation.gone(f"client-{turn}")
             unlearning.append(forgotten.committed_at - forgotten.opened_at)
             ratios.append(unlearning[-1] / ordinary[-1])
-            report.tell(f"  turn {turn + 1}: ordinary {ordinary[-1]:.2f} s, PUF-Regular {unlearning[-1]:.2f} s")
+            report.print(f"  turn {turn + 1}: ordinary {ordinary[-1]:.2f} s, PUF-Regular {unlearning[-1]:.2f} s")
     note = f"ratios {spread(ratios)} with the same participants"
     report.at_most("regular_round_to_fedavg_round", statistics.median(ratios), 1.05, note=note)
     report.details["forgetting_seconds"] = {"ordinary": ordinary, "regular": unlearning}

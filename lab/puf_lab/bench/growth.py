@@ -1,4 +1,4 @@
-"""How time and memory grow with clients, parameters and rounds."""
+"""Growth of time and memory with clients, parameters and rounds."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["growth"]
 
 _CLIENTS = (1, 10, 50, 100)
 _SIZES = (1_000_000, PARAMETERS, 100_000_000)
-# Each holds a model and an update: more of them than this would not fit beside the server at the largest size.
+# Each client holds a model and an update. More clients would not fit into memory at the largest size.
 _CLIENTS_AT_EACH_SIZE = 4
 _ROUNDS = 200
-# The plan waits for as many; a federation of one is an exception that must be asked for.
+# A federation of one client must be allowed explicitly.
 _ALONE = ("--plan-min-clients", "1")
 
 
@@ -50,7 +50,7 @@ def _point(report: Report, scratch: Path, clients: int, parameters: int, repeats
         federation.round()
         seconds = statistics.median(federation.round() for _ in range(repeats))
         memory = federation.peak_memory()
-    report.tell(f"  {clients} clients, {parameters:,} parameters: {seconds:.2f} s a round, {memory:.0f} MB")
+    report.print(f"  {clients} clients, {parameters:,} parameters: {seconds:.2f} s a round, {memory:.0f} MB")
     return seconds, memory
 
 

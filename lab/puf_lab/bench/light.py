@@ -1,8 +1,8 @@
-"""Very many light clients in one process: joined, heart-beating, and answering when they are asked. No torch, no threads.
+"""Many light clients in one process: they join, send heartbeats and answer work. No torch, no threads.
 
     python -m puf_lab.bench.light HOST:PORT CLIENTS SECONDS
 
-Prints one line of JSON at the end: heartbeats, updates, errors by what was said, and the longest wait for a heartbeat.
+Prints one line of JSON at the end: heartbeats, updates, errors by message, and the slowest heartbeat.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from puf_common.v1 import federation_pb2_grpc as rpc
 
 __all__ = ["main"]
 
-# As many connections are made at a time; a real fleet does not start within one second either.
+# Connections that are made at a time. A real fleet does not start within one second either.
 _STARTING = 50
 _JOINING_SECONDS = 120.0
 
@@ -108,13 +108,13 @@ async def _train(stub: Any, manifest: Manifest, work: fed.TrainWork, payload: by
 async def _run(address: str, clients: int, seconds: float) -> _Tally:
     tally, starting, until = _Tally(), asyncio.Semaphore(_STARTING), [time.monotonic() + _JOINING_SECONDS + seconds]
 
-    async def guarded(name: str) -> None:
+    async def counted(name: str) -> None:
         try:
             await _client(address, name, tally, starting, until)
         except aio.AioRpcError as error:
             tally.errors[f"{error.code().name}: {error.details()}"] += 1
 
-    tasks = [asyncio.create_task(guarded(f"light-{i:04d}")) for i in range(clients)]
+    tasks = [asyncio.create_task(counted(f"light-{i:04d}")) for i in range(clients)]
     while tally.joined + sum(tally.errors.values()) < clients and time.monotonic() < until[0]:
         await asyncio.sleep(0.1)
     until[0] = time.monotonic() + seconds

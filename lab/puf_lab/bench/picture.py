@@ -1,4 +1,4 @@
-"""The bench as a picture: a round beside the limit and the peers, and how cost grows."""
+"""The bench's figure: a round compared with the limit and the peers, and the growth of time and memory."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from puf_lab.reporting.style import BLUE, FAINT, ORANGE, new_figure
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["draw"]
 
-_BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#8C8C8C"
-
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """What the result holds; parts that were not measured stay out."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    """Draws the parts of the result that were measured."""
     details = result["details"]
     growth = details.get("growth", {})
     panels: list[Callable[[Axes], None]] = [lambda axes: _bars(axes, details)]
@@ -29,13 +26,13 @@ def draw(result: dict[str, Any], path: Path) -> None:
             panels.append(partial(_growth, growth=growth, name=name, unit=x, label=label))
     if "rounds" in growth:
         panels.append(lambda axes: _rounds(axes, growth))
-    figure = Figure(figsize=(3.8 + 2.4 * len(panels), 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(3.8 + 2.4 * len(panels), 3.4)
+    figure.set_layout_engine("constrained")
     ratios = [1.7, *[1.0] * (len(panels) - 1)]
     for axes, panel in zip(figure.subplots(1, len(panels), width_ratios=ratios, squeeze=False)[0], panels, strict=True):
         panel(axes)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path)
 
 
 def _bars(axes: Axes, details: dict[str, Any]) -> None:
@@ -52,7 +49,7 @@ def _bars(axes: Axes, details: dict[str, Any]) -> None:
     if not shown:
         axes.set_axis_off()
         return
-    colours = [_BLUE if name.startswith("PUF") else _GREY for name in shown]
+    colours = [BLUE if name.startswith("PUF") else FAINT for name in shown]
     bars = axes.barh(list(shown), list(shown.values()), color=colours)
     axes.bar_label(bars, [f" {value:.3g} s" for value in shown.values()])
     axes.set_xscale("log")
@@ -67,26 +64,26 @@ def _growth(axes: Axes, *, growth: dict[str, Any], name: str, unit: float, label
 
 
 def _rounds(axes: Axes, growth: dict[str, Any]) -> None:
-    axes.plot(growth["rounds"], growth["rounds_memory_mb"], color=_ORANGE, marker="s", markersize=3)
+    axes.plot(growth["rounds"], growth["rounds_memory_mb"], color=ORANGE, marker="s", markersize=3)
     axes.set_ylim(0, 1.25 * max(growth["rounds_memory_mb"]))
     axes.set_xlabel("rounds")
-    axes.set_ylabel("server memory, MB", color=_ORANGE)
+    axes.set_ylabel("server memory, MB", color=ORANGE)
 
 
 def _curves(
     axes: Axes, x: Sequence[float], seconds: Sequence[float], memory: Sequence[float], label: str, *, log: bool = False
 ) -> None:
-    axes.plot(x, seconds, color=_BLUE, marker="o", markersize=4)
+    axes.plot(x, seconds, color=BLUE, marker="o", markersize=4)
     axes.set_xlabel(label)
-    axes.set_ylabel("seconds a round", color=_BLUE)
+    axes.set_ylabel("seconds a round", color=BLUE)
     if not log:
         axes.set_ylim(0, 1.1 * max(seconds))
     other = axes.twinx()
-    other.plot(x, memory, color=_ORANGE, marker="s", markersize=4)
-    other.set_ylabel("server memory, MB", color=_ORANGE)
+    other.plot(x, memory, color=ORANGE, marker="s", markersize=4)
+    other.set_ylabel("server memory, MB", color=ORANGE)
     other.set_ylim(0, 1.25 * max(memory))
     other.spines["top"].set_visible(False)
     if log:
-        # A straight line then says: in proportion.
+        # In this scale a straight line means proportional growth.
         axes.set_xscale("log")
         axes.set_yscale("log")

@@ -1,16 +1,15 @@
-"""A relay between clients and a server that counts what goes through it: bytes on the wire, from outside both."""
+"""A relay between clients and a server that counts the bytes on the wire in each direction."""
 
 from __future__ import annotations
 
 import socket
 import threading
-from types import TracebackType
 
 __all__ = ["Counting"]
 
 
 class Counting:
-    """Listens on a free port; `target` is where connections go on to. Use as a context."""
+    """Listens on a free port and forwards connections to `target`. Use it as a context."""
 
     def __init__(self) -> None:
         self.target = ("127.0.0.1", 0)
@@ -27,9 +26,7 @@ class Counting:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._listener.close()
 
     def _accept(self) -> None:

@@ -1,8 +1,8 @@
-"""The same bytes over plain sockets: the limit that a round is compared with. Imports nothing but the standard library.
+"""The bytes of a round over plain sockets: the limit that a round is compared with. It needs only the standard library.
 
-As in a round, each client gets the whole model into its memory and then sends a whole update out of its memory, and the
-server sends one model to everybody. What the server receives it only looks away from: one block, used again. `hot` moves
-one block to and fro on the clients, too: bytes that never leave the processor's cache, and nobody could train with.
+As in a round, each client receives the whole model into its memory and sends a whole update from its memory. The server
+sends one model to all clients and receives into one block that is used again. With `hot` the clients use one block too:
+these bytes never leave the processor's cache, so no client could train with them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _BLOCK = 1 << 20
 
 
 def serve(connection: socket.socket, model: memoryview) -> None:
-    """One client's round: it gets the bytes, then sends as many."""
+    """One client's round: the client receives the model, then sends as many bytes."""
     with connection:
         connection.sendall(model)
         block, left = bytearray(_BLOCK), len(model)
@@ -25,7 +25,7 @@ def serve(connection: socket.socket, model: memoryview) -> None:
 
 
 def fetch_and_send(port: int, payload: int, *, hot: bool = False) -> None:
-    # Filled, so that the pages are there: what the memory costs is no matter of the wire.
+    # Filled, so that the pages are allocated before the measurement.
     model = memoryview(bytearray(b"m" * (_BLOCK if hot else payload)))
     update = memoryview(b"u" * (_BLOCK if hot else payload))
     with socket.create_connection(("127.0.0.1", port)) as connection:
@@ -36,15 +36,15 @@ def fetch_and_send(port: int, payload: int, *, hot: bool = False) -> None:
         at = 0
         while at < payload:
             begin = at % len(update)
-            piece = update[begin : begin + min(_BLOCK, payload - at)]
-            connection.sendall(piece)
-            at += len(piece)
+            part = update[begin : begin + min(_BLOCK, payload - at)]
+            connection.sendall(part)
+            at += len(part)
 
 
 def _some(connection: socket.socket, out: memoryview) -> int:
     got = connection.recv_into(out)
     if not got:
-        raise ConnectionError("the other side has hung up")
+        raise ConnectionError("the peer closed the connection")
     return got
 
 

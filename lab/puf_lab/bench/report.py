@@ -1,4 +1,4 @@
-"""Figures with their goals: a table for people, `result.json` for programs."""
+"""Figures of the bench with their goals, as a table and as `result.json`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from puf_lab.reporting.terminal import new_console
+
 __all__ = ["Figure", "Report", "spread"]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number that was measured. `goal` None: for information."""
+    """One measured number. Without a goal it is for information."""
 
     name: str
     value: float
@@ -44,7 +46,7 @@ class Report:
     figures: list[Figure] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    console: Console = field(default_factory=lambda: Console(highlight=False))
+    console: Console = field(default_factory=new_console)
 
     def at_most(self, name: str, value: float, goal: float | None, unit: str = "x", note: str = "") -> None:
         self._add(Figure(name, round(value, 4), unit, goal, True, note))
@@ -52,14 +54,14 @@ class Report:
     def at_least(self, name: str, value: float, goal: float | None, unit: str = "x", note: str = "") -> None:
         self._add(Figure(name, round(value, 4), unit, goal, False, note))
 
-    def tell(self, text: str) -> None:
+    def print(self, text: str) -> None:
         self.console.print(text)
 
     def _add(self, figure: Figure) -> None:
         self.figures = [f for f in self.figures if f.name != figure.name] + [figure]
 
     def write(self, path: Path) -> None:
-        """Parts measured in an earlier run, and not in this one, stay."""
+        """Writes the file. Figures of an earlier run stay if this run did not measure them."""
         old: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         figures = old.get("figures", {}) | {f.name: {**asdict(f), "met": f.met} for f in self.figures}
         result = {
@@ -74,8 +76,8 @@ class Report:
         table = Table("figure", "measured", "goal", "", "how")
         for f in self.figures:
             goal = "–" if f.goal is None else f"{'≤' if f.at_most else '≥'} {f.goal:g}"
-            told = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}[f.met]
-            table.add_row(f.name.replace("_", " "), f"{f.value:.4g} {f.unit}", goal, told, f.note)
+            reached = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}[f.met]
+            table.add_row(f.name.replace("_", " "), f"{f.value:.4g} {f.unit}", goal, reached, f.note)
         self.console.print(table)
         for part, why in self.failures.items():
             self.console.print(f"[red]{part} was not measured:[/] {why}")

@@ -1,4 +1,4 @@
-"""How long a person waits for help."""
+"""Time until `--help` is printed."""
 
 from __future__ import annotations
 

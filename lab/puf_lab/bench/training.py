@@ -1,7 +1,7 @@
-"""Local training on 32x32 images: the client's own routine beside the usual loop over torchvision's per-sample pipeline.
+"""Local training on 32x32 images: the client's routine compared with the usual torchvision pipeline per sample.
 
-Same network, optimizer, batches, augmentation, one thread; images that can be learned are made here, so that nothing is
-downloaded and both ways can be asked whether they learned the same.
+Both use the same network, optimizer, batches, augmentation and one thread. The images are generated and can be learned,
+so nothing is downloaded and the accuracy of both can be compared.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def training(report: Report, scratch: Path, repeats: int) -> None:
 
 
 def _options(report: Report, data: Samples, repeats: int) -> None:
-    """What the recipe's options do on this machine's CPU; compiling is left out, it takes longer than it could gain."""
+    """Effect of the recipe's options on this CPU. Compiling is left out: it takes longer than it could save."""
     found = {}
     for name, settings in {
         "none": _SETTINGS,
@@ -75,12 +75,12 @@ def _options(report: Report, data: Samples, repeats: int) -> None:
         run = _ours(build("resnet8-gn", {}, 1), data, settings)
         found[name] = statistics.median(len(data[1]) / _seconds(lambda run=run: next(run)) for _ in range(3))  # type: ignore[misc]
     report.details["training_options_images_per_second_resnet8"] = found
-    told = ", ".join(f"{name} {rate / found['none']:.2f}" for name, rate in found.items() if name != "none")
-    report.tell(f"  options of the recipe on this CPU, ResNet-8, times the speed without: {told}")
+    speeds = ", ".join(f"{name} {rate / found['none']:.2f}" for name, rate in found.items() if name != "none")
+    report.print(f"  options of the recipe on this CPU, ResNet-8, times the speed without: {speeds}")
 
 
 def _images(count: int, seed: int) -> Samples:
-    """Ten blurred patterns under noise: a network tells them apart after some epochs, not at once."""
+    """Ten blurred patterns under noise. A network needs some epochs to distinguish them."""
     patterns = np.random.default_rng(0).uniform(60, 196, (10, 8, 8, 3)).repeat(4, 1).repeat(4, 2)
     chance = np.random.default_rng(seed)
     labels = chance.integers(0, 10, count)
@@ -89,7 +89,7 @@ def _images(count: int, seed: int) -> Samples:
 
 
 def _small() -> nn.Module:
-    """A client's network in a demo: two convolutions, whose arithmetic does not hide what data costs."""
+    """Two convolutions, as in a demo. Their arithmetic is cheap, so the cost of data preparation is visible."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
         return nn.Sequential(
@@ -98,7 +98,7 @@ def _small() -> nn.Module:
 
 
 def _usual(model: nn.Module, data: Samples) -> Iterator[nn.Module]:
-    """One epoch at a time, as tutorials do it."""
+    """The usual loop of tutorials, one epoch at a time."""
     from PIL import Image
     from torch.utils.data import DataLoader, Dataset
     from torchvision import transforms
@@ -134,7 +134,7 @@ def _usual(model: nn.Module, data: Samples) -> Iterator[nn.Module]:
 
 
 def _arithmetic(model: nn.Module, images: int) -> Iterator[nn.Module]:
-    """What no pipeline can beat: as many steps without any data to prepare."""
+    """The limit of any pipeline: as many steps without data preparation."""
     prepare(_CPU, 1)
     x, y = torch.randn(_SETTINGS.batch_size, 3, 32, 32), torch.arange(_SETTINGS.batch_size) % 10
     optimizer = torch.optim.SGD(model.parameters(), _SETTINGS.lr)
@@ -161,7 +161,7 @@ def _learning(model: nn.Module, data: Samples) -> Iterator[nn.Module]:
 
 
 def _learned(run: Callable[[nn.Module, Samples], Iterator[nn.Module]], held: Samples) -> float:
-    """Accuracy on other images of the same kind, after a few epochs on more of them."""
+    """Accuracy on held-out images after a few epochs."""
     epochs = run(_small(), _images(3000, 3))
     for _ in range(_EPOCHS_TO_LEARN):
         model = next(epochs)

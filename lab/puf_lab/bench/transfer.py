@@ -1,4 +1,4 @@
-"""A round without training: ours, ours over mTLS, and plain sockets, in turns."""
+"""A round without training: PUF, PUF over mTLS, and plain sockets, measured alternately."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from puf_lab.federations.processes import Process
 __all__ = ["transfer", "wire"]
 
 _CLIENTS = 10
-# Rounds that follow each other, as those of a federation do, before the next one's turn.
+# Consecutive rounds of one kind before the next kind, because rounds of a federation are consecutive.
 _IN_A_ROW = 3
 
 
 def transfer(report: Report, scratch: Path, repeats: int) -> None:
     moved = 2 * 4 * PARAMETERS * _CLIENTS
-    report.tell(f"{_CLIENTS} client processes fetch and submit {PARAMETERS:,} parameters: {moved / 1e6:.0f} MB a round")
+    report.print(
+        f"{_CLIENTS} client processes fetch and submit {PARAMETERS:,} parameters: {moved / 1e6:.0f} MB a round"
+    )
     tcp: list[float] = []
     hot: list[float] = []
     ours: list[float] = []
@@ -43,15 +45,15 @@ def transfer(report: Report, scratch: Path, repeats: int) -> None:
             mtls += [secure.round() for _ in range(_IN_A_ROW)]
             hot += [raw_tcp(_CLIENTS, 4 * PARAMETERS, scratch, hot=True) for _ in range(_IN_A_ROW)]
             last = {name: spread(times[-_IN_A_ROW:]) for name, times in (("tcp", tcp), ("puf", ours), ("mtls", mtls))}
-            report.tell(f"  turn {turn + 1}: raw TCP {last['tcp']} s, PUF {last['puf']} s, over mTLS {last['mtls']} s")
+            report.print(f"  turn {turn + 1}: raw TCP {last['tcp']} s, PUF {last['puf']} s, over mTLS {last['mtls']} s")
         memory = plain.peak_memory()
         computed = {who: (after - computed[who]) / len(ours) for who, after in plain.cpu_seconds().items()}
     limit, median = statistics.median(tcp), statistics.median(ours)
     report.details["round_seconds"] = {"raw_tcp": tcp, "raw_tcp_from_one_block": hot, "puf": ours, "puf_mtls": mtls}
     report.details["round_cpu_seconds"] = computed
     busy = sum(computed.values()) / median / (os.cpu_count() or 1)
-    told = ", ".join(f"{who.replace('_', ' ')} {seconds:.2f}" for who, seconds in computed.items())
-    report.at_most("round_keeps_processors_busy", busy, None, "x", f"processor seconds of a round: {told}")
+    shares = ", ".join(f"{who.replace('_', ' ')} {seconds:.2f}" for who, seconds in computed.items())
+    report.at_most("round_keeps_processors_busy", busy, None, "x", f"processor seconds of a round: {shares}")
     note = f"PUF {spread(ours)} s, raw TCP {spread(tcp)} s"
     report.at_most("round_to_raw_tcp", median / limit, 4.0, note=note)
     report.at_most(
@@ -65,7 +67,7 @@ def transfer(report: Report, scratch: Path, repeats: int) -> None:
 
 
 def raw_tcp(clients: int, payload: int, scratch: Path, *, hot: bool = False) -> float:
-    """Seconds in which as many processes fetch and send the same bytes over plain sockets."""
+    """Seconds in which the same number of processes moves the same bytes over plain sockets."""
     model = memoryview(b"m" * payload)
     with socket.create_server(("127.0.0.1", 0), backlog=clients) as listener, ExitStack() as stack:
         port = listener.getsockname()[1]
@@ -83,7 +85,7 @@ def raw_tcp(clients: int, payload: int, scratch: Path, *, hot: bool = False) -> 
 
 
 def wire(report: Report, scratch: Path, repeats: int) -> None:
-    """Bytes on the wire by a proxy that counts, in both directions; and the account that the server keeps of them."""
+    """Bytes on the wire in both directions, counted by a relay."""
     with Counting() as proxy, Federation(scratch, 2, PARAMETERS, relay=proxy) as federation:
         proxy.reset()
         for _ in range(repeats):

@@ -1,4 +1,4 @@
-"""`puf-lab list`, `plan`, `run` and `report`: the paper's experiments, and the user's own."""
+"""`puf-lab list`, `plan`, `run` and `report`: the paper's experiments and the user's own."""
 
 from __future__ import annotations
 
@@ -9,58 +9,86 @@ from typing import TYPE_CHECKING, Any
 from puf_common.config.parser import Parser
 
 if TYPE_CHECKING:
-    from puf_lab.experiments.jobs import Place
-    from puf_lab.experiments.spec import Experiment
+    from puf_lab.spec.experiment import ExperimentSpec
 
 __all__ = ["add_experiments"]
 
+_FEDERATIONS = ("in-process", "processes")
+_EXECUTORS = ("local", "pool", "ray")
+# `--engine` of version 0.1.0 in terms of the two flags that replace it.
+_ENGINES = {"in-process": ("in-process", None), "processes": ("processes", None), "ray": ("in-process", "ray")}
+
 
 def add_experiments(commands: Any) -> None:
-    listing = commands.add_parser("list", help="the settings there are")
+    listing = commands.add_parser("list", help="list the built-in settings")
     listing.set_defaults(run=_list)
 
-    plan = commands.add_parser("plan", help="how many runs, hours and bytes a setting means; runs nothing")
+    plan = commands.add_parser("plan", help="show the runs, hours and bytes of a setting; runs nothing")
+    plan.add_argument("setting", metavar="SETTING", help="a name from `puf-lab list`, or FILE.toml")
     _setting_flags(plan)
     plan.add_argument(
-        "--seconds-per-round", type=float, metavar="S", help="instead of measuring one batch on this machine"
+        "--seconds-per-round", type=float, metavar="S", help="use this figure instead of a measurement on this machine"
     )
     plan.set_defaults(run=_plan)
 
     run = commands.add_parser("run", help="run a setting, or what is missing of it, and measure")
+    run.add_argument("setting", metavar="SETTING", help="a name from `puf-lab list`, or FILE.toml")
     _setting_flags(run)
-    run.add_argument("--out", type=Path, metavar="DIR", help="where results go (default runs/SETTING)")
-    run.add_argument("--engine", default="in-process", metavar="NAME", help="in-process, processes or ray")
-    run.add_argument("--ray-address", metavar="ADDRESS", help="an existing Ray cluster (default: a local one)")
-    run.add_argument("--jobs", type=int, default=1, metavar="N", help="independent runs at a time (default 1)")
-    run.add_argument(
-        "--metric", action="append", default=[], metavar="MODULE:NAME", help="one more metric; may be repeated"
-    )
+    _run_flags(run)
+    run.add_argument("--goals", action="store_true", help="fail if forgetting misses its goals; see the setting demo")
     run.set_defaults(run=_run)
 
-    report = commands.add_parser("report", help="tables and figures of one or more runs, as a page and as files")
+    # The command of version 0.1.0 for the same check.
+    quality = commands.add_parser("quality")
+    _setting_flags(quality)
+    _run_flags(quality)
+    quality.set_defaults(run=_run, setting="demo", goals=True)
+
+    report = commands.add_parser("report", help="write tables and figures of one or more runs, as a page and as files")
     report.add_argument("runs", nargs="*", type=Path, metavar="DIR", help="results (default: everything in runs/)")
-    report.add_argument("--out", type=Path, default=Path("runs/report"), metavar="DIR", help="where the report goes")
+    report.add_argument("--out", type=Path, default=Path("runs/report"), metavar="DIR", help="directory of the report")
     report.set_defaults(run=_report)
 
 
 def _setting_flags(parser: Parser) -> None:
-    parser.add_argument("setting", metavar="SETTING", help="a name from `puf-lab list`, or FILE.toml")
     parser.add_argument("--profile", default="paper", metavar="NAME", help="paper (default) or author-code")
-    parser.add_argument("--targets", metavar="I,J", help="who leaves: 0,3 in turn, 0+3 together")
+    parser.add_argument("--targets", metavar="I,J", help="clients that are forgotten: 0,3 in turn, 0+3 together")
     parser.add_argument("--methods", metavar="A,B", help='methods, e.g. "natural,puf-special eta_u=4 epochs=2"')
     parser.add_argument(
-        "--method", action="append", default=[], metavar="MODULE:NAME", help="one more method; may be repeated"
+        "--method", action="append", default=[], metavar="MODULE:NAME", help="a further method; may be repeated"
     )
-    parser.add_argument("--seeds", metavar="N,M", help="seeds, of data and training alike")
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where the dataset is")
+    parser.add_argument("--seeds", metavar="N,M", help="seeds; each is used for both data and training")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="directory of the dataset")
     parser.add_argument("--weights", type=Path, metavar="FILE", help="published checkpoint, for settings that need one")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, cuda:1 or auto")
-    parser.add_argument("--cache", type=Path, default=Path("runs/cache"), metavar="DIR", help="finished runs")
+    parser.add_argument("--cache", type=Path, default=Path("runs/cache"), metavar="DIR", help="cache of finished runs")
 
 
-def _experiment(arguments: argparse.Namespace) -> Experiment:
+def _run_flags(run: Parser) -> None:
+    run.add_argument("--out", type=Path, metavar="DIR", help="directory of the results (default runs/SETTING)")
+    run.add_argument(
+        "--federation",
+        choices=_FEDERATIONS,
+        help="how a federation runs: in this process (default), or as server and client processes",
+    )
+    run.add_argument(
+        "--executor",
+        choices=_EXECUTORS,
+        help="where runs execute: local, one after the other (default); pool, in several processes; ray, on a cluster",
+    )
+    run.add_argument("--jobs", type=int, metavar="N", help="runs at a time; N above 1 implies --executor pool")
+    run.add_argument("--ray-address", metavar="ADDRESS", help="existing Ray cluster (default: a local one)")
+    run.add_argument("--engine", choices=tuple(_ENGINES), help=argparse.SUPPRESS)
+    run.add_argument(
+        "--metric", action="append", default=[], metavar="MODULE:NAME", help="a further metric; may be repeated"
+    )
+
+
+def _experiment(arguments: argparse.Namespace, kind: str = "in-process") -> ExperimentSpec:
+    """The experiment that the flags describe, with everything that its runs need to know."""
     from puf_common.errors import UsageError
-    from puf_lab.experiments.spec import load_experiment, target_sets
+    from puf_lab.spec.experiment import target_sets
+    from puf_lab.spec.settings_files import load_experiment
 
     experiment = load_experiment(arguments.setting, profile=arguments.profile)
     methods = arguments.methods.split(",") if arguments.methods else list(experiment.methods)
@@ -68,33 +96,31 @@ def _experiment(arguments: argparse.Namespace) -> Experiment:
         seeds = [int(word) for word in arguments.seeds.split(",")] if arguments.seeds else None
     except ValueError:
         raise UsageError(f"--seeds {arguments.seeds} must be numbers like 1,2,3") from None
-    return experiment.narrowed(
+    narrowed = experiment.narrowed(
         targets=list(target_sets([arguments.targets])) if arguments.targets else None,
         methods=[word.strip() for word in methods] + arguments.method,
         seeds=seeds,
     )
-
-
-def _place(arguments: argparse.Namespace, engine: str) -> Place:
-    from puf_lab.experiments.jobs import Place
-
-    directory = arguments.data_dir.resolve() if arguments.data_dir else None
-    weights = arguments.weights.resolve() if arguments.weights else None
-    return Place(data_dir=directory, device=arguments.device, engine=engine, weights=weights)
+    return narrowed.placed(
+        kind=kind,
+        device=arguments.device,
+        data_dir=arguments.data_dir.resolve() if arguments.data_dir else None,
+        weights=arguments.weights.resolve() if arguments.weights else None,
+    )
 
 
 def _list(_: argparse.Namespace) -> int:
-    from rich.console import Console
     from rich.table import Table
 
-    from puf_lab.experiments.spec import load_experiment, names
+    from puf_lab.reporting.terminal import new_console
+    from puf_lab.spec.settings_files import load_experiment, names
 
     table = Table("setting", "what", "targets", "rounds", box=None, header_style="bold")
     table.columns[0].no_wrap = True
     for name in names():
         e = load_experiment(name)
-        table.add_row(name, e.title, str(len(e.targets)), str(e.rounds))
-    Console(highlight=False).print(table)
+        table.add_row(name, e.title, str(len(e.targets)), str(e.federation.rounds))
+    new_console().print(table)
     return 0
 
 
@@ -102,28 +128,26 @@ def _plan(arguments: argparse.Namespace) -> int:
     from puf_lab.experiments.cache import Cache
     from puf_lab.experiments.estimate import show_plan
 
-    return show_plan(
-        _experiment(arguments), _place(arguments, "in-process"), Cache(arguments.cache), arguments.seconds_per_round
-    )
+    return show_plan(_experiment(arguments), Cache(arguments.cache), arguments.seconds_per_round)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from puf_common.errors import UsageError
     from puf_lab.experiments.cache import Cache
+    from puf_lab.experiments.executors import ExecutorOptions
     from puf_lab.experiments.runner import run_experiment
-    from puf_lab.federations.base import ENGINES
 
-    if arguments.engine not in ENGINES:
-        raise UsageError(f"--engine {arguments.engine} must be one of {', '.join(ENGINES)}")
-    experiment = _experiment(arguments)
+    if arguments.engine and (arguments.federation or arguments.executor):
+        raise UsageError("--engine is replaced by --federation and --executor; leave it out")
+    kind, executor = _ENGINES.get(arguments.engine, (arguments.federation or "in-process", arguments.executor))
+    experiment = _experiment(arguments, kind)
     return run_experiment(
         experiment,
         arguments.out or Path("runs") / experiment.name,
-        place=_place(arguments, arguments.engine),
         cache=Cache(arguments.cache.resolve()),
-        jobs=arguments.jobs,
+        options=ExecutorOptions.of(executor, arguments.jobs, arguments.ray_address),
         metrics=arguments.metric,
-        ray_address=arguments.ray_address,
+        goals=arguments.goals,
     )
 
 

@@ -1,4 +1,4 @@
-"""Figures of a run: what the model knew before, during and after forgetting."""
+"""The demo's figure: test and forget accuracy before, during and after forgetting."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from puf_common.errors import UsageError
+from puf_lab.reporting.style import BLUE, INK, ORANGE, dress, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["Curve", "accuracy_curve"]
 
-# Okabe and Ito: told apart with every kind of colour vision; markers tell them apart in print.
-_COLOURS = {"test": "#0072B2", "forget": "#D55E00"}
+_COLOURS = {"test": BLUE, "forget": ORANGE}
 _MARKERS = {"test": "o", "forget": "s"}
 _NAMES = {"test": "test data", "forget": "forgotten data"}
-_INK = "#333333"
-_FAINT = "#8C8C8C"
-_DOTS = {"test": (0.0, (1.2, 2.6)), "forget": (1.9, (1.2, 2.6))}  # two equal levels interleave, none hides the other
-_MARKED = 40  # markers on a line, at most
+_DOTS = {"test": (0.0, (1.2, 2.6)), "forget": (1.9, (1.2, 2.6))}  # equal levels interleave, so both are visible
+_MARKED = 40  # largest number of markers on a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +56,30 @@ def accuracy_curve(
     title: str = "One client is forgotten",
     subtitle: str = "",
 ) -> None:
-    """Draws test and forget accuracy over the rounds into a file whose suffix names the format (png, svg, pdf).
+    """Draws test and forget accuracy over the rounds. The file's suffix names the format (png, svg, pdf).
 
-    `forgotten_at` is the unlearning round: the curve's value there is the model right after unlearning. `natural` is
-    the same federation going on without unlearning, drawn dashed from the round before it; the accuracies of the model
-    retrained without the data are the dotted lines that the solid ones should meet.
+    `forgotten_at` is the unlearning round; the curve's value there is the model right after unlearning. `natural` is
+    the same federation without unlearning, drawn dashed from the round before. Dotted lines are the accuracies of the
+    retrained model, which the solid lines should meet.
     """
-    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
 
     references = {"test": retrained_test, "forget": retrained_forget}
     dashed = natural.since(forgotten_at - 1) if natural is not None else None
-    figure = Figure(figsize=(9, 5.4), dpi=150, facecolor="white")
+    figure = new_figure(9, 5.4)
     axes = figure.add_subplot()
     head = 0.05 if subtitle else 0.0
     figure.subplots_adjust(left=0.085, right=0.975, bottom=0.11, top=0.78 - head)
 
     _draw_lines(axes, curve, references, dashed)
     _draw_moment(axes, curve, forgotten_at, dashed)
-    _dress(axes)
-    # Title and legend have the top of the page to themselves: nothing is ever drawn behind them.
-    figure.text(0.02, 0.955, title, fontsize=15, fontweight="bold", color=_INK, va="center")
-    figure.text(0.02, 0.9, subtitle, fontsize=10, color=_INK, va="center")
+    dress(axes, x="round", y="accuracy", whole=True, grid="y")
+    axes.yaxis.set_major_formatter(PercentFormatter(100, decimals=0, symbol=" %"))
+    # Title and legend are above the axes, so that no line is drawn behind them.
+    figure.text(0.02, 0.955, title, fontsize=15, fontweight="bold", color=INK, va="center")
+    figure.text(0.02, 0.9, subtitle, fontsize=10, color=INK, va="center")
     figure.legend(
-        loc="upper left", bbox_to_anchor=(0.012, 0.925 - head), ncols=3, frameon=False, fontsize=9.5, labelcolor=_INK,
+        loc="upper left", bbox_to_anchor=(0.012, 0.925 - head), ncols=3, frameon=False, fontsize=9.5, labelcolor=INK,
         handlelength=3.2, columnspacing=2.4,
     )  # fmt: skip
     figure.savefig(path)
@@ -119,24 +118,9 @@ def _draw_moment(axes: Axes, curve: Curve, forgotten_at: int, dashed: Curve | No
     margin = max(0.5, 0.012 * (last - first))
     axes.set_xlim(first - margin, last + margin)
     axes.axvspan(forgotten_at, last + margin, color="#F3F3F3", zorder=0, linewidth=0)
-    axes.axvline(forgotten_at, color=_INK, linewidth=1.2, zorder=1)
+    axes.axvline(forgotten_at, color=INK, linewidth=1.2, zorder=1)
     near_end = forgotten_at - first > 0.7 * (last - first)
     axes.annotate(
         f"forgotten in round {forgotten_at}", (forgotten_at, 1), xycoords=("data", "axes fraction"), xytext=(0, 5),
-        textcoords="offset points", ha="right" if near_end else "left", va="bottom", color=_INK, fontsize=10,
+        textcoords="offset points", ha="right" if near_end else "left", va="bottom", color=INK, fontsize=10,
     )  # fmt: skip
-
-
-def _dress(axes: Axes) -> None:
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.set_major_formatter(PercentFormatter(100, decimals=0, symbol=" %"))
-    axes.set_xlabel("round", color=_INK, fontsize=10.5)
-    axes.set_ylabel("accuracy", color=_INK, fontsize=10.5)
-    axes.grid(axis="y", color="#DDDDDD", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.tick_params(color=_FAINT, labelcolor=_INK)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(_FAINT)

@@ -1,0 +1,1 @@
+"""Measures what models know: accuracies, membership attacks, distance to the retrained model, costs."""

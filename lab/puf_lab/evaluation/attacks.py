@@ -1,13 +1,12 @@
-"""Membership inference: how much of the forgotten data an attacker still takes for training data, in per cent.
+"""Membership inference: the share of the forgotten data that an attacker takes for training data, in per cent.
 
-Both attacks are calibrated without the forget data. Their level depends on the data's mix of classes, so a figure means
-something only beside that of the model retrained without the same target.
+The Song and Yeom attacks are calibrated without the forget data. Their level depends on the mix of classes in the data.
+Compare a figure only with that of the model retrained without the same target.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,56 +14,33 @@ from numpy.typing import ArrayLike, NDArray
 
 from puf_common.errors import UsageError
 
-__all__ = [
-    "RMIA_GAMMA",
-    "SONG_LIMIT",
-    "RelativeAttack",
-    "ThresholdAttack",
-    "rmia",
-    "song",
-    "song_threshold",
-    "yeom",
-    "yeom_members",
-    "yeom_threshold",
-]
+__all__ = ["RMIA_GAMMA", "SONG_LIMIT", "RelativeAttack", "rmia", "song", "yeom"]
 
 # Samples per side that train the Song attack.
 SONG_LIMIT = 10_000
-# How many times likelier a sample must have become than a population point to dominate it.
+# A sample dominates a population point if its likelihood ratio is at least this many times as large.
 RMIA_GAMMA = 1.0
 
 Vector = NDArray[np.float64]
 
 
-def yeom_threshold(sums: Iterable[tuple[float, int]]) -> float:
-    """Mean loss over the retained training data from each retained client's (sum of losses, samples)."""
-    parts = list(sums)
-    samples = sum(count for _, count in parts)
-    if samples <= 0:
-        raise UsageError("the Yeom attack needs losses of retained training data")
-    mean = math.fsum(total for total, _ in parts) / samples
-    if not math.isfinite(mean):
-        raise UsageError("the mean loss over the retained training data is not finite; the model has diverged")
-    return mean
-
-
-def yeom_members(losses: ArrayLike, threshold: float) -> int:
-    """How many samples are taken for members: those whose loss is at most the threshold."""
-    return int(np.count_nonzero(_vector(losses, "losses") <= threshold))
-
-
 def yeom(retained_losses: ArrayLike, forget_losses: ArrayLike) -> float:
-    """Yeom et al. 2018 on losses without augmentation; the forget data take no part in the threshold."""
+    """Yeom et al. 2018: share of the forget samples whose loss is at most the mean loss over the retained data.
+
+    Losses are without augmentation. The forget data take no part in the threshold.
+    """
     retained, forget = _vector(retained_losses, "retained losses"), _vector(forget_losses, "forget losses")
-    threshold = yeom_threshold([(math.fsum(retained), retained.size)])
-    return 100.0 * yeom_members(forget, threshold) / forget.size
+    threshold = math.fsum(retained) / retained.size
+    if not math.isfinite(threshold):
+        raise UsageError("the mean loss over the retained training data is not finite; the model has diverged")
+    return 100.0 * int(np.count_nonzero(forget <= threshold)) / forget.size
 
 
 def song(members: ArrayLike, non_members: ArrayLike, forget: ArrayLike, *, seed: int, limit: int = SONG_LIMIT) -> float:
-    """Song & Mittal as the paper uses it: an RBF support vector machine on the confidence in the true class.
+    """Song & Mittal as in the paper: an RBF support vector machine on the confidence in the true class.
 
-    `members` are retained training samples, `non_members` test samples. Both sides are cut by the seed to the same size,
-    for the machine would otherwise lean to the larger one; neither their order nor that of arrival matters.
+    `members` are retained training samples, `non_members` are test samples. Both sides are cut to the same size by the
+    seed, because the machine would otherwise favour the larger side. The order of the samples does not matter.
     """
     from sklearn.svm import SVC
 
@@ -79,38 +55,11 @@ def song(members: ArrayLike, non_members: ArrayLike, forget: ArrayLike, *, seed:
 
 
 @dataclass(frozen=True, slots=True)
-class ThresholdAttack:
-    """`members`: per cent of the forget data at or above the threshold."""
-
-    threshold: float
-    balanced_accuracy: float
-    members: float
-
-
-def song_threshold(members: ArrayLike, non_members: ArrayLike, forget: ArrayLike) -> ThresholdAttack:
-    """One threshold on the confidence, that of the best balanced accuracy: transparent where the machine is not.
-
-    Candidates are the observed values, from the highest down, and the first of the best wins: of equally good
-    thresholds the one that calls the fewest samples members, whatever the order of the data.
-    """
-    inside = np.sort(_vector(members, "member confidences"))
-    outside = np.sort(_vector(non_members, "non-member confidences"))
-    wanted = _vector(forget, "forget confidences")
-    candidates = np.unique(np.concatenate([inside, outside]))[::-1]
-    hits = inside.size - np.searchsorted(inside, candidates, "left")
-    rejections = np.searchsorted(outside, candidates, "left")
-    balanced = (hits / inside.size + rejections / outside.size) / 2
-    best = int(np.argmax(balanced))
-    threshold = float(candidates[best])
-    return ThresholdAttack(threshold, float(balanced[best]), float(100.0 * np.mean(wanted >= threshold)))
-
-
-@dataclass(frozen=True, slots=True)
 class RelativeAttack:
-    """`auc` is the chance that a forgotten sample looks more like a member than an unseen one: 0.5 is "like unseen data".
+    """`auc`: chance that a forgotten sample looks more like a member than an unseen one. 0.5 is "like unseen data".
 
-    `member_at_1`: share of the forgotten samples that look more like members than all but 1 % of the unseen ones: still
-    known. `traced_at_1`: share that look less like members than all but 1 % of them: forgetting itself left a trace.
+    `member_at_1`: share of the forgotten samples that look more like members than all but 1 % of the unseen samples.
+    `traced_at_1`: share that look less like members than all but 1 % of them. Forgetting itself left this trace.
     """
 
     auc: float
@@ -128,8 +77,8 @@ def rmia(
 ) -> RelativeAttack:
     """RMIA (Zarifzadeh et al. 2024), offline: per sample, relative to a reference model and to a population.
 
-    Each pair is the confidence in the truth by the attacked and by the reference model, which saw none of either: the
-    retrained model, which an experiment has anyway. A sample's score is the share of population points z with
+    Each pair has the confidences of the attacked model and of the reference model, which saw neither set. The reference
+    is the retrained model, which an experiment has anyway. A sample's score is the share of population points z with
 
         p(x) / p_ref(x)  >=  gamma * p(z) / p_ref(z),    p_ref <- ((1 + a) p_ref + (1 - a)) / 2 with a = `offline`.
 
@@ -148,21 +97,21 @@ def rmia(
 def _ratio(pair: tuple[ArrayLike, ArrayLike], what: str, offline: float) -> Vector:
     attacked, reference = _vector(pair[0], f"{what} confidences"), _vector(pair[1], f"{what} reference confidences")
     if attacked.shape != reference.shape:
-        raise UsageError(f"{what}: the attacked and the reference model must have seen the same samples")
+        raise UsageError(f"{what}: the attacked and the reference model must be given the same samples")
     return np.asarray(attacked / np.maximum(((1 + offline) * reference + (1 - offline)) / 2, 1e-12))
 
 
 def _auc(members: Vector, others: Vector) -> float:
-    """Mann and Whitney: pairs in the right order, ties for a half."""
+    """Mann-Whitney statistic: share of the pairs in the right order, with ties counted as a half."""
     ordered = np.sort(others)
     below, upto = np.searchsorted(ordered, members, "left"), np.searchsorted(ordered, members, "right")
     return float((below + upto).sum() / (2 * members.size * others.size))
 
 
 def _caught(wanted: Vector, others: Vector) -> float:
-    """Share of the wanted above a threshold that at most 1 % of the others pass."""
-    allowed = math.floor(0.01 * others.size)
-    threshold = np.sort(others)[::-1][allowed]
+    """Share of `wanted` above a threshold that at most 1 % of the others pass."""
+    passing = math.floor(0.01 * others.size)
+    threshold = np.sort(others)[::-1][passing]
     return float(np.mean(wanted > threshold))
 
 

@@ -1,7 +1,7 @@
-"""What forgetting costs, by the appendix's formulas. Runs print these beside the bytes and samples really counted.
+"""Cost of forgetting by the formulas of the paper's appendix. Reports print it beside the counted bytes and samples.
 
-Communication in bytes, computation in FLOPs, storage in bytes: P parameters of B bytes, F FLOPs per sample, N samples
-per client, E local epochs, C clients of which C_u leave and C_r stay, R rounds.
+Communication and storage are in bytes, computation in FLOPs. P parameters of B bytes, F FLOPs per sample, N samples per
+client, E local epochs, C clients of which C_u are forgotten and C_r are retained, R rounds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BYTES_PER_PARAMETER = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The size of an experiment, in the paper's letters."""
+    """The sizes that the formulas use."""
 
     parameters: int
     flops_per_sample: float
@@ -27,7 +27,7 @@ class Shape:
     head_parameters: int = 0
     unlearning_epochs: float = 1.0
     targets_stay: bool = False
-    """Only samples are forgotten: the targets go on with the rest and take part in recovery."""
+    """Only samples are forgotten: the targets keep the rest and take part in recovery."""
 
     @property
     def model_bytes(self) -> int:
@@ -45,7 +45,7 @@ class Cost:
     storage: float
 
     def relative_to(self, reference: Cost) -> Cost:
-        """How many times less than the reference; infinity for what costs nothing."""
+        """How many times less than the reference; infinity for a cost of zero."""
 
         def times(there: float, here: float) -> float:
             return there / here if here else float("inf")
@@ -58,8 +58,11 @@ class Cost:
 
 
 def cost(method: str, shape: Shape, recovery_rounds: float, **options: float) -> Cost:
-    """Unlearning and recovery together. Options are what a method adds: retained_rounds, calibration_epochs (FedEraser),
-    ascent_epochs (PGA), degradation_rounds and guidance_rounds (MoDe)."""
+    """Cost of unlearning and recovery together.
+
+    Options are those of single methods: retained_rounds, calibration_epochs (FedEraser), ascent_epochs (PGA),
+    degradation_rounds and guidance_rounds (MoDe).
+    """
     if method == "Retrain":
         return _rounds(shape, shape.retained, shape.epochs, shape.rounds)
     unlearning = _unlearning(method, shape, options)

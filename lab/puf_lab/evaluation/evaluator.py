@@ -1,6 +1,6 @@
-"""What a model does with every sample there is, as an outsider with all data sees it.
+"""Outputs of a model for every sample of an experiment.
 
-Only an experiment has all clients' data in one place; a federation never does.
+Only an experiment has the data of all clients in one place. A federation never does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puf_client.data import ClientData, load_data, test_set
-from puf_client.data.samples import Samples, count, resident, select
+from puf_client.data.samples import Samples, resident, select
 from puf_client.routines.evaluate import PerSample, per_sample
 from puf_client.routines.train import prepare
 from puf_client.tasks import task_named
@@ -21,37 +21,36 @@ from puf_client.worker.devices import choose
 from puf_common.models.module_tensors import load_payload, manifest_of
 from puf_common.models.networks import build_any
 from puf_common.tensors.chunks import Payload
-from puf_lab.demo.outcome import Measured
-from puf_lab.evaluation import attacks
-from puf_lab.evaluation.metrics import percent
-from puf_lab.experiments.setting import Setting
+from puf_lab.evaluation.comparison import percent
+from puf_lab.spec.federation import FederationSpec
 
-__all__ = ["Evaluator", "Forget", "Look"]
+__all__ = ["Evaluator", "ForgetSet", "ModelOutputs"]
 
-# Whose samples are forgotten, and which: None for all of them.
-Forget = Mapping[int, Sequence[str] | None]
+# The forgotten samples of each target. None stands for all of them.
+ForgetSet = Mapping[int, Sequence[str] | None]
 
 
 @dataclass(frozen=True)
-class Look:
-    """One model, on the data it is judged by. `reference` is the same of the model retrained without the target."""
+class ModelOutputs:
+    """Outputs of one model on test, retained and forget data. `reference` has those of the retrained model."""
 
     test: PerSample
     retained: PerSample
     forget: PerSample
     seed: int
-    reference: Look | None = None
+    reference: ModelOutputs | None = None
 
 
 class Evaluator:
-    """Measures models of one setting."""
+    """Evaluates models of one federation."""
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
-        self._model = build_any(setting.model, setting.model_options, setting.recipe.seed)
+    def __init__(self, spec: FederationSpec) -> None:
+        self._spec = spec
+        options = spec.server_config().model_options
+        self._model = build_any(spec.model.name, options, spec.recipe.seed)
         self._manifest = manifest_of(self._model)
-        self._task = task_named(setting.task)
-        self._device = choose(setting.device).device
+        self._task = task_named(spec.task)
+        self._device = choose(spec.device).device
 
     @property
     def parameters(self) -> int:
@@ -59,8 +58,7 @@ class Evaluator:
 
     @cached_property
     def clients(self) -> list[ClientData]:
-        s = self._setting
-        return [load_data(s.data, s.context(shard)) for shard in range(s.clients)]
+        return [load_data(self._spec.data.name, self._spec.context(shard)) for shard in range(self._spec.clients)]
 
     @cached_property
     def _train(self) -> list[Samples]:
@@ -68,48 +66,36 @@ class Evaluator:
 
     @cached_property
     def _test(self) -> Samples:
-        return resident(test_set(self._setting.data, self._setting.context(0)), self._device)
+        return resident(test_set(self._spec.data.name, self._spec.context(0)), self._device)
 
-    def accuracies(self, payload: Payload, targets: Collection[int] | Forget) -> tuple[float, float]:
+    def accuracies(self, payload: Payload, targets: Collection[int] | ForgetSet) -> tuple[float, float]:
         """Test and forget accuracy in per cent."""
         self._load(payload)
-        parts = self._forgotten(targets)
-        forget = np.concatenate([self._look(select(self._train[t], parts[t])).scores for t in parts])
-        return percent(self._look(self._test).scores), percent(forget)
+        parts = self._positions(targets)
+        forget = np.concatenate([self._per_sample(select(self._train[t], parts[t])).scores for t in parts])
+        return percent(self._per_sample(self._test).scores), percent(forget)
 
-    def look(self, payload: Payload, targets: Collection[int] | Forget, reference: Look | None = None) -> Look:
-        """Everything that metrics are made of."""
+    def outputs(
+        self, payload: Payload, targets: Collection[int] | ForgetSet, reference: ModelOutputs | None = None
+    ) -> ModelOutputs:
+        """The outputs from which metrics are computed."""
         self._load(payload)
-        parts = self._forgotten(targets)
-        seen = [self._look(samples) for samples in self._train]
+        parts = self._positions(targets)
+        seen = [self._per_sample(samples) for samples in self._train]
         rest = {
             shard: np.setdiff1d(np.arange(len(part.scores)), parts.get(shard, [])) for shard, part in enumerate(seen)
         }
-        return Look(
-            test=self._look(self._test),
+        return ModelOutputs(
+            test=self._per_sample(self._test),
             retained=_joined(seen, rest),
             forget=_joined(seen, parts),
-            seed=self._setting.recipe.seed,
+            seed=self._spec.recipe.seed,
             reference=reference,
         )
 
-    def measure(self, payload: Payload, targets: Collection[int]) -> Measured:
-        look = self.look(payload, targets)
-        return Measured(
-            test=percent(look.test.scores),
-            forget=percent(look.forget.scores),
-            song=attacks.song(
-                look.retained.confidences, look.test.confidences, look.forget.confidences, seed=look.seed
-            ),
-            yeom=attacks.yeom(look.retained.losses, look.forget.losses),
-        )
-
-    def samples(self, target: int) -> int:
-        return count(self._train[target])
-
-    def _forgotten(self, targets: Collection[int] | Forget) -> dict[int, list[int]]:
-        """Positions of the forgotten samples, by shard in order."""
-        wanted: Forget = targets if isinstance(targets, Mapping) else dict.fromkeys(targets)
+    def _positions(self, targets: Collection[int] | ForgetSet) -> dict[int, list[int]]:
+        """Positions of the forgotten samples in each target's data, by shard in order."""
+        wanted: ForgetSet = targets if isinstance(targets, Mapping) else dict.fromkeys(targets)
         found: dict[int, list[int]] = {}
         for shard in sorted(wanted):
             ids, chosen = self.clients[shard].ids, wanted[shard]
@@ -119,9 +105,9 @@ class Evaluator:
 
     def _load(self, payload: Payload) -> None:
         load_payload(self._model, self._manifest, payload)
-        prepare(self._device, self._setting.recipe.threads)
+        prepare(self._device, self._spec.recipe.threads)
 
-    def _look(self, samples: Samples) -> PerSample:
+    def _per_sample(self, samples: Samples) -> PerSample:
         return per_sample(self._model, samples, self._task, device=self._device)
 
 

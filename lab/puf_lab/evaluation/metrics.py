@@ -1,134 +1,101 @@
-"""How well a model does, how far it is from a retrained one, and how long it needs to recover.
+"""The metrics of an experiment by name. Each is a function of a model's outputs.
 
-All accuracies are percentages. A comparison always pairs a model with the one retrained without the *same* target:
-the spread that is reported is over targets, and runs that never recovered stay in the count.
+The user's own metric is `package.module:name`: a function that takes `ModelOutputs` and returns a number, or several
+numbers by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
 
+from puf_common.config import plugins
 from puf_common.errors import UsageError
+from puf_lab.evaluation import attacks
+from puf_lab.evaluation.comparison import percent
+from puf_lab.spec.user_code import digest
 
-__all__ = [
-    "NEAR_POINTS",
-    "Delta",
-    "Recovery",
-    "RecoverySummary",
-    "accuracy",
-    "delta_to_retrain",
-    "percent",
-    "recovery",
-    "recovery_near",
-    "summarise_recoveries",
-]
+if TYPE_CHECKING:
+    from puf_lab.evaluation.evaluator import ModelOutputs
 
-# "Recovered" by first crossing is noisy; this close to the retrained model's accuracy is the steadier rule.
-NEAR_POINTS = 1.0
+__all__ = ["METRICS", "Metric", "compute", "names_for", "stamps"]
+
+Value = float | Mapping[str, float]
+
+# Changes when a built-in metric gives other numbers than before.
+_VERSION = 1
 
 
-def percent(scores: ArrayLike) -> float:
-    """Mean of per-sample scores in [0, 1] (1 if correct, Dice, ...) as a percentage."""
-    values = np.asarray(scores, dtype=np.float64)
-    if values.size == 0:
-        raise UsageError("there are no samples to measure")
-    return float(100.0 * values.mean())
+@dataclass(frozen=True)
+class Metric:
+    """`tasks` names the tasks for which the metric is defined; empty means all."""
+
+    label: str
+    function: Callable[[ModelOutputs], Value]
+    tasks: tuple[str, ...] = ()
 
 
-def accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
-    """Top-1 accuracy; predictions are classes, or one row of class scores per sample."""
-    predicted, truth = np.asarray(predictions), np.asarray(labels)
-    if predicted.ndim == truth.ndim + 1:
-        predicted = predicted.argmax(axis=-1)
-    if predicted.shape != truth.shape:
-        raise UsageError(f"{predicted.shape} predictions do not fit {truth.shape} labels")
-    return percent(predicted == truth)
+def _song(outputs: ModelOutputs) -> float:
+    members, others, forget = (part.confidences for part in (outputs.retained, outputs.test, outputs.forget))
+    return attacks.song(members, others, forget, seed=outputs.seed)
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """Mean and sample standard deviation over targets of |m - m(retrained)|; `sd` is None for a single target.
-
-    The mean of absolute differences can never be less than the difference of the means. Figures that say otherwise
-    do not come from the same runs, and such a Delta cannot be made.
-    """
-
-    mean: float
-    sd: float | None
-    difference_of_means: float
-    targets: int
-
-    def __post_init__(self) -> None:
-        if self.mean < abs(self.difference_of_means) - 1e-9:
-            raise UsageError(
-                f"mean |Δ| = {self.mean:g} is less than the difference of means {abs(self.difference_of_means):g}: "
-                "the two do not come from the same runs"
-            )
-
-    def __str__(self) -> str:
-        return f"{self.mean:.1f}" if self.sd is None else f"{self.mean:.1f} ± {self.sd:.1f}"
+def _rmia(outputs: ModelOutputs) -> Mapping[str, float]:
+    reference = outputs.reference or outputs
+    found = attacks.rmia(
+        (outputs.forget.confidences, reference.forget.confidences),
+        (outputs.test.confidences, reference.test.confidences),
+        seed=outputs.seed,
+    )
+    return {
+        "rmia": 100 * found.auc,
+        "rmia_member_at_1": 100 * found.member_at_1,
+        "rmia_traced_at_1": 100 * found.traced_at_1,
+    }
 
 
-def delta_to_retrain(values: ArrayLike, retrained: ArrayLike) -> Delta:
-    """How far the model is from the retrained one; entry i of both belongs to target i."""
-    ours, theirs = np.asarray(values, dtype=np.float64), np.asarray(retrained, dtype=np.float64)
-    if ours.ndim != 1 or ours.shape != theirs.shape or ours.size == 0:
-        raise UsageError("every target needs one value and one value of the model retrained without it")
-    if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
-        raise UsageError("a value is missing or not finite; leave its target out of both lists and say so")
-    distance = np.abs(ours - theirs)
-    sd = float(distance.std(ddof=1)) if distance.size > 1 else None
-    return Delta(float(distance.mean()), sd, float(ours.mean() - theirs.mean()), distance.size)
+_CLASSES = ("classification",)
+METRICS: dict[str, Metric] = {
+    "test": Metric("test", lambda outputs: percent(outputs.test.scores)),
+    "forget": Metric("forget", lambda outputs: percent(outputs.forget.scores)),
+    "song": Metric("MIA Song", _song, _CLASSES),
+    "yeom": Metric("MIA Yeom", lambda o: attacks.yeom(o.retained.losses, o.forget.losses), _CLASSES),
+    "rmia": Metric("RMIA AUC", _rmia, _CLASSES),
+    "loss": Metric("forget loss", lambda outputs: float(np.mean(outputs.forget.losses))),
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """Recovery rounds used. Where the rule never held, `rounds` is how many were tried, a lower bound."""
-
-    rounds: int
-    recovered: bool
-
-    def __str__(self) -> str:
-        return f"{self.rounds}" if self.recovered else f"> {self.rounds}"
+def names_for(task: str, extra: Sequence[str] = ()) -> tuple[str, ...]:
+    """The metrics of a task, and the user's own."""
+    return (*(name for name, m in METRICS.items() if not m.tasks or task in m.tasks), *extra)
 
 
-def recovery(accuracies: Sequence[float], target: float) -> Recovery:
-    """First round with `accuracy >= target`; entry 0 is the model right after unlearning, entry r after r rounds."""
-    if not accuracies:
-        raise UsageError("recovery needs at least the accuracy right after unlearning")
-    for rounds, value in enumerate(accuracies):
-        if value >= target:
-            return Recovery(rounds, True)
-    return Recovery(len(accuracies) - 1, False)
+def stamps(names: Sequence[str]) -> list[str]:
+    """Metrics with the version of their code. A changed stamp means that the metric must be computed again."""
+    return [f"{name} {_VERSION if name in METRICS else digest(name)}" for name in names]
 
 
-def recovery_near(accuracies: Sequence[float], retrained: float, points: float = NEAR_POINTS) -> Recovery:
-    """First round within `points` of the retrained model's accuracy."""
-    return recovery(accuracies, retrained - points)
+def compute(outputs: ModelOutputs, names: Sequence[str]) -> dict[str, float]:
+    """The named metrics. A metric with several numbers names them itself."""
+    found: dict[str, float] = {}
+    for name in names:
+        if name in METRICS:
+            value = METRICS[name].function(outputs)
+        elif ":" in name:
+            value = plugins.call(plugins.load(name), outputs)
+        else:
+            raise UsageError(f"there is no metric {name!r}; use package.module:name for your own")
+        several = value if isinstance(value, Mapping) else {name.rpartition(":")[2]: value}
+        for key, number in several.items():
+            found[key] = _number(name, number)
+    return found
 
 
-@dataclass(frozen=True, slots=True)
-class RecoverySummary:
-    """Over targets. With runs that did not recover the mean counts the rounds they were given: a lower bound."""
-
-    mean: float
-    sd: float | None
-    recovered: int
-    targets: int
-
-    def __str__(self) -> str:
-        text = f"{self.mean:.1f}" if self.sd is None else f"{self.mean:.1f} ± {self.sd:.1f}"
-        return text if self.recovered == self.targets else f"≥ {text} ({self.recovered} of {self.targets} recovered)"
-
-
-def summarise_recoveries(recoveries: Sequence[Recovery]) -> RecoverySummary:
-    """Every run counts: leaving out those that never recovered would flatter the method."""
-    if not recoveries:
-        raise UsageError("there are no recoveries to summarise")
-    rounds = np.array([r.rounds for r in recoveries], dtype=np.float64)
-    sd = float(rounds.std(ddof=1)) if rounds.size > 1 else None
-    return RecoverySummary(float(rounds.mean()), sd, sum(r.recovered for r in recoveries), rounds.size)
+def _number(name: str, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise UsageError(f"metric {name} must return a number, or numbers by name, not {value!r}") from None

@@ -1,4 +1,4 @@
-"""Finished jobs on disk, by content hash. A job is there wholly or not at all: whoever was killed starts it again."""
+"""Finished jobs on disk, by content hash. A job is stored completely or not at all; a killed job starts again."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ __all__ = ["Cache"]
 
 
 class Cache:
-    """`root/KEY/`: outcome.json, models as raw payloads, and for an original the federation to go on from."""
+    """`root/KEY/`: outcome.json, models as raw payloads, and for an original the federation to continue from.
+
+    The directory is created with the first job.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"cannot make the cache {root}: {error.strerror}") from None
 
     def folder(self, job: Job) -> Path:
         return self.root / job.key
@@ -35,10 +34,13 @@ class Cache:
 
     @contextmanager
     def building(self, job: Job) -> Iterator[Path]:
-        """A folder that takes the job's place when it is complete. What a killed process left is thrown away."""
+        """A folder that takes the job's place when the block ends. Leftovers of a killed process are deleted."""
         draft = self.root / f".{job.key}.{os.getpid()}.part"
         shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir()
+        try:
+            draft.mkdir(parents=True)
+        except OSError as error:
+            raise UsageError(f"cannot write to the cache {self.root}: {error.strerror}") from None
         try:
             yield draft
             if not self.has(job):
@@ -46,7 +48,7 @@ class Cache:
                 try:
                     draft.rename(self.folder(job))
                 except OSError:
-                    # Somebody else has made the same at the same time; it has the same content.
+                    # Another process has finished the same job at the same time. Its content is the same.
                     if not self.has(job):
                         raise
         finally:
@@ -57,19 +59,19 @@ class Cache:
         return found
 
     def payload(self, job: Job, stage: int | None = None) -> bytes:
-        """The model of an original or retrained federation, or that of a round after unlearning."""
+        """The model of an original or retrained federation, or the model of a round after unlearning."""
         return (self.folder(job) / model_name(stage)).read_bytes()
 
     def note(self, job: Job, name: str, content: Any) -> None:
-        """Adds something that can be computed again."""
+        """Stores content that can be computed again."""
         write_over(self.folder(job) / name, json.dumps(content).encode(), mode=0o644)
 
     def noted(self, job: Job, name: str) -> Any:
         path = self.folder(job) / name
         return json.loads(path.read_text()) if path.exists() else None
 
-    def sweep(self) -> None:
-        """Throws away what killed processes left behind, but for processes that still live."""
+    def delete_orphans(self) -> None:
+        """Deletes unfinished folders of processes that no longer run."""
         for draft in self.root.glob(".*.part"):
             pid = draft.name.split(".")[-2]
             if not pid.isdecimal() or not _alive(int(pid)):

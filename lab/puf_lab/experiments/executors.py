@@ -1,33 +1,36 @@
-"""Who does the jobs: this process one after the other, several processes, or the nodes of a Ray cluster.
+"""Where jobs execute: in this process, in several processes of this machine, or on the nodes of a Ray cluster.
 
-Jobs are independent of each other and leave their outcome in the cache, so it does not matter who does them, and one
-that dies with its process or node is simply done again.
+Jobs are independent and write their outcome to the cache, so the executor does not change the result. A job whose
+process or node dies is performed again.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from puf_common.errors import UsageError
 from puf_common.logging import configure
 from puf_lab.experiments.cache import Cache
-from puf_lab.experiments.jobs import Job, Place
+from puf_lab.experiments.jobs import Job
 from puf_lab.experiments.perform import perform, score
 
-__all__ = ["Event", "Pool", "pool_of"]
+__all__ = ["EXECUTORS", "Event", "ExecutorOptions", "JobExecutor", "Pair", "open_executor"]
 
+ExecutorKind = Literal["local", "pool", "ray"]
+EXECUTORS: tuple[ExecutorKind, ...] = get_args(ExecutorKind)
 Pair = tuple[Job, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Event:
-    """So many rounds of a job were done, or (then `done`) skipped because it needed no more."""
+    """Progress of a job. When `done`, `rounds` are those that the job did not need."""
 
     job: Job
     rounds: int
@@ -35,104 +38,125 @@ class Event:
     seconds: float = 0.0
 
 
-Tell = Callable[[Event], None]
+OnEvent = Callable[[Event], None]
 
 
-class Pool(Protocol):
-    def perform(self, jobs: Sequence[Job], tell: Tell) -> None: ...
+@dataclass(frozen=True)
+class ExecutorOptions:
+    """Where jobs execute, as the command line states it. `jobs` is the number of processes of a pool."""
 
-    def score(self, pairs: Sequence[Pair], names: tuple[str, ...]) -> Iterator[Job]: ...
+    kind: ExecutorKind = "local"
+    jobs: int = 1
+    ray_address: str | None = None
+
+    @classmethod
+    def of(cls, kind: ExecutorKind | None, jobs: int | None, ray_address: str | None) -> ExecutorOptions:
+        """Options from flags. `--jobs` above 1 implies a pool; a pool without `--jobs` uses every core."""
+        if jobs is not None and jobs < 1:
+            raise UsageError("--jobs must be at least 1")
+        kind = kind or ("pool" if jobs is not None and jobs > 1 else "ray" if ray_address else "local")
+        if kind != "pool" and jobs is not None and jobs > 1:
+            raise UsageError(f"--jobs is for --executor pool; --executor {kind} does not use it")
+        if kind != "ray" and ray_address:
+            raise UsageError(f"--ray-address is for --executor ray; --executor {kind} does not use it")
+        return cls(kind, jobs or (os.cpu_count() or 1 if kind == "pool" else 1), ray_address)
+
+
+class JobExecutor(Protocol):
+    def perform(self, jobs: Sequence[Job], on_event: OnEvent) -> None:
+        """Performs independent jobs."""
+
+    def score(self, pairs: Sequence[Pair], names: tuple[str, ...]) -> Iterator[Job]:
+        """Computes metrics. Yields each job when its metrics are in the cache."""
 
 
 @contextmanager
-def pool_of(place: Place, workers: int, cache: Cache, ray_address: str | None = None) -> Iterator[Pool]:
-    if workers < 1:
-        raise UsageError("--jobs must be at least 1")
-    if place.engine == "ray":
-        from puf_lab.experiments.ray_executor import ray_pool
+def open_executor(options: ExecutorOptions, cache: Cache, device: str) -> Iterator[JobExecutor]:
+    """The executor of these options, for jobs that compute on this device."""
+    if options.kind == "ray":
+        from puf_lab.experiments.ray_executor import ray_tasks
 
-        with ray_pool(place, cache, ray_address) as pool:
-            yield pool
-    elif workers == 1:
-        yield Here(place, cache)
-    else:
-        # Not forked: a fork of a process in which torch or gRPC have run may hang.
+        with ray_tasks(options.ray_address, device) as run_all:
+            yield TaskExecutor(cache, run_all)
+    elif options.kind == "pool":
+        # Not forked: a fork of a process in which torch or gRPC has run may hang.
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_quiet) as executor:
-            yield Several(place, cache, executor)
+        with ProcessPoolExecutor(options.jobs, mp_context=context, initializer=_errors_only) as pool:
+            yield TaskExecutor(cache, lambda function, tasks: _pooled(pool, function, tasks))
+    else:
+        yield LocalExecutor(cache)
 
 
-def _quiet() -> None:
+def _errors_only() -> None:
     configure(level="error", log_format="auto")
 
 
-class Here:
-    """One job after the other, in this process; tells of every round."""
+class LocalExecutor:
+    """One job after the other in this process, with an event for every round."""
 
-    def __init__(self, place: Place, cache: Cache) -> None:
-        self._place = place
+    def __init__(self, cache: Cache) -> None:
         self._cache = cache
 
-    def perform(self, jobs: Sequence[Job], tell: Tell) -> None:
+    def perform(self, jobs: Sequence[Job], on_event: OnEvent) -> None:
         for job in jobs:
             left = job.rounds
 
             def tick(rounds: int, job: Job = job) -> None:
                 nonlocal left
                 left -= rounds
-                tell(Event(job, rounds))
+                on_event(Event(job, rounds))
 
-            tell(Event(job, 0))
-            seconds = timed(job, self._cache, self._place, tick)
-            tell(Event(job, left, done=True, seconds=seconds))
+            on_event(Event(job, 0))
+            seconds = _perform(self._cache, job, tick)
+            on_event(Event(job, left, done=True, seconds=seconds))
 
     def score(self, pairs: Sequence[Pair], names: tuple[str, ...]) -> Iterator[Job]:
         for job, targets in pairs:
-            score(job, targets, self._cache, self._place, names)
+            score(job, targets, self._cache, names)
             yield job
 
 
-class Several:
-    """Jobs dealt out over processes; tells of a job when it is done."""
+Task = tuple[Any, ...]
+# Calls a function once per tuple of arguments, somewhere, and yields (index, result) as results arrive.
+RunAll = Callable[[Callable[..., Any], Iterable[Task]], Iterator[tuple[int, Any]]]
 
-    def __init__(self, place: Place, cache: Cache, executor: ProcessPoolExecutor) -> None:
-        self._place = place
+
+class TaskExecutor:
+    """Jobs as tasks that run elsewhere, with an event for every finished job."""
+
+    def __init__(self, cache: Cache, run_all: RunAll) -> None:
         self._cache = cache
-        self._executor = executor
+        self._run_all = run_all
 
-    def perform(self, jobs: Sequence[Job], tell: Tell) -> None:
-        submitted = {self._executor.submit(timed, job, self._cache, self._place): job for job in jobs}
-        for future in _as_they_come(submitted):
-            job = submitted[future]
-            tell(Event(job, job.rounds, done=True, seconds=future.result()))
+    def perform(self, jobs: Sequence[Job], on_event: OnEvent) -> None:
+        for index, seconds in self._run_all(_perform, [(self._cache, job) for job in jobs]):
+            on_event(Event(jobs[index], jobs[index].rounds, done=True, seconds=seconds))
 
     def score(self, pairs: Sequence[Pair], names: tuple[str, ...]) -> Iterator[Job]:
-        # By target: who has looked at a retrained model measures everything that is compared with it.
+        # One task per target: the retrained model is evaluated once for everything that is compared with it.
         groups: dict[tuple[int, tuple[int, ...]], list[Pair]] = {}
         for job, targets in pairs:
             groups.setdefault((job.seed, targets), []).append((job, targets))
-        submitted = {
-            self._executor.submit(scored, group, self._cache, self._place, names): group for group in groups.values()
-        }
-        for future in _as_they_come(submitted):
-            future.result()
-            yield from (job for job, _ in submitted[future])
+        tasks = list(groups.values())
+        for index, _ in self._run_all(_score, [(self._cache, group, names) for group in tasks]):
+            yield from (job for job, _ in tasks[index])
 
 
-def timed(job: Job, cache: Cache, place: Place, tick: Callable[[int], None] = lambda rounds: None) -> float:
-    """Does a job; how many seconds it took."""
+def _pooled(
+    pool: ProcessPoolExecutor, function: Callable[..., Any], tasks: Iterable[Task]
+) -> Iterator[tuple[int, Any]]:
+    futures = {pool.submit(function, *task): index for index, task in enumerate(tasks)}
+    for future in as_completed(futures):
+        yield futures[future], future.result()
+
+
+def _perform(cache: Cache, job: Job, tick: Callable[[int], None] = lambda rounds: None) -> float:
+    """Performs a job and returns the seconds it took."""
     started = time.monotonic()
-    perform(job, cache, place, tick)
+    perform(job, cache, tick)
     return time.monotonic() - started
 
 
-def scored(pairs: Sequence[Pair], cache: Cache, place: Place, names: tuple[str, ...]) -> None:
+def _score(cache: Cache, pairs: Sequence[Pair], names: tuple[str, ...]) -> None:
     for job, targets in pairs:
-        score(job, targets, cache, place, names)
-
-
-def _as_they_come(futures: dict[Future[Any], Any]) -> Iterator[Future[Any]]:
-    left = set(futures)
-    while left:
-        done, left = wait(left, return_when=FIRST_COMPLETED)
-        yield from done
+        score(job, targets, cache, names)

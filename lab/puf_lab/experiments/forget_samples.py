@@ -1,4 +1,4 @@
-"""Which samples a target wants forgotten, where it is not all of them: chosen by the seed, whole groups at a time if wanted."""
+"""Selection of the samples that a target wants forgotten, by the seed, as single samples or whole groups."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Collection
 from puf_client.data import ClientData
 from puf_client.data.partition import stream
 from puf_common.errors import UsageError
-from puf_lab.evaluation.evaluator import Forget
-from puf_lab.experiments.spec import Samples
+from puf_lab.evaluation.evaluator import ForgetSet
+from puf_lab.spec.experiment import SampleSelection
 
 __all__ = ["chosen", "forget_set"]
 
 
-def chosen(data: ClientData, wanted: Samples, *, seed: int, shard: int) -> tuple[str, ...]:
-    """Ids of about the wanted share of the samples, at least one sample or group and never all."""
+def chosen(data: ClientData, wanted: SampleSelection, *, seed: int, shard: int) -> tuple[str, ...]:
+    """Ids of about the wanted share of the samples: at least one sample or group, and never all."""
     order = stream(seed, "forget", wanted.by, shard)
     size = min(max(1, round(wanted.fraction * data.samples)), data.samples - 1)
     if wanted.by == "sample":
         return tuple(sorted(data.ids[i] for i in order.permutation(data.samples)[:size]))
     if data.groups is None:
-        raise UsageError('the samples of this data are in no groups; forget by = "sample", or name groups in the data')
+        raise UsageError('the samples of this data are in no groups; use by = "sample", or add groups to the data')
     names = sorted(set(data.groups))
     ids: list[str] = []
     for group in (names[i] for i in order.permutation(len(names))):
@@ -29,12 +29,14 @@ def chosen(data: ClientData, wanted: Samples, *, seed: int, shard: int) -> tuple
             break
         ids += members
     if len(ids) >= data.samples:
-        raise UsageError("one group is all of the target's data; let the whole client be forgotten instead")
+        raise UsageError("one group is all of the target's data; forget the whole client instead")
     return tuple(sorted(ids))
 
 
-def forget_set(clients: list[ClientData], targets: Collection[int], samples: Samples | None, seed: int) -> Forget:
-    """For every target what is to be forgotten: None is everything."""
+def forget_set(
+    clients: list[ClientData], targets: Collection[int], samples: SampleSelection | None, seed: int
+) -> ForgetSet:
+    """The samples to forget of every target. None stands for all of them."""
     if samples is None:
         return dict.fromkeys(sorted(targets))
     return {t: chosen(clients[t], samples, seed=seed, shard=t) for t in sorted(targets)}

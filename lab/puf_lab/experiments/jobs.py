@@ -1,4 +1,4 @@
-"""An experiment as jobs that depend on each other, each named by the hash of everything its outcome depends on.
+"""The jobs of an experiment. Each is named by the hash of everything that its outcome depends on.
 
 Original and Retrain have the same name in every experiment that shares them, so they are trained once.
 """
@@ -8,39 +8,27 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-from puf_common.errors import UsageError
-from puf_lab.experiments.own_code import digest
-from puf_lab.experiments.setting import Setting
-from puf_lab.experiments.spec import Experiment
-from puf_lab.experiments.variants import Variant
+from puf_lab.spec.experiment import ExperimentSpec
+from puf_lab.spec.federation import FederationSpec
+from puf_lab.spec.user_code import digest
+from puf_lab.spec.variants import Variant
 
-__all__ = ["Job", "Place", "jobs_of"]
+__all__ = ["Job", "jobs_of"]
 
-# Changes when jobs leave something else behind than before.
+# Changes when jobs write other files than before.
 _FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a job runs: what may differ from machine to machine without changing what is meant."""
-
-    data_dir: Path | None = None
-    device: str = "cpu"
-    engine: str = "in-process"
-    weights: Path | None = None
-
-
-@dataclass(frozen=True)
 class Job:
-    """One model to be made: the original, one retrained without the targets, or one that was made to forget them."""
+    """One model to make: the original, one retrained without the targets, or one from which the targets are removed."""
 
-    experiment: Experiment
+    experiment: ExperimentSpec
     variant: Variant
     seed: int
     targets: tuple[int, ...] = ()
@@ -51,11 +39,12 @@ class Job:
 
     @property
     def title(self) -> str:
-        who = f" of client {'+'.join(map(str, self.targets))}" if self.targets else ""
-        return f"{self.variant.label(self.experiment.defaults)}{who}, seed {self.seed}"
+        clients = f" of client {'+'.join(map(str, self.targets))}" if self.targets else ""
+        return f"{self.variant.label(self.experiment.defaults)}{clients}, seed {self.seed}"
 
     @property
     def needs(self) -> tuple[Job, ...]:
+        """Jobs that must be done before this one."""
         if self.kind in ("original", "retrain"):
             return ()
         return self.original, self.retrain
@@ -70,20 +59,15 @@ class Job:
 
     @property
     def rounds(self) -> int:
-        """At most this many."""
+        """Upper bound of the rounds that the job takes."""
         e = self.experiment
         if self.kind in ("original", "retrain"):
-            return e.rounds
+            return e.federation.rounds
         return 1 + max(e.recovery_rounds + max(e.persistence, default=0), e.horizon)
 
-    def setting(self, place: Place) -> Setting:
-        if self.experiment.model.pretrained and place.weights is None:
-            raise UsageError(
-                f"{self.experiment.name} starts from published weights: name the checkpoint with --weights FILE.safetensors"
-            )
-        return replace(
-            self.experiment.setting(self.seed, place.data_dir), title="lab", device=place.device, weights=place.weights
-        )
+    @cached_property
+    def federation(self) -> FederationSpec:
+        return self.experiment.federation_for(self.seed)
 
     @cached_property
     def key(self) -> str:
@@ -91,19 +75,21 @@ class Job:
         return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
 
     def _facts(self) -> dict[str, Any]:
-        e = self.experiment
-        whole = e.model_dump(mode="json")
+        """Everything that the outcome depends on. The machine, the device and the federation's kind are not part."""
+        e, federation = self.experiment, self.experiment.federation
+        whole = e.described()
+        model = federation.model
         facts = {
             "format": _FORMAT,
             "software": [version("puf"), version("torch"), version("numpy")],
             "kind": self.kind,
-            "code": [digest(spec) for spec in (e.data.name, e.model.name, e.task, self.variant.name)],
-            "model": [e.model.name, e.model.options, e.model.pretrained],
+            "code": [digest(spec) for spec in (federation.data.name, model.name, federation.task, self.variant.name)],
+            "model": [model.name, model.options, model.pretrained],
             "recipe": {**whole["recipe"], "seed": self.seed},
             **{name: whole[name] for name in ("data", "task", "rounds", "participation")},
         }
         if self.kind != "retrain":
-            facts["remembers"] = e.remembers
+            facts["remembers"] = e.histories
         if self.kind != "original":
             facts |= {"targets": self.targets, "samples": whole["samples"]}
         if self.kind not in ("original", "retrain"):
@@ -114,8 +100,8 @@ class Job:
         return facts
 
 
-def jobs_of(experiment: Experiment) -> Iterator[Job]:
-    """In an order in which every job comes after those it needs."""
+def jobs_of(experiment: ExperimentSpec) -> Iterator[Job]:
+    """All jobs, each after the jobs it needs."""
     for seed in experiment.seeds:
         for variant in experiment.variants:
             if variant.method.kind == "original":

@@ -1,4 +1,4 @@
-"""Does one job: trains, or lets targets be forgotten and follows the model round by round until it has recovered."""
+"""Performs one job: trains, or forgets the targets and follows the model round by round until it has recovered."""
 
 from __future__ import annotations
 
@@ -10,96 +10,94 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from puf_lab.evaluation.evaluator import Evaluator, Forget, Look
-from puf_lab.evaluation.measures import measure_all, stamps
+from puf_lab.evaluation.evaluator import Evaluator, ForgetSet, ModelOutputs
+from puf_lab.evaluation.metrics import compute, stamps
 from puf_lab.experiments.cache import Cache, model_name
 from puf_lab.experiments.forget_samples import forget_set
-from puf_lab.experiments.jobs import Job, Place
-from puf_lab.experiments.setting import Setting, Spent
-from puf_lab.federations.base import open_federation
-from puf_lab.federations.in_process import copy_state
+from puf_lab.experiments.jobs import Job
+from puf_lab.federations.base import Spent, open_federation
+from puf_lab.federations.state_directories import copy_state
+from puf_lab.spec.federation import FederationSpec
 
 __all__ = ["Stages", "evaluator_of", "forgotten_by", "perform", "score"]
 
 Tick = Callable[[int], None]
 
 
-def perform(job: Job, cache: Cache, place: Place, tick: Tick = lambda rounds: None) -> None:
-    """Leaves the job in the cache; what it needs is there already. `tick` is told rounds as they are done."""
+def perform(job: Job, cache: Cache, tick: Tick = lambda rounds: None) -> None:
+    """Puts the job into the cache. The jobs it needs must be there. `tick` receives numbers of finished rounds."""
     if cache.has(job):
         return
     started = time.monotonic()
     with cache.building(job) as folder:
-        setting = job.setting(place)
-        forgotten = forgotten_by(job, setting) if job.targets else {}
+        forgotten = forgotten_by(job) if job.targets else {}
         if job.kind in ("original", "retrain"):
-            outcome = _train(job, setting, folder, place, forgotten, tick)
+            outcome = _train(job, folder, forgotten, tick)
         else:
-            outcome = _forget(job, setting, folder, cache, place, forgotten, tick)
-        outcome |= {"title": job.title, "seconds": round(time.monotonic() - started, 2), "engine": place.engine}
+            outcome = _forget(job, folder, cache, forgotten, tick)
+        seconds = round(time.monotonic() - started, 2)
+        outcome |= {"title": job.title, "seconds": seconds, "federation": job.federation.kind}
         (folder / "outcome.json").write_text(json.dumps(outcome))
 
 
-def score(
-    job: Job, targets: tuple[int, ...], cache: Cache, place: Place, names: tuple[str, ...]
-) -> dict[str, dict[str, float]]:
-    """Every metric of every stage of a finished job, judged on what these targets want forgotten. Computed once."""
+def score(job: Job, targets: tuple[int, ...], cache: Cache, names: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    """The metrics of every stage of a finished job, with the forget set of these targets. They are computed once."""
     file = f"scores-{'+'.join(map(str, targets))}.json"
     known = cache.noted(job, file)
     if known is None or known["stamps"] != stamps(names):
         stages = cache.outcome(job).get("stages") or {"trained": None}
         retrained = Job(job.experiment, job.retrain.variant, job.seed, targets)
-        forgotten = forgotten_by(retrained, job.setting(place))
-        reference = _look(retrained, cache, place, forgotten)
-        looks: dict[int | None, dict[str, float]] = {}
+        forgotten = forgotten_by(retrained)
+        reference = _reference(retrained, cache, forgotten)
+        found: dict[int | None, dict[str, float]] = {}
         for number in stages.values():
-            if number not in looks:
-                look = evaluator_of(job.setting(place)).look(cache.payload(job, number), forgotten, reference)
-                looks[number] = measure_all(look, names)
-        known = {"stamps": stamps(names), "stages": {stage: looks[number] for stage, number in stages.items()}}
+            if number not in found:
+                outputs = evaluator_of(job.federation).outputs(cache.payload(job, number), forgotten, reference)
+                found[number] = compute(outputs, names)
+        known = {"stamps": stamps(names), "stages": {stage: found[number] for stage, number in stages.items()}}
         cache.note(job, file, known)
-    found: dict[str, dict[str, float]] = known["stages"]
-    return found
+    scores: dict[str, dict[str, float]] = known["stages"]
+    return scores
 
 
-# A process works on one experiment at a time: its data are loaded once, its reference looks at them once per target.
+# A process works on one experiment at a time. It loads the data once, and evaluates each reference model once per target.
 _EVALUATORS: dict[str, Evaluator] = {}
-_LOOKS: dict[str, Look] = {}
+_REFERENCES: dict[str, ModelOutputs] = {}
 
 
-def evaluator_of(setting: Setting) -> Evaluator:
-    key = repr(setting)
+def evaluator_of(federation: FederationSpec) -> Evaluator:
+    key = repr(federation)
     if key not in _EVALUATORS:
         _EVALUATORS.clear()
-        _EVALUATORS[key] = Evaluator(setting)
+        _EVALUATORS[key] = Evaluator(federation)
     return _EVALUATORS[key]
 
 
-def _look(job: Job, cache: Cache, place: Place, forgotten: Forget) -> Look:
-    """The retrained model's look at the data: every method of the same target is compared with it."""
-    if job.key not in _LOOKS:
-        _LOOKS.clear()
-        _LOOKS[job.key] = evaluator_of(job.setting(place)).look(cache.payload(job), forgotten)
-    return _LOOKS[job.key]
+def _reference(job: Job, cache: Cache, forgotten: ForgetSet) -> ModelOutputs:
+    """Outputs of the retrained model. Every method of the same target is compared with it."""
+    if job.key not in _REFERENCES:
+        _REFERENCES.clear()
+        _REFERENCES[job.key] = evaluator_of(job.federation).outputs(cache.payload(job), forgotten)
+    return _REFERENCES[job.key]
 
 
-def forgotten_by(job: Job, setting: Setting) -> Forget:
-    """Whose samples the job is about."""
-    clients = evaluator_of(setting).clients if job.experiment.samples else []
+def forgotten_by(job: Job) -> ForgetSet:
+    """The samples that the job's targets want forgotten."""
+    clients = evaluator_of(job.federation).clients if job.experiment.samples else []
     return forget_set(clients, job.targets, job.experiment.samples, job.seed)
 
 
-def _left_out(forgotten: Forget) -> dict[str, Any]:
-    """What a federation must be opened with, so that the forgotten data take no part in it."""
+def _left_out(forgotten: ForgetSet) -> dict[str, Any]:
+    """Arguments of `open_federation` with which the forgotten data take no part."""
     return {
         "without": [shard for shard, ids in forgotten.items() if ids is None],
         "without_samples": {shard: ids for shard, ids in forgotten.items() if ids is not None},
     }
 
 
-def _train(job: Job, setting: Setting, folder: Path, place: Place, forgotten: Forget, tick: Tick) -> dict[str, Any]:
+def _train(job: Job, folder: Path, forgotten: ForgetSet, tick: Tick) -> dict[str, Any]:
     home = folder / "federation"
-    with open_federation(place.engine, setting, home, **_left_out(forgotten)) as federation:
+    with open_federation(job.federation, home, **_left_out(forgotten)) as federation:
         federation.train(tick)
         (folder / model_name(None)).write_bytes(federation.payload())
         spent = federation.spent()
@@ -109,22 +107,22 @@ def _train(job: Job, setting: Setting, folder: Path, place: Place, forgotten: Fo
 
 
 class Stages:
-    """Which rounds after unlearning matter: recovery by the retrained model's accuracy, then how it lasts.
+    """The rounds after unlearning whose models are kept: unlearned, horizon, recovered, and some rounds later.
 
-    Round 0 is the model right after unlearning. A run that does not recover in time is completed all the same, as one
-    that did not.
+    Recovery ends at the retrained model's accuracy. Round 0 is the model right after unlearning. A run that does not
+    recover in time is completed too, and marked as not recovered.
     """
 
     def __init__(self, job: Job, goal: float) -> None:
         self._experiment = job.experiment
         self._goal = goal
-        # Without an unlearning step round 0 is the original itself; its first chance is after one round.
+        # Without an unlearning step round 0 is the original itself, so recovery counts from round 1.
         self._first = 1 if job.kind == "natural" else 0
         self.recovered: bool | None = None
         self.rounds: dict[str, int] = {"unlearned": 0, "horizon": self._experiment.horizon}
 
-    def saw(self, number: int, test: float) -> None:
-        """The test accuracy after so many rounds."""
+    def add(self, number: int, test: float) -> None:
+        """Takes the test accuracy after this round into account."""
         if self.recovered is None and number >= self._first:
             reached = test >= self._goal
             if reached or number >= self._experiment.recovery_rounds:
@@ -139,26 +137,20 @@ class Stages:
         return number in self.rounds.values()
 
 
-def _forget(
-    job: Job, setting: Setting, folder: Path, cache: Cache, place: Place, forgotten: Forget, tick: Tick
-) -> dict[str, Any]:
-    evaluator = evaluator_of(setting)
+def _forget(job: Job, folder: Path, cache: Cache, forgotten: ForgetSet, tick: Tick) -> dict[str, Any]:
+    evaluator = evaluator_of(job.federation)
     goal, _ = evaluator.accuracies(cache.payload(job.retrain), forgotten)
     stages = Stages(job, goal)
     curve: list[tuple[int, float, float]] = []
     costs: list[Spent] = []
     home = folder / "federation"
     copy_state(cache.folder(job.original) / "federation", home, job.variant.policy())
-    stays = _left_out(forgotten) if job.kind == "natural" else {}
-    with open_federation(place.engine, setting, home, **stays) as federation:
+    left_out = _left_out(forgotten) if job.kind == "natural" else {}
+    with open_federation(job.federation, home, **left_out) as federation:
         before = federation.spent()
         if job.kind == "forget":
-            federation.forget(
-                list(forgotten),
-                mode=job.variant.method.mode,
-                samples={shard: ids for shard, ids in forgotten.items() if ids is not None},
-                **_strength(job),
-            )
+            samples = {shard: ids for shard, ids in forgotten.items() if ids is not None}
+            federation.forget(list(forgotten), mode=job.variant.method.mode, samples=samples, **_strength(job))
         tick(1)
         for number in range(job.rounds):
             if number:
@@ -168,7 +160,7 @@ def _forget(
             test, forget = evaluator.accuracies(payload, forgotten)
             curve.append((number, test, forget))
             costs.append(federation.spent() - before)
-            stages.saw(number, test)
+            stages.add(number, test)
             if stages.wanted(number):
                 (folder / model_name(number)).write_bytes(payload)
             if stages.over(number):
@@ -186,5 +178,4 @@ def _forget(
 
 
 def _strength(job: Job) -> dict[str, Any]:
-    strength = job.variant.strength()
-    return {key: int(value) if key == "epochs" else value for key, value in strength.items()}
+    return {key: int(value) if key == "epochs" else value for key, value in job.variant.strength().items()}

@@ -1,16 +1,15 @@
-"""`puf-lab run`: an experiment's jobs, those that are not done yet, and what was measured of all of them."""
+"""`puf-lab run`: performs the missing jobs of an experiment and collects the metrics of all jobs."""
 
 from __future__ import annotations
 
 import os
 import platform
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -18,49 +17,70 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from puf_common.config.exit_codes import Exit
 from puf_common.logging import configure
-from puf_lab.evaluation.measures import names_for
+from puf_lab.evaluation.metrics import names_for
 from puf_lab.experiments.cache import Cache
-from puf_lab.experiments.executors import Event, Pool, pool_of
-from puf_lab.experiments.jobs import Job, Place, jobs_of
+from puf_lab.experiments.executors import Event, ExecutorOptions, JobExecutor, Pair, open_executor
+from puf_lab.experiments.goals import check_goals_apply, goals_of
+from puf_lab.experiments.jobs import Job, jobs_of
 from puf_lab.experiments.perform import evaluator_of, score
-from puf_lab.experiments.spec import Experiment
+from puf_lab.reporting.provenance import commit
 from puf_lab.reporting.results import Results, Run, write
+from puf_lab.reporting.summary import rich_summary, summarise
+from puf_lab.reporting.terminal import new_console
+from puf_lab.spec.experiment import ExperimentSpec
 
-__all__ = ["collect", "run_experiment"]
+__all__ = ["run_experiment"]
 
 
 def run_experiment(
-    experiment: Experiment,
+    experiment: ExperimentSpec,
     out: Path,
     *,
-    place: Place,
     cache: Cache,
-    jobs: int = 1,
+    options: ExecutorOptions,
     metrics: Sequence[str] = (),
-    ray_address: str | None = None,
+    goals: bool = False,
 ) -> int:
-    """Runs what is missing, writes results.jsonl, shows the table."""
+    """Performs the missing jobs, writes results.jsonl and prints the table. With `goals`, missed goals are a failure."""
     configure(level="error", log_format="auto")
-    console = Console(highlight=False)
+    if goals:
+        check_goals_apply(experiment)
+    console = new_console()
     started = time.monotonic()
-    out.mkdir(parents=True, exist_ok=True)
-    cache.sweep()
-    names = names_for(experiment.task, metrics)
-    wanted = list(jobs_of(experiment))
-    missing = [job for job in wanted if not cache.has(job)]
+    cache.delete_orphans()
+    names = names_for(experiment.federation.task, metrics)
+    jobs = list(jobs_of(experiment))
+    device = jobs[0].federation.device  # a missing checkpoint is refused here, before files are written
+    missing = [job for job in jobs if not cache.has(job)]
+    pairs = [
+        (job, targets)
+        for seed in experiment.seeds
+        for targets in experiment.targets
+        for job in jobs
+        if job.seed == seed and job.targets in ((), targets)
+    ]
     console.print(f"[bold]{experiment.title}[/bold] ({experiment.name}, profile {experiment.profile})")
     if experiment.note:
         console.print(experiment.note)
-    console.print(f"{len(wanted)} runs, {len(wanted) - len(missing)} of them done before")
-    with pool_of(place, jobs, cache, ray_address) as pool:
-        _perform(pool, missing, console)
-        results = _scored(pool, experiment, wanted, cache, place, names, console)
-    results.facts[0]["seconds"] = round(time.monotonic() - started, 1)
-    results.facts[0]["seconds_of_runs"] = round(sum(run.seconds for run in results.runs), 1)
+    console.print(f"{len(jobs)} runs, {len(jobs) - len(missing)} of them done before")
+    with open_executor(options, cache, device) as executor:
+        _perform(executor, missing, console)
+        _score(executor, pairs, names, console)
+    results = _collect(experiment, pairs, cache, names)
+    summary = summarise(results)
+    reached = goals_of(summary) if goals else []
+    facts = results.facts[0]
+    facts["executor"] = options.kind
+    facts["seconds"] = round(time.monotonic() - started, 1)
+    facts["seconds_of_runs"] = round(sum(run.seconds for run in results.runs), 1)
+    if goals:
+        facts["goals"] = [{**asdict(goal), "met": goal.met} for goal in reached]
     path = write(results, out)
-    _show(results, console)
-    console.print(f"results: {path} ({results.facts[0]['seconds']} s)\nreport:  puf-lab report {out}")
-    return Exit.OK
+    console.print(rich_summary(summary))
+    for goal in reached:
+        console.print(str(goal), markup=False)
+    console.print(f"results: {path} ({facts['seconds']} s)\nreport:  puf-lab report {out}")
+    return Exit.OK if all(goal.met for goal in reached) else Exit.FAILURE
 
 
 def _bar(console: Console) -> Progress:
@@ -68,68 +88,47 @@ def _bar(console: Console) -> Progress:
     return Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
 
 
-def _perform(pool: Pool, missing: list[Job], console: Console) -> None:
-    """In the order of what they need. A job takes as many rounds as it says at most; finishing early moves the bar on."""
+def _perform(executor: JobExecutor, missing: list[Job], console: Console) -> None:
+    """Performs the jobs in the order of their needs. The bar counts the upper bound of each job's rounds."""
     with _bar(console) as progress:
         bar = progress.add_task("runs", total=sum(job.rounds for job in missing))
-        waves = [[j for j in missing if not j.needs], [j for j in missing if j.needs]]
 
-        def tell(event: Event) -> None:
+        def show(event: Event) -> None:
             progress.update(bar, advance=event.rounds, description=event.job.title)
             if event.done and not console.is_terminal:
                 console.print(f"done: {event.job.title} ({event.seconds:.0f} s)")
 
-        for wave in waves:
-            pool.perform(wave, tell)
+        for wave in ([j for j in missing if not j.needs], [j for j in missing if j.needs]):
+            executor.perform(wave, show)
 
 
-def _scored(
-    pool: Pool,
-    experiment: Experiment,
-    wanted: list[Job],
-    cache: Cache,
-    place: Place,
-    names: tuple[str, ...],
-    console: Console,
-) -> Results:
-    pairs = [
-        (job, targets)
-        for seed in experiment.seeds
-        for targets in experiment.targets
-        for job in wanted
-        if job.seed == seed and job.targets in ((), targets)
-    ]
+def _score(executor: JobExecutor, pairs: Sequence[Pair], names: tuple[str, ...], console: Console) -> None:
     with _bar(console) as progress:
         bar = progress.add_task("measuring", total=len(pairs))
-        for job in pool.score(pairs, names):
+        for job in executor.score(pairs, names):
             progress.update(bar, advance=1, description=f"measuring {job.title}")
-    return collect(experiment, pairs, cache, place, names)
 
 
-def collect(
-    experiment: Experiment,
-    pairs: Sequence[tuple[Job, tuple[int, ...]]],
-    cache: Cache,
-    place: Place,
-    names: tuple[str, ...],
-) -> Results:
-    """What finished and measured jobs say."""
-    runs = [_run(job, targets, cache, place, names) for job, targets in pairs]
-    runs.sort(key=lambda run: [v.text for v in experiment.variants].index(run.method))
+def _collect(experiment: ExperimentSpec, pairs: Sequence[Pair], cache: Cache, names: tuple[str, ...]) -> Results:
+    """Results of finished and measured jobs."""
+    order = [v.text for v in experiment.variants]
+    runs = sorted((_run(job, targets, cache, names) for job, targets in pairs), key=lambda run: order.index(run.method))
+    federation = pairs[0][0].federation
+    evaluator = evaluator_of(federation)
     facts = {
-        "commit": _commit(),
-        "device": place.device if place.device != "cpu" else f"cpu {platform.machine()}",
-        "engine": place.engine,
+        "commit": commit(),
+        "device": federation.device if federation.device != "cpu" else f"cpu {platform.machine()}",
+        "federation": federation.kind,
         "command": shlex.join(["puf-lab", *sys.argv[1:]]),
         "cores": os.cpu_count(),
-        "parameters": evaluator_of(pairs[0][0].setting(place)).parameters,
-        "samples_per_client": _samples(pairs[0][0], place),
+        "parameters": evaluator.parameters,
+        "samples_per_client": [data.samples for data in evaluator.clients],
     }
-    labels = {seed: list(_labels(experiment, seed, place)) for seed in experiment.seeds}
-    return Results(experiment.model_dump(mode="json"), [facts], runs, {s: c for s, c in labels.items() if c})
+    labels = {seed: list(_labels(experiment, seed)) for seed in experiment.seeds}
+    return Results(experiment.described(), [facts], runs, {s: c for s, c in labels.items() if c})
 
 
-def _run(job: Job, targets: tuple[int, ...], cache: Cache, place: Place, names: tuple[str, ...]) -> Run:
+def _run(job: Job, targets: tuple[int, ...], cache: Cache, names: tuple[str, ...]) -> Run:
     outcome = cache.outcome(job)
     spent = outcome["spent"]
     return Run(
@@ -143,45 +142,16 @@ def _run(job: Job, targets: tuple[int, ...], cache: Cache, place: Place, names: 
         samples=spent["samples"],
         rounds=spent["rounds"],
         seconds=outcome["seconds"],
-        values=score(job, targets, cache, place, names),
+        values=score(job, targets, cache, names),
         curve=outcome.get("curve", []),
     )
 
 
-def _samples(job: Job, place: Place) -> list[int]:
-    return [data.samples for data in evaluator_of(job.setting(place)).clients]
-
-
-def _labels(experiment: Experiment, seed: int, place: Place) -> Iterator[list[int]]:
-    """Samples per class, client by client; nothing where a target is no class."""
-    if experiment.task != "classification":
+def _labels(experiment: ExperimentSpec, seed: int) -> Iterator[list[int]]:
+    """Samples per class of each client. Empty for tasks without classes."""
+    if experiment.federation.task != "classification":
         return
-    setting = next(jobs_of(experiment.narrowed(seeds=[seed]))).setting(place)
-    columns = [[int(data.train_plain[i][1]) for i in range(data.samples)] for data in evaluator_of(setting).clients]
+    clients = evaluator_of(experiment.federation_for(seed)).clients
+    columns = [[int(data.train_plain[i][1]) for i in range(data.samples)] for data in clients]
     classes = 1 + max(max(labels) for labels in columns)
     yield from (np.bincount(labels, minlength=classes).tolist() for labels in columns)
-
-
-def _show(results: Results, console: Console) -> None:
-    from puf_lab.reporting.summary import rich_summary, summarise
-
-    console.print(rich_summary(summarise(results)))
-
-
-def _commit() -> str:
-    """Of the code that ran; marked where it was changed since."""
-
-    def git(*words: str) -> str:
-        done = subprocess.run(  # noqa: S603
-            ["git", "-C", str(Path(__file__).parent), *words],  # noqa: S607
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.stdout.strip()
-
-    try:
-        changed: Any = git("status", "--porcelain", "--untracked-files=no")
-        return git("rev-parse", "HEAD") + ("+changes" if changed else "")
-    except OSError:
-        return ""

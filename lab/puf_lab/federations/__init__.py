@@ -1,0 +1,1 @@
+"""Federations that the lab drives: in this process, or as a server process and client processes."""

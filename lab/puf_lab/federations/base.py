@@ -1,27 +1,40 @@
-"""The same federation run in different ways: in this process, or as a real server and client processes.
-
-The lab asks for the same few things of either, and the same seeds give the same weights in both.
-"""
+"""What the lab needs of a federation, however it runs. The same seeds give the same weights in both kinds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from puf_common.errors import UsageError
-from puf_lab.experiments.setting import Setting, Spent
+from puf_lab.spec.federation import FederationSpec
 
-__all__ = ["ENGINES", "Federation", "open_federation"]
+__all__ = ["Federation", "Spent", "open_federation"]
 
-ENGINES = ("in-process", "processes", "ray")
+
+@dataclass(frozen=True)
+class Spent:
+    """Cost of committed rounds: their number, tensor bytes in both directions, samples trained on."""
+
+    rounds: int = 0
+    nbytes: int = 0
+    samples: int = 0
+
+    @classmethod
+    def of(cls, rounds: Iterable[tuple[int, int, int]]) -> Spent:
+        """The sum over rounds, each given as (bytes up, bytes down, samples)."""
+        listed = list(rounds)
+        return cls(len(listed), sum(up + down for up, down, _ in listed), sum(samples for *_, samples in listed))
+
+    def __sub__(self, other: Spent) -> Spent:
+        return Spent(self.rounds - other.rounds, self.nbytes - other.nbytes, self.samples - other.samples)
 
 
 class Federation(Protocol):
-    """Server and clients of a setting, in a directory that can be copied once it is closed."""
+    """Server and clients of a spec, in a directory that can be copied while the federation is closed."""
 
     def train(self, tick: Callable[[int], None] = ...) -> None:
-        """Runs until the planned rounds are done; `tick` is told how many have been done since it was last told."""
+        """Runs until the planned rounds are done. `tick` receives the number of rounds done since its last call."""
 
     def extend(self, rounds: int) -> None:
         """Plans more rounds."""
@@ -36,27 +49,34 @@ class Federation(Protocol):
         epochs: int = ...,
         samples: Mapping[int, Sequence[str]] | None = ...,
     ) -> Any:
-        """Lets clients ask together to be forgotten, and runs until that is done."""
+        """Files requests of several clients together, and runs until all are completed."""
 
     def payload(self) -> bytearray:
         """The newest model."""
 
-    def spent(self) -> Spent: ...
+    def spent(self) -> Spent:
+        """Cost of all committed rounds so far."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
 
 
-def open_federation(engine: str, setting: Setting, directory: Path, **left_out: Any) -> Federation:
-    """Founds a federation in the directory, or goes on with the one that is there. `left_out` names clients
-    (`without`) and samples (`without_samples`) that take no part."""
-    if engine in ("in-process", "ray"):
-        from puf_lab.federations.in_process import LocalFederation
+def open_federation(
+    spec: FederationSpec,
+    directory: Path,
+    *,
+    without: Collection[int] = (),
+    without_samples: Mapping[int, Sequence[str]] | None = None,
+) -> Federation:
+    """A new federation in the directory, or the one that is there.
 
-        return LocalFederation(setting, directory, keep_models=1, **left_out)
-    if engine == "processes":
+    `without` names clients and `without_samples` names samples that take no part.
+    """
+    if spec.kind == "processes":
         from puf_lab.federations.subprocesses import ProcessFederation
 
-        return ProcessFederation(setting, directory, **left_out)
-    raise UsageError(f"there is no engine {engine!r}; use one of {', '.join(ENGINES)}")
+        return ProcessFederation(spec, directory, without=without, without_samples=without_samples)
+    from puf_lab.federations.in_process import InProcessFederation
+
+    return InProcessFederation(spec, directory, without=without, without_samples=without_samples, keep_models=1)

@@ -1,4 +1,4 @@
-"""Real server and client processes on loopback, started, watched and always ended."""
+"""Server and client processes on loopback: started, watched, and always ended."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 from puf_common.errors import PufError, Unavailable
-from puf_lab.experiments.setting import DISTILLER, Setting, client_name
+from puf_lab.spec.command_line import client_flags, data_flags, server_flags
+from puf_lab.spec.federation import FederationSpec
 from puf_server.cli.operator_client import OperatorClient
 
-__all__ = ["Process", "ServerProcess", "data_flags", "distiller", "fleet", "init_server", "wait_until"]
+__all__ = ["PLAN", "Process", "ServerProcess", "distiller", "fleet", "init_server", "unlearn_command", "wait_until"]
 
+# Short intervals, so that a federation on one machine notices an ended client within seconds.
+PLAN = {"heartbeat_seconds": 1.0, "absent_seconds": 6.0}
 _START_SECONDS = 60.0
-# On Linux a child asks to be ended with its parent, then becomes the program: whoever kills the experiment kills its
-# processes. Not a preexec_fn, which would run between fork and exec of a process whose gRPC threads are gone.
+# On Linux the child asks for SIGTERM at its parent's death, then becomes the program. A preexec_fn would run between
+# fork and exec, in a process whose gRPC threads are gone.
 _DIE_WITH_PARENT = (
     "import ctypes, os, sys; "
     "sys.platform == 'linux' and ctypes.CDLL(None).prctl(1, 15); "
@@ -31,12 +34,12 @@ def _command(words: Sequence[str]) -> list[str]:
 
 
 def program(name: str) -> str:
-    """A console script of this installation."""
+    """Path of a console script of this installation."""
     return str(Path(sys.executable).with_name(name))
 
 
 class Process:
-    """A child process with a log file; leaving the context ends it."""
+    """A child process with a log file. It ends when the context is left."""
 
     def __init__(
         self, command: Sequence[str], log: Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
@@ -44,7 +47,7 @@ class Process:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log = log
         with log.open("ab") as out:
-            # A session of its own: the keyboard's interrupt reaches the experiment alone, which then ends its children.
+            # In a new session: the keyboard's interrupt reaches only the experiment, which then ends its children.
             self._child = subprocess.Popen(  # noqa: S603
                 _command(command),
                 stdin=subprocess.DEVNULL,
@@ -67,14 +70,14 @@ class Process:
         os.kill(self.pid, number)
 
     def wait(self, seconds: float) -> int:
-        """The exit code, once it has ended by itself."""
+        """The exit code of a process that ends by itself within this time."""
         try:
             return self._child.wait(seconds)
         except subprocess.TimeoutExpired:
             raise PufError(f"{self.log.stem} did not end within {seconds:g} s; see {self.log}") from None
 
     def end(self, seconds: float = 15.0) -> int:
-        """Asks it to end, then makes it."""
+        """Terminates the process, and kills it after this time. Returns the exit code."""
         if self._child.poll() is None:
             self._child.terminate()
             try:
@@ -83,20 +86,19 @@ class Process:
                 self._child.kill()
         return self._child.wait()
 
-    def __enter__(self) -> Process:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def tail(self, lines: int = 5) -> str:
+        """The last lines of the log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
 class ServerProcess(Process):
-    """`puf-server serve` on free ports; ready to be spoken to when constructed."""
+    """`puf-server serve` on free ports. The constructor returns when the server accepts calls."""
 
     def __init__(
         self,
@@ -120,7 +122,7 @@ class ServerProcess(Process):
 
 
 def wait_until(done: Callable[[], bool], seconds: float, *processes: Process, poll: float = 0.05) -> None:
-    """Waits for something to become true; fails early, with the end of its log, when a process it depends on ends."""
+    """Returns when `done` is true. Fails with the end of the log when one of the processes ends before."""
     until = time.monotonic() + seconds
     while True:
         try:
@@ -139,22 +141,9 @@ def wait_until(done: Callable[[], bool], seconds: float, *processes: Process, po
         time.sleep(poll)
 
 
-def init_server(state: Path, setting: Setting, *, clients: int, more: Sequence[str] = ()) -> None:
-    """`puf-server init` for a setting."""
-    recipe, forgetting = setting.recipe, setting.forgetting
-    flags = [
-        *("--state", str(state), "--title", setting.title, "--model", setting.model, "--task", setting.task),
-        *(word for key, value in setting.model_options.items() for word in ("--model-options", f"{key}={value}")),
-        *("--plan-rounds", str(setting.rounds), "--plan-start-clients", str(clients)),
-        *("--plan-keep-models", "0", "--plan-evaluate-every", "0"),
-        *("--plan-heartbeat-seconds", "1", "--plan-absent-seconds", "6"),
-        *(word for key, value in recipe.model_dump().items() for word in _words("recipe", key, value)),
-        *("--forgetting-max-recovery-rounds", str(forgetting.max_recovery_rounds)),
-        *("--forgetting-method", forgetting.method, "--forgetting-fallback", forgetting.fallback),
-        *(w for k, v in forgetting.method_options.items() for w in ("--forgetting-method-options", f"{k}={v}")),
-        *("--forgetting-collapse-ratio", "0", "--limits-forget-share", "1"),
-        *more,
-    ]
+def init_server(state: Path, spec: FederationSpec, *, clients: int, more: Sequence[str] = ()) -> None:
+    """Runs `puf-server init` for a spec. `more` are further flags, which replace those of the spec."""
+    flags = ["--state", str(state), *server_flags(spec.server_config(clients=clients, plan=PLAN)), *more]
     done = subprocess.run(  # noqa: S603
         _command([program("puf-server"), "init", *flags]), capture_output=True, text=True, check=False
     )
@@ -162,60 +151,31 @@ def init_server(state: Path, setting: Setting, *, clients: int, more: Sequence[s
         raise PufError(f"puf-server init failed: {done.stderr.strip() or done.stdout.strip()}")
 
 
-def data_flags(setting: Setting) -> list[str]:
-    """What a client has to be told about its data."""
-    return [
-        *("--data", setting.data, "--partition", setting.partition, "--data-seed", str(setting.data_seed)),
-        *(word for key, value in setting.data_options.items() for word in ("--data-option", f"{key}={value}")),
-        *(("--data-dir", str(setting.data_dir)) if setting.data_dir else ()),
-        *("--device", "cpu"),
-    ]
-
-
 def fleet(
-    setting: Setting, server: ServerProcess, clients: Path, log: Path, *, without: Collection[int] = ()
+    spec: FederationSpec, server: ServerProcess, clients: Path, log: Path, *, without: Collection[int] = ()
 ) -> Process:
-    """All clients of a setting, each a process of its own."""
-    return Process(
-        [program("puf-client"), "fleet", "--clients", str(setting.shards), "--server", server.address]
-        + [
-            "--state",
-            str(clients),
-            *data_flags(setting),
-            "--log-dir",
-            str(log.parent / log.stem),
-            "--log-format",
-            "json",
-        ]
-        + [word for shard in (*without, *range(setting.clients, setting.shards)) for word in ("--except", str(shard))],
-        log,
-    )
-
-
-def distiller(setting: Setting, server: ServerProcess, clients: Path, log: Path) -> Process:
-    """Who brings the public shard."""
+    """All clients of a spec except some, each in its own process. The distiller is not included."""
+    left_out = (*without, *range(spec.clients, spec.shards))
     return Process(
         [
-            *(program("puf-client"), "run", "--distiller", "--name", DISTILLER, "--server", server.address),
-            *("--shard", f"{setting.clients}/{setting.shards}", "--state", str(clients), *data_flags(setting)),
-            *("--log-format", "json"),
+            *(program("puf-client"), "fleet", "--clients", str(spec.shards), "--server", server.address),
+            *("--state", str(clients), *data_flags(spec), "--log-format", "json"),
+            *("--log-dir", str(log.parent / log.stem)),
+            *(word for shard in left_out for word in ("--except", str(shard))),
         ],
         log,
     )
 
 
-def unlearn_command(setting: Setting, server: ServerProcess, clients: Path, shard: int, *more: str) -> list[str]:
-    """What the leaving client types."""
+def distiller(spec: FederationSpec, server: ServerProcess, clients: Path, log: Path) -> Process:
+    """The client that provides the public shard."""
+    flags = ["--state", str(clients), *client_flags(spec, spec.clients), "--log-format", "json"]
+    return Process([program("puf-client"), "run", "--server", server.address, *flags], log)
+
+
+def unlearn_command(spec: FederationSpec, server: ServerProcess, clients: Path, shard: int, *more: str) -> list[str]:
+    """The command with which this client asks to be forgotten."""
     return [
-        *(program("puf-client"), "--unlearn", "--yes", "--server", server.address, "--name", client_name(shard)),
-        *("--shard", f"{shard}/{setting.shards}", "--state", str(clients), *data_flags(setting)),
-        *("--receipt-dir", str(clients.parent), *more),
+        *(program("puf-client"), "--unlearn", "--yes", "--server", server.address, "--state", str(clients)),
+        *(*client_flags(spec, shard), "--receipt-dir", str(clients.parent), *more),
     ]
-
-
-def _words(group: str, name: str, value: object) -> list[str]:
-    """A setting as a command line has it; what is true or false is a flag without a value."""
-    flag = f"{group}-{name.replace('_', '-')}"
-    if isinstance(value, bool):
-        return [f"--{flag}" if value else f"--no-{flag}"]
-    return [f"--{flag}", str(value)]

@@ -1,4 +1,4 @@
-"""A federation of real processes that the lab drives as it drives one in this process: server, clients, gRPC between them."""
+"""A federation of one server process and one process per client, driven like one in this process."""
 
 from __future__ import annotations
 
@@ -12,79 +12,76 @@ from puf_client.state.directory import StateDirectory
 from puf_common.errors import PufError
 from puf_common.tensors.model_file import read_payload
 from puf_common.v1 import federation_pb2 as fed
-from puf_lab.experiments.setting import Setting, Spent, client_name
-from puf_lab.federations.in_process import create_server, leave_out
+from puf_lab.federations.base import Spent
 from puf_lab.federations.processes import Process, ServerProcess, distiller, fleet, unlearn_command, wait_until
+from puf_lab.federations.state_directories import create_server, leave_out
+from puf_lab.spec.federation import FederationSpec, client_name
 
 __all__ = ["ProcessFederation"]
 
+_PLAN = {"heartbeat_seconds": 1.0, "absent_seconds": 10.0, "min_clients": 1, "keep_models": 1}
 _SECONDS = 24 * 3600.0
 _POLL = 0.05
 
 
 class ProcessFederation:
-    """`puf-server serve` and one `puf-client` per shard on this machine, ended when it is left."""
+    """`puf-server serve` and one `puf-client` per shard on this machine. They end when the context is left."""
 
     def __init__(
         self,
-        setting: Setting,
+        spec: FederationSpec,
         directory: Path,
         *,
         without: Collection[int] = (),
         without_samples: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
-        self._setting = setting
+        self._spec = spec
         self._directory = directory.resolve()
         self._clients = self._directory / "clients"
-        shards = [i for i in range(setting.clients) if i not in without]
         if not (directory / "server").exists():
-            plan = {"heartbeat_seconds": 1.0, "absent_seconds": 10.0, "min_clients": 1}
-            config = setting.federation(clients=len(shards), keep_models=1, **plan)
-            create_server(config, directory / "server", setting.weights)
+            clients = sum(i not in without for i in range(spec.clients))
+            create_server(spec.server_config(clients=clients, plan=_PLAN), directory / "server", spec.weights)
         self._without, self._left_out = without, without_samples or {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        try:
-            self._server = ServerProcess(self._directory / "server", self._directory / "server.log")
-            self._stack.enter_context(self._server)
+        with ExitStack() as stack:
+            self._server = stack.enter_context(ServerProcess(self._directory / "server", self._log("server")))
             federation = self._server.control.status().federation_id
             for shard, ids in self._left_out.items():
                 leave_out(StateDirectory.of(federation, client_name(shard), self._clients), ids)
-            # Whoever takes no part must have left before the next round opens.
+            # No round may open before the clients that take no part are known to be absent.
             self._server.control.pause()
-            log = self._directory / "fleet.log"
-            self._crew = self._stack.enter_context(
-                fleet(self._setting, self._server, self._clients, log, without=sorted(self._without))
+            self._fleet = stack.enter_context(
+                fleet(self._spec, self._server, self._clients, self._log("fleet"), without=sorted(self._without))
             )
-            if self._setting.public:
-                log = self._directory / "distiller.log"
-                self._stack.enter_context(distiller(self._setting, self._server, self._clients, log))
-            expected = self._setting.shards - len(self._without)
-            self._wait(lambda: self._alive() == expected)
+            if self._spec.data.public:
+                stack.enter_context(distiller(self._spec, self._server, self._clients, self._log("distiller")))
+            expected = self._spec.shards - len(self._without)
+            self._wait(lambda: self._server.control.status().clients_alive == expected)
             self._server.control.resume()
-        except BaseException:
-            self._stack.close()
-            raise
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def train(self, tick: Callable[[int], None] = lambda rounds: None) -> None:
-        told = self._server.control.status().rounds_trained
+        """Waits until the planned rounds are done. `tick` receives the number of rounds done since its last call."""
+        trained = self._server.control.status().rounds_trained
 
         def idle() -> bool:
-            nonlocal told
+            nonlocal trained
             status = self._server.control.status()
-            if status.rounds_trained > told:
-                tick(status.rounds_trained - told)
-                told = status.rounds_trained
+            if status.rounds_trained > trained:
+                tick(status.rounds_trained - trained)
+                trained = status.rounds_trained
             return bool(status.position.phase == fed.PHASE_IDLE and status.rounds_trained >= status.rounds_planned)
 
         self._wait(idle)
 
     def extend(self, rounds: int) -> None:
+        """Plans more training rounds."""
         self._server.control.extend(rounds)
 
     def forget(
@@ -97,41 +94,43 @@ class ProcessFederation:
         epochs: int = 0,
         samples: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
-        flags = ["--mode", mode] if mode else []
-        for flag, value in (("--kappa", kappa), ("--eta-u", eta_u), ("--unlearn-epochs", epochs or None)):
-            flags += [flag, str(value)] if value is not None else []
-        # As an operator would: without the pause the first to ask would have a round of its own.
+        """Runs `puf-client --unlearn` for several clients together and waits until all are completed."""
+        strength = {"--mode": mode, "--kappa": kappa, "--eta-u": eta_u, "--unlearn-epochs": epochs or None}
+        flags = [word for flag, value in strength.items() if value is not None for word in (flag, str(value))]
+        # Without the pause the first request would get an unlearning round of its own.
         self._server.control.pause()
-        with ExitStack() as leaving:
-            asking = []
+        with ExitStack() as stack:
+            requests = []
             for shard in sorted(targets):
                 more = [*flags]
                 if samples and shard in samples:
                     names = self._directory / f"forget-{shard}.txt"
                     names.write_text("".join(f"{name}\n" for name in samples[shard]))
                     more += ["--forget", str(names)]
-                command = unlearn_command(self._setting, self._server, self._clients, shard, *more)
-                asking.append(leaving.enter_context(Process(command, self._directory / f"unlearn-{shard}.log")))
-            self._wait(lambda: len(self._server.control.tickets()) >= len(asking), *asking)
+                command = unlearn_command(self._spec, self._server, self._clients, shard, *more)
+                requests.append(stack.enter_context(Process(command, self._log(f"unlearn-{shard}"))))
+            self._wait(lambda: len(self._server.control.tickets()) >= len(requests), *requests)
             self._server.control.resume()
-            for process in asking:
+            for process in requests:
                 wait_until(lambda p=process: p.code is not None, _SECONDS, self._server, poll=_POLL)  # type: ignore[misc]
                 if process.code:
                     raise PufError(f"puf-client --unlearn ended with code {process.code}:\n{process.tail(10)}")
         self.train()
 
     def payload(self) -> bytearray:
+        """The newest model."""
         with tempfile.TemporaryDirectory() as scratch:
             path = Path(scratch) / "model.safetensors"
             self._server.control.export(path, unready=True)
             return bytearray(read_payload(path))
 
     def spent(self) -> Spent:
+        """Cost of all committed rounds so far."""
         rounds = self._server.control.rounds(limit=1_000_000)
         return Spent.of((r.bytes_up, r.bytes_down, r.samples_processed) for r in rounds if r.phase == "committed")
 
-    def _alive(self) -> int:
-        return int(self._server.control.status().clients_alive)
+    def _log(self, name: str) -> Path:
+        return self._directory / f"{name}.log"
 
     def _wait(self, done: Callable[[], bool], *others: Process) -> None:
-        wait_until(done, _SECONDS, self._server, self._crew, *others, poll=_POLL)
+        wait_until(done, _SECONDS, self._server, self._fleet, *others, poll=_POLL)

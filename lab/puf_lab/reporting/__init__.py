@@ -1,0 +1,1 @@
+"""Results of experiments as files, tables, figures and one HTML page."""

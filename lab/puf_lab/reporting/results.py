@@ -1,8 +1,8 @@
-"""results.jsonl: what was measured, a line per target, seed, round and metric, in a form that files can be put together.
+"""results.jsonl: one line per target, seed, round and metric. Several files can be combined.
 
-{"kind": "experiment", ...}   what was run, where and by which commit
+{"kind": "experiment", ...}   the experiment, the machine and the commit
 {"kind": "labels", ...}       samples per class and client
-{"kind": "run", ...}          one method, target and seed: recovered or not, and what it cost
+{"kind": "run", ...}          one method, target and seed: recovered or not, and its cost
 {"kind": "value", ...}        one number
 """
 
@@ -20,7 +20,7 @@ from puf_common.files.private import write_over
 __all__ = ["Results", "Run", "read", "write"]
 
 FILE = "results.jsonl"
-# A run's rounds as they went, as opposed to the stages at which every metric is taken.
+# Stage name of values of every round. Other stages have the value of every metric at one round.
 CURVE = "curve"
 
 
@@ -52,7 +52,7 @@ class Results:
 
     experiment: dict[str, Any]
     facts: list[dict[str, Any]]
-    """Where the runs come from: commit, device, engine, seconds and command of each part."""
+    """Commit, device, kind of federation, seconds and command of each part."""
     runs: list[Run]
     labels: dict[int, list[list[int]]] = field(default_factory=dict)
 
@@ -76,9 +76,9 @@ def lines(results: Results) -> Iterable[dict[str, Any]]:
         yield {"kind": "labels", **base, "seed": seed, "counts": counts}
     for run in results.runs:
         who = {"method": run.method, "targets": run.targets, "seed": run.seed}
-        told = {k: v for k, v in asdict(run).items() if k not in ("values", "curve", *who)}
-        yield {"kind": "run", **base, **who, **told}
-        where = {"commit": facts["commit"], "device": facts["device"], "engine": facts["engine"]}
+        summary = {k: v for k, v in asdict(run).items() if k not in ("values", "curve", *who)}
+        yield {"kind": "run", **base, **who, **summary}
+        where = {"commit": facts["commit"], "device": facts["device"]}
         for stage, values in run.values.items():
             for metric, value in values.items():
                 at = {"stage": stage, "round": run.stages.get(stage), "metric": metric, "value": value}
@@ -90,26 +90,28 @@ def lines(results: Results) -> Iterable[dict[str, Any]]:
 
 
 def write(results: Results, folder: Path) -> Path:
+    """Writes the file into the folder and returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE
     write_over(path, "".join(json.dumps(line) + "\n" for line in lines(results)).encode(), mode=0o644)
     return path
 
 
 def read(paths: Sequence[Path]) -> list[Results]:
-    """Experiments from these files or folders; parts of the same one are put together. Parts that contradict are refused."""
+    """Experiments of these files or folders. Parts of one experiment are combined; parts that contradict are refused."""
     found: dict[tuple[str, str], Results] = {}
     for path in paths:
         for results in _read_file(path / FILE if path.is_dir() else path):
             key = (results.name, results.experiment["profile"])
-            found[key] = _together(found[key], results) if key in found else results
+            found[key] = _combined(found[key], results) if key in found else results
     return list(found.values())
 
 
-def _together(first: Results, second: Results) -> Results:
+def _combined(first: Results, second: Results) -> Results:
     narrowing = {"targets", "methods", "seeds"}
     for name, value in first.experiment.items():
         if name not in narrowing and second.experiment.get(name) != value:
-            raise UsageError(f"{first.name}: the files do not belong together, they differ in {name}")
+            raise UsageError(f"{first.name}: the files do not belong to one experiment, they differ in {name}")
     known = {run.key for run in first.runs}
     runs = [*first.runs, *(run for run in second.runs if run.key not in known)]
     return Results(first.experiment, [*first.facts, *second.facts], runs, {**second.labels, **first.labels})
@@ -133,17 +135,17 @@ def _read_file(path: Path) -> list[Results]:
             else:
                 who = (line["method"], line["targets"], line["seed"])
                 if line["kind"] == "run":
-                    told = {k: v for k, v in line.items() if k in Run.__dataclass_fields__}
-                    runs[*where, *who] = run = Run(**told)
+                    fields = {k: v for k, v in line.items() if k in Run.__dataclass_fields__}
+                    runs[*where, *who] = run = Run(**fields)
                     found[where].runs.append(run)
                 else:
-                    _take(runs[*where, *who], line)
+                    _add_value(runs[*where, *who], line)
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is not a file of results: {type(error).__name__} {error}") from None
     return list(found.values())
 
 
-def _take(run: Run, line: dict[str, Any]) -> None:
+def _add_value(run: Run, line: dict[str, Any]) -> None:
     if line["stage"] != CURVE:
         run.values.setdefault(line["stage"], {})[line["metric"]] = line["value"]
     elif line["metric"] == "test":

@@ -1,4 +1,4 @@
-"""The bench's own arithmetic: goals, figures that stay, bytes that are counted."""
+"""The bench: goals, figures of earlier runs, counted bytes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from puf_lab.bench.proxy import Counting
 from puf_lab.bench.report import Figure, Report, spread
 
 
-def test_a_goal_is_met_on_its_right_side() -> None:
+def test_a_goal_is_a_lower_or_an_upper_bound() -> None:
     assert Figure("ratio", 3.9, goal=4.0).met is True
     assert Figure("ratio", 4.1, goal=4.0).met is False
     assert Figure("speed", 0.7, goal=0.8, at_most=False).met is False
-    assert Figure("told", 1.0).met is None
+    assert Figure("information", 1.0).met is None
     assert spread([3.0, 1.0, 2.0]) == "2 (1 to 3)"
 
 
-def test_figures_of_other_parts_stay_and_own_ones_are_replaced(tmp_path: Path) -> None:
+def test_figures_of_other_parts_stay_and_new_ones_replace_old_ones(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     first, second = Report(), Report()
     first.at_most("a", 5.0, 4.0)
@@ -38,17 +38,17 @@ def test_figures_of_other_parts_stay_and_own_ones_are_replaced(tmp_path: Path) -
     assert result["details"]["growth"] == {"clients": [1]}
 
 
-def test_a_picture_shows_what_was_measured(tmp_path: Path) -> None:
+def test_the_picture_is_drawn_from_partial_results(tmp_path: Path) -> None:
     draw({"details": {"round_seconds": {"raw_tcp": [0.3], "puf": [1.0, 1.2]}}}, tmp_path / "bench.png")
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_an_unknown_part_is_told(tmp_path: Path) -> None:
+def test_an_unknown_part_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no part 'speed'.*transfer"):
         run_bench(tmp_path, parts=["speed"], repeats=1)
 
 
-def test_the_relay_counts_each_way() -> None:
+def test_the_relay_counts_each_direction() -> None:
     with Counting() as relay, socket.create_server(("127.0.0.1", 0)) as listener:
         relay.target = ("127.0.0.1", listener.getsockname()[1])
 

@@ -1,4 +1,4 @@
-"""The end of `make demo`: its receipt is verified, and the same receipt with one changed byte is not."""
+"""The receipt of the demo is verified; the same receipt with one changed byte is refused."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from puf_client.state.directory import StateDirectory
 from puf_common.errors import PufError
 from puf_common.receipts import receipt_file
 from puf_common.receipts.signing import SigningKey
-from puf_lab.demo.run import _prove
+from puf_lab.demo.report import verify_receipt
 
 KEY = SigningKey.generate()
 
 
 def finished(out: Path, pinned: SigningKey) -> Console:
-    """What a demo leaves: a receipt, and a leaver who has pinned the server's key."""
+    """The files of a finished demo: a receipt, and a target that has pinned the server's key."""
     out.mkdir()
     (out / "receipt-t-1.json").write_bytes(receipt_file.issue(content(), KEY))
     StateDirectory.of("f-1", "clinic-7", out / "clients").pin_server_key(pinned.public)
@@ -29,17 +29,17 @@ def finished(out: Path, pinned: SigningKey) -> Console:
 @pytest.mark.e2e
 def test_the_receipt_is_valid_and_the_changed_one_is_not(tmp_path: Path) -> None:
     console = finished(tmp_path / "demo", KEY)
-    _prove(tmp_path / "demo", console)
+    verify_receipt(tmp_path / "demo", console)
     assert isinstance(console.file, StringIO)
-    told = console.file.getvalue().splitlines()
-    assert [line.split(":")[0] for line in told if "VALID" in line] == ["VALID", "NOT VALID"]
+    printed = console.file.getvalue().splitlines()
+    assert [line.split(":")[0] for line in printed if "VALID" in line] == ["VALID", "NOT VALID"]
     whole = (tmp_path / "demo" / "receipt-t-1.json").read_bytes()
     changed = (tmp_path / "demo" / "changed-receipt-t-1.json").read_bytes()
     assert sum(a != b for a, b in zip(whole, changed, strict=True)) == 1
 
 
 @pytest.mark.e2e
-def test_a_demo_whose_receipt_is_not_valid_fails(tmp_path: Path) -> None:
+def test_a_demo_with_an_invalid_receipt_fails(tmp_path: Path) -> None:
     console = finished(tmp_path / "demo", SigningKey.generate())
     with pytest.raises(PufError, match=r"verifying receipt-t-1.json ended with code 1, expected was 0"):
-        _prove(tmp_path / "demo", console)
+        verify_receipt(tmp_path / "demo", console)

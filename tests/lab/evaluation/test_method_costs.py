@@ -1,4 +1,4 @@
-"""What each method sends and computes, counted by the server, beside the appendix's formulas."""
+"""Bytes and samples of each method, counted by the server, compared with the formulas of the appendix."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from puf_common.tensors.manifest import MODEL, UPDATE
 from puf_lab.evaluation.costs import Shape, cost
-from puf_lab.experiments.setting import Setting
-from puf_lab.federations.in_process import LocalFederation
+from puf_lab.federations.in_process import InProcessFederation
+from puf_lab.spec.federation import DataSpec, FederationSpec
 from puf_server.core import methods
 from puf_server.core.config import Forgetting, Recipe
 from puf_server.core.methods.layers import outputs
@@ -18,27 +18,27 @@ from puf_server.core.state.rounds import RoundKind
 
 CLIENTS, ROUNDS, SAMPLES, PUBLIC = 3, 2, 20, 20
 HISTORIES = tuple(name for name, method in methods.known().items() if method.memory.words)
-SETTING = Setting(
+SETTING = FederationSpec(
     title="costs",
-    clients=CLIENTS,
+    # Without a hold-out no client measures, so models are fetched only for assignments.
+    data=DataSpec(clients=CLIENTS, options={"per_client": SAMPLES, "holdout": 0}, public=True),
     rounds=ROUNDS,
-    # Nobody measures, so nothing is fetched but for work.
-    data_options={"per_client": str(SAMPLES), "holdout": "0"},
     recipe=Recipe(lr=0.1, batch_size=10, seed=1),
-    forgetting=Forgetting(also_remember=HISTORIES, blind_recovery_rounds=0, measure_seconds=0.0),
-    public=True,
+    forgetting=Forgetting(also_remember=HISTORIES, blind_recovery_rounds=0),
 )
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFederation]:
-    with LocalFederation(SETTING, tmp_path_factory.mktemp("costs") / "all") as federation:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessFederation]:
+    with InProcessFederation(SETTING, tmp_path_factory.mktemp("costs") / "all") as federation:
         federation.train()
         yield federation
 
 
-def spent(trained: LocalFederation, directory: Path, method: str, mode: str | None, **options: str) -> tuple[int, int]:
-    """Bytes both ways and samples processed, of the method's own rounds."""
+def spent(
+    trained: InProcessFederation, directory: Path, method: str, mode: str | None, **options: str
+) -> tuple[int, int]:
+    """Bytes in both directions and samples processed, of the unlearning rounds."""
     policy = SETTING.forgetting.model_copy(update={"method": method, "method_options": options})
     with trained.copy(directory, forgetting=policy) as federation:
         federation.forget([1], mode=mode)
@@ -46,7 +46,7 @@ def spent(trained: LocalFederation, directory: Path, method: str, mode: str | No
         return sum(r.nbytes_up + r.nbytes_down for r in records), sum(r.samples_processed for r in records)
 
 
-def shape(trained: LocalFederation) -> Shape:
+def shape(trained: InProcessFederation) -> Shape:
     manifest = trained.engine.manifest
     head = outputs(manifest, ("@head",))
     assert manifest.nbytes(MODEL) == manifest.nbytes(UPDATE) == 4 * manifest.parameters
@@ -74,43 +74,46 @@ def shape(trained: LocalFederation) -> Shape:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_counted_is_what_the_appendix_says(
+def test_counted_costs_equal_the_formulas(
     formula: str,
     method: str,
     mode: str | None,
     options: dict[str, str],
     formula_options: dict[str, float],
-    trained: LocalFederation,
+    trained: InProcessFederation,
     tmp_path: Path,
 ) -> None:
-    said = cost(formula, shape(trained), 0, **formula_options)
-    assert spent(trained, tmp_path / "f", method, mode, **options) == (said.communication, said.computation)
+    formula_cost = cost(formula, shape(trained), 0, **formula_options)
+    assert spent(trained, tmp_path / "f", method, mode, **options) == (
+        formula_cost.communication,
+        formula_cost.computation,
+    )
 
 
-def test_mode_also_sends_the_degradation_model_to_the_target_whenever_it_has_changed(
-    trained: LocalFederation, tmp_path: Path
+def test_mode_also_sends_every_new_degradation_model_to_the_target(
+    trained: InProcessFederation, tmp_path: Path
 ) -> None:
     degrade, guide = 2, 3
     s = shape(trained)
-    said = cost("MoDe", s, 0, degradation_rounds=degrade, guidance_rounds=guide)
+    formula_cost = cost("MoDe", s, 0, degradation_rounds=degrade, guidance_rounds=guide)
     options = {"rounds": str(guide), "degrade_rounds": str(degrade)}
     counted = spent(trained, tmp_path / "f", "mode", None, **options)
-    assert counted == (said.communication + degrade * s.model_bytes, said.computation)
+    assert counted == (formula_cost.communication + degrade * s.model_bytes, formula_cost.computation)
 
 
-def test_fedau_sends_a_head_and_fetches_the_model_that_it_belongs_to(trained: LocalFederation, tmp_path: Path) -> None:
+def test_fedau_fetches_the_model_and_sends_a_head(trained: InProcessFederation, tmp_path: Path) -> None:
     s = shape(trained)
     communication, computation = spent(trained, tmp_path / "f", "fedau", None, epochs="3")
     assert communication == s.model_bytes + 4 * s.head_parameters
-    # The paper calls it negligible: these pass through the head alone.
+    # The paper calls this negligible, because the samples pass through the head only.
     assert computation == 3 * SAMPLES
 
 
-def test_fukd_costs_the_distiller_two_models_and_an_update(trained: LocalFederation, tmp_path: Path) -> None:
+def test_fukd_costs_the_distiller_two_models_and_an_update(trained: InProcessFederation, tmp_path: Path) -> None:
     communication, computation = spent(trained, tmp_path / "f", "fukd", None, epochs="2")
     assert (communication, computation) == (3 * shape(trained).model_bytes, 2 * PUBLIC)
 
 
-def test_rapid_retraining_costs_what_retraining_does(trained: LocalFederation, tmp_path: Path) -> None:
-    said = cost("Retrain", shape(trained), 0)
-    assert spent(trained, tmp_path / "f", "rapid", None) == (said.communication, said.computation)
+def test_rapid_retraining_costs_as_much_as_retraining(trained: InProcessFederation, tmp_path: Path) -> None:
+    formula_cost = cost("Retrain", shape(trained), 0)
+    assert spent(trained, tmp_path / "f", "rapid", None) == (formula_cost.communication, formula_cost.computation)

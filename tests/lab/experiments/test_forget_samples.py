@@ -7,7 +7,7 @@ from torch.utils.data import TensorDataset
 from puf_client.data import ClientData
 from puf_common.errors import UsageError
 from puf_lab.experiments.forget_samples import chosen, forget_set
-from puf_lab.experiments.spec import Samples
+from puf_lab.spec.experiment import SampleSelection
 
 
 def client(samples: int, groups: list[str] | None = None) -> ClientData:
@@ -15,29 +15,29 @@ def client(samples: int, groups: list[str] | None = None) -> ClientData:
     return ClientData(data, data, None, [f"s{i:02d}" for i in range(samples)], groups)
 
 
-def test_a_share_of_the_samples_by_the_seed() -> None:
-    half = Samples(fraction=0.5)
+def test_the_seed_selects_a_share_of_the_samples() -> None:
+    half = SampleSelection(fraction=0.5)
     first = chosen(client(20), half, seed=1, shard=0)
     assert len(first) == 10
     assert first == chosen(client(20), half, seed=1, shard=0)
     assert first != chosen(client(20), half, seed=2, shard=0)
-    assert len(chosen(client(20), Samples(fraction=0.001), seed=1, shard=0)) == 1
-    assert len(chosen(client(2), Samples(fraction=0.99), seed=1, shard=0)) == 1, "never all"
+    assert len(chosen(client(20), SampleSelection(fraction=0.001), seed=1, shard=0)) == 1
+    assert len(chosen(client(2), SampleSelection(fraction=0.99), seed=1, shard=0)) == 1, "never all"
 
 
-def test_whole_groups() -> None:
+def test_whole_groups_are_selected() -> None:
     groups = [f"g{i // 4}" for i in range(20)]
-    ids = chosen(client(20, groups), Samples(fraction=0.4, by="group"), seed=1, shard=0)
+    ids = chosen(client(20, groups), SampleSelection(fraction=0.4, by="group"), seed=1, shard=0)
     assert len(ids) == 8
     touched = {groups[int(name[1:])] for name in ids}
     assert len(touched) == 2
-    few = chosen(client(20, groups), Samples(fraction=0.01, by="group"), seed=1, shard=0)
+    few = chosen(client(20, groups), SampleSelection(fraction=0.01, by="group"), seed=1, shard=0)
     assert len(few) == 4, "at least one group"
     with pytest.raises(UsageError, match="in no groups"):
-        chosen(client(20), Samples(by="group"), seed=1, shard=0)
+        chosen(client(20), SampleSelection(by="group"), seed=1, shard=0)
     with pytest.raises(UsageError, match="one group is all"):
-        chosen(client(4, ["g"] * 4), Samples(by="group"), seed=1, shard=0)
+        chosen(client(4, ["g"] * 4), SampleSelection(by="group"), seed=1, shard=0)
 
 
-def test_whole_clients_where_no_samples_are_named() -> None:
+def test_without_a_selection_whole_clients_are_forgotten() -> None:
     assert forget_set([], [3, 1], None, 1) == {1: None, 3: None}

@@ -1,4 +1,4 @@
-"""Experiments from start to end on a tiny setting: cached, resumed, put together, reported."""
+"""Experiments from start to end on a tiny setting: cached, resumed, combined, reported."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from puf_common.config.exit_codes import Exit
 from puf_common.errors import UsageError
 from puf_lab.cli.main import main
 from puf_lab.experiments.cache import Cache
-from puf_lab.experiments.jobs import Job, Place, jobs_of
+from puf_lab.experiments.jobs import Job, jobs_of
 from puf_lab.experiments.perform import evaluator_of, forgotten_by, perform
-from puf_lab.experiments.spec import Experiment, Samples
-from puf_lab.experiments.variants import Variant
 from puf_lab.reporting.html import run_report
 from puf_lab.reporting.results import read, write
 from puf_lab.reporting.summary import summarise
+from puf_lab.spec.experiment import ExperimentSpec, SampleSelection
+from puf_lab.spec.variants import Variant
 
 
 def run(file: Path, out: Path, *more: str) -> int:
     return main(["run", str(file), "--out", str(out), "--cache", str(out.parent / "cache"), *more])
 
 
-def test_keys_are_shared_by_whoever_means_the_same(tiny: Experiment) -> None:
+def test_equal_runs_of_different_experiments_share_their_name(tiny: ExperimentSpec) -> None:
     keys = {job.title: job.key for job in jobs_of(tiny)}
     assert len(set(keys.values())) == len(keys) == 1 + 4 * 2
     other = tiny.model_copy(update={"name": "other", "title": "Other", "methods": ("natural",), "horizon": 2})
     for job in jobs_of(other):
         assert (job.key == keys[job.title]) == (job.kind in ("original", "retrain")), "methods depend on the horizon"
-    slower = tiny.model_copy(update={"recipe": tiny.recipe.model_copy(update={"lr": 0.05})})
+    slower = tiny.placed(recipe=tiny.federation.recipe.model_copy(update={"lr": 0.05}))
     assert not {job.key for job in jobs_of(slower)} & set(keys.values())
     assert not {job.key for job in jobs_of(tiny.narrowed(seeds=[2]))} & set(keys.values())
 
@@ -45,7 +45,7 @@ def test_an_experiment_is_run_once_resumed_and_reported(tiny_file: Path, tmp_pat
     assert {"setting", "method", "targets", "seed", "round", "metric", "value", "commit", "device"} <= values[0].keys()
     first = (out / "results.jsonl").read_text()
 
-    # Killed in the middle: one job is missing, another one's measurements are; nothing else is done again.
+    # After a kill one job and the measurements of another one are missing. Only these are done again.
     made = {path.name: path.stat().st_mtime_ns for path in cache.glob("*/outcome.json")}
     (victim,) = list(cache.glob("natural-*"))[:1]
     shutil.rmtree(victim)
@@ -53,57 +53,57 @@ def test_an_experiment_is_run_once_resumed_and_reported(tiny_file: Path, tmp_pat
     (next(cache.glob("forget-*")) / "scores-0.json").unlink(missing_ok=True)
     before = {path: path.stat().st_mtime_ns for path in cache.glob("*/outcome.json")}
     assert run(tiny_file, out, "--jobs", "2") == Exit.OK
-    assert not list(cache.glob(".*")), "what the killed process left is gone"
+    assert not list(cache.glob(".*")), "leftovers of the killed process are deleted"
     assert all(path.stat().st_mtime_ns == at for path, at in before.items())
     assert len(list(cache.glob("*/outcome.json"))) == len(before) + 1
     assert made
 
-    def told(text: str) -> list[object]:
+    def figures(text: str) -> list[object]:
         parsed = [json.loads(line) for line in text.splitlines()]
         return [{k: v for k, v in line.items() if k not in ("facts", "seconds")} for line in parsed]
 
-    assert told((out / "results.jsonl").read_text()) == told(first), "the same bits give the same figures"
+    assert figures((out / "results.jsonl").read_text()) == figures(first), "the same bits give the same figures"
 
     report = tmp_path / "report"
     assert run_report([out], report) == Exit.OK
     page = (report / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 4
-    assert "http" not in page, "the page needs nothing from elsewhere"
-    assert "Much too small to mean anything." in page
+    assert "http" not in page, "the page loads nothing from elsewhere"
+    assert "Too small for any conclusion &lt;&gt;." in page, "text is escaped"
     for name in ("efficacy", "lasting", "costs"):
         assert (report / "tiny" / f"{name}.csv").read_text().startswith("method,")
         assert r"\toprule" in (report / "tiny" / f"{name}.tex").read_text()
     assert "PUF-Regular" in (report / "tiny" / "report.md").read_text()
 
 
-def test_runs_of_several_machines_are_put_together(tiny_file: Path, tmp_path: Path) -> None:
+def test_runs_of_several_machines_are_combined(tiny_file: Path, tmp_path: Path) -> None:
     assert run(tiny_file, tmp_path / "a", "--targets", "0", "--methods", "natural") == Exit.OK
     assert run(tiny_file, tmp_path / "b", "--targets", "1", "--methods", "natural") == Exit.OK
     (both,) = read([tmp_path / "a", tmp_path / "b"])
     summary = summarise(both)
-    assert (summary.targets, [line.label for line in summary.lines]) == (2, ["Original", "Retrain", "Natural"])
-    natural = summary.line("natural")
+    assert (summary.targets, [row.label for row in summary.rows]) == (2, ["Original", "Retrain", "Natural"])
+    natural = summary.row("natural")
     assert natural is not None
     assert natural.runs == 2
     assert natural.recovery is not None
 
-    # Somebody runs another experiment under the same name.
+    # Another experiment under the same name is refused.
     changed = replace(both, experiment={**both.experiment, "rounds": 3})
     (tmp_path / "c").mkdir()
     write(changed, tmp_path / "c")
-    with pytest.raises(UsageError, match="do not belong together, they differ in rounds"):
+    with pytest.raises(UsageError, match="do not belong to one experiment, they differ in rounds"):
         read([tmp_path / "a", tmp_path / "c"])
-    # Without the retrained model of a target there is nothing to compare with.
+    # A target without a retrained model cannot be compared.
     lone = replace(both, runs=[run for run in both.runs if (run.method, run.targets) != ("retrain", "1")])
     with pytest.raises(UsageError, match="no retrained model for target 1, seed 1"):
         summarise(lone)
 
 
-def test_a_run_that_does_not_recover_stays_in_the_table(tiny: Experiment, tmp_path: Path) -> None:
+def test_stages_of_a_run_that_may_not_recover(tiny: ExperimentSpec, tmp_path: Path) -> None:
     experiment = tiny.narrowed(targets=[(0,)], methods=["puf-special kappa=4"])
     cache = Cache(tmp_path / "cache")
     for job in jobs_of(experiment):
-        perform(job, cache, Place())
+        perform(job, cache)
     (job,) = (job for job in jobs_of(experiment) if job.kind == "forget")
     outcome = cache.outcome(job)
     curve = [test for _, test, _ in outcome["curve"]]
@@ -116,15 +116,15 @@ def test_a_run_that_does_not_recover_stays_in_the_table(tiny: Experiment, tmp_pa
     assert outcome["spent"]["rounds"] == 1 + completed
 
 
-def test_retraining_does_not_depend_on_what_was_forgotten(tiny: Experiment, tmp_path: Path) -> None:
-    """Neither on the target's data nor, where half of its samples are forgotten, on those."""
+def test_retraining_leaves_out_the_forgotten_data(tiny: ExperimentSpec, tmp_path: Path) -> None:
+    """If half of a target's samples are forgotten, retraining uses the other half."""
     cache = Cache(tmp_path / "cache")
-    half = tiny.model_copy(update={"samples": Samples(fraction=0.5)}).narrowed(targets=[(0,)])
+    half = tiny.model_copy(update={"samples": SampleSelection(fraction=0.5)}).narrowed(targets=[(0,)])
     retrain, original = (Job(half, Variant(name), 1, (0,) * (name == "retrain")) for name in ("retrain", "original"))
     for job in (retrain, original):
-        perform(job, cache, Place())
-    forgotten = forgotten_by(retrain, retrain.setting(Place()))
-    data = evaluator_of(retrain.setting(Place())).clients[0]
+        perform(job, cache)
+    forgotten = forgotten_by(retrain)
+    data = evaluator_of(retrain.federation).clients[0]
     chosen = forgotten[0]
     assert chosen is not None
     assert len(chosen) == 10
@@ -132,17 +132,17 @@ def test_retraining_does_not_depend_on_what_was_forgotten(tiny: Experiment, tmp_
     assert cache.outcome(retrain)["spent"]["samples"] == 2 * (20 + 20 + 10)
     assert cache.outcome(original)["spent"]["samples"] == 2 * 60
     regular = Job(half, Variant("puf-regular"), 1, (0,))
-    perform(regular, cache, Place())
-    # Two retained clients, the target's retain half and its forget half, and recovery without the latter.
+    perform(regular, cache)
+    # Two retained clients and both halves of the target; recovery is without the forget half.
     assert cache.outcome(regular)["unlearning"]["samples"] == 60
     assert cache.outcome(regular)["spent"]["samples"] == 60 + 50 * cache.outcome(regular)["stages"]["recovered"]
 
 
-def test_two_targets_leave_in_one_round(tiny: Experiment, tmp_path: Path) -> None:
+def test_two_targets_are_forgotten_in_one_round(tiny: ExperimentSpec, tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache")
     both = tiny.narrowed(targets=[(0, 2)], methods=["puf-special"])
     for job in jobs_of(both):
-        perform(job, cache, Place())
+        perform(job, cache)
         if job.kind == "forget":
             assert cache.outcome(job)["unlearning"] == {"rounds": 1, "nbytes": 4 * 38_378 * 4, "samples": 40}
             assert cache.outcome(job)["spent"]["samples"] == 40 + 20 * cache.outcome(job)["stages"]["recovered"]
@@ -150,10 +150,19 @@ def test_two_targets_leave_in_one_round(tiny: Experiment, tmp_path: Path) -> Non
             assert cache.outcome(job)["spent"]["samples"] == 2 * 20
 
 
-def test_commands_say_what_is_wrong(tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words, says in {
+def test_invalid_commands_are_refused_with_a_reason(
+    tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, message in {
         ("run", "nothing"): "there is no setting 'nothing'",
-        ("run", str(tiny_file), "--engine", "cloud"): "--engine cloud must be one of in-process, processes, ray",
+        ("run", str(tiny_file), "--federation", "cloud"): "'cloud' is not one of in-process, processes",
+        ("run", str(tiny_file), "--executor", "cloud"): "'cloud' is not one of local, pool, ray",
+        ("run", str(tiny_file), "--executor", "ray", "--jobs", "2"): "--jobs is for --executor pool",
+        ("run", str(tiny_file), "--jobs", "2", "--ray-address", "a:1"): "--ray-address is for --executor ray",
+        ("run", str(tiny_file), "--engine", "ray", "--executor", "pool"): "--engine is replaced by",
+        ("run", str(tiny_file), "--goals"): "--goals needs at least 3 targets",
+        ("quality", "--targets", "1"): "--goals needs at least 3 targets",
+        ("run", str(tiny_file), "--methods", "natural", "--goals"): "this experiment has no puf-special",
         ("run", str(tiny_file), "--seeds", "a"): "--seeds a must be numbers",
         ("run", str(tiny_file), "--jobs", "0"): "--jobs must be at least 1",
         ("run", str(tiny_file), "--method", "nowhere:Method"): "there is no module nowhere",
@@ -163,16 +172,44 @@ def test_commands_say_what_is_wrong(tiny_file: Path, tmp_path: Path, capsys: pyt
         more = () if words[0] == "report" else ("--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "out"))
         out = ("--out", str(tmp_path / "report")) if words[0] == "report" else ()
         assert main([*words, *more, *out]) == Exit.USAGE
-        assert says in " ".join(capsys.readouterr().err.split())
+        assert message in " ".join(capsys.readouterr().err.split())
+        left = sorted(path.name for path in tmp_path.iterdir())
+        assert left == [tiny_file.name], "a refused command leaves no files"
 
 
 def test_plan_and_list(tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cache = str(tmp_path / "cache")
     assert main(["plan", str(tiny_file), "--cache", cache, "--seconds-per-round", "3600"]) == Exit.OK
-    said = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
     # 2 rounds of the original, 2 of each retrained, 1 + 2 + 1 of each of six others.
-    assert "9 of 9 runs to do, at most 30 rounds of 3600.0 s (as given): 30.0 hours" in said
+    assert "9 of 9 runs to do, at most 30 rounds of 3600.0 s (as given): 30.0 hours" in printed
     assert main(["plan", str(tiny_file), "--cache", cache]) == Exit.OK
     assert "measured on 3 batches here, cpu" in " ".join(capsys.readouterr().out.split())
     assert main(["list"]) == Exit.OK
     assert "cifar100-noniid-mitb0-two" in capsys.readouterr().out
+
+
+def test_a_report_of_missing_results_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "nosuch"]) == Exit.USAGE
+    assert main(["report"]) == Exit.USAGE
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missed_goal_is_a_failure(tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The tiny federation learns too little to be forgotten well."""
+    assert run(tiny_file, tmp_path / "out", "--targets", "0,1,2", "--goals") == Exit.FAILURE
+    printed = capsys.readouterr().out
+    (results,) = read([tmp_path / "out"])
+    goals = results.facts[0]["goals"]
+    assert len(goals) == 2 + 2 * 3
+    assert printed.count("MISSED  ") == sum(not goal["met"] for goal in goals) > 0
+
+
+def test_tables_are_complete_in_a_pipe(
+    tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert run(tiny_file, tmp_path / "out", "--targets", "0", "--methods", "natural") == Exit.OK
+    head = next(line for line in capsys.readouterr().out.splitlines() if "recovery rounds" in line)
+    assert all(label in head for label in ("Δ forget", "Δ MIA Song", "Δ MIA Yeom", "Δ RMIA AUC", "MB"))

@@ -15,8 +15,8 @@ from tests.tickets import applied, outcome
 from puf_common.errors import NotNow, PufError
 from puf_common.tensors.manifest import MODEL
 from puf_common.v1 import federation_pb2 as fed
-from puf_lab.experiments.setting import Setting, client_name
-from puf_lab.federations.in_process import LocalFederation
+from puf_lab.federations.in_process import InProcessFederation
+from puf_lab.spec.federation import DataSpec, FederationSpec, client_name
 from puf_server.core import methods
 from puf_server.core.config import Forgetting, Recipe
 from puf_server.core.state.members import MemberStatus
@@ -29,15 +29,13 @@ from puf_server.storage.layout import history_name
 ALL = list(methods.known())
 HISTORIES = tuple(name for name, method in methods.known().items() if method.memory.words)
 # Tiny models are allowed to end up worse than an operator would want to see.
-BRIEF = {"max_recovery_rounds": 1, "measure_seconds": 0.0, "collapse_ratio": 0.0}
-SETTING = Setting(
+BRIEF = {"max_recovery_rounds": 1, "collapse_ratio": 0.0}
+SETTING = FederationSpec(
     title="methods",
-    clients=4,
+    data=DataSpec(clients=4, options={"noise": 1.0, "per_client": 20}, public=True),
     rounds=3,
-    data_options={"noise": "1.0", "per_client": "20"},
     recipe=Recipe(lr=0.1, batch_size=10, seed=1),
     forgetting=Forgetting(also_remember=HISTORIES, **BRIEF),
-    public=True,
 )
 # Fewer rounds and passes than published, where a test is about something else.
 SHORT: dict[str, dict[str, str]] = {
@@ -54,14 +52,14 @@ def policy(method: str, **options: str) -> Forgetting:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFederation]:
-    with LocalFederation(SETTING, tmp_path_factory.mktemp("trained") / "all") as federation:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessFederation]:
+    with InProcessFederation(SETTING, tmp_path_factory.mktemp("trained") / "all") as federation:
         federation.train()
         yield federation
 
 
 @pytest.mark.parametrize("method", ALL)
-def test_what_a_method_declares_is_what_it_does(method: str, trained: LocalFederation, tmp_path: Path) -> None:
+def test_what_a_method_declares_is_what_it_does(method: str, trained: InProcessFederation, tmp_path: Path) -> None:
     declared = methods.known()[method].requires
     unlearned, rounds = [], []
     for target in (1, 2):
@@ -84,7 +82,9 @@ def test_what_a_method_declares_is_what_it_does(method: str, trained: LocalFeder
 
 
 @pytest.mark.parametrize("method", ALL)
-def test_several_targets_at_once_where_a_method_says_so(method: str, trained: LocalFederation, tmp_path: Path) -> None:
+def test_several_targets_at_once_where_a_method_says_so(
+    method: str, trained: InProcessFederation, tmp_path: Path
+) -> None:
     with trained.copy(tmp_path / "two", forgetting=policy(method)) as federation:
         if not methods.known()[method].requires.simultaneous:
             pytest.skip("one at a time")
@@ -94,22 +94,22 @@ def test_several_targets_at_once_where_a_method_says_so(method: str, trained: Lo
 
 @pytest.mark.parametrize("method", ALL)
 def test_a_target_that_is_gone_is_no_hindrance_where_a_method_says_so(
-    method: str, trained: LocalFederation, tmp_path: Path
+    method: str, trained: InProcessFederation, tmp_path: Path
 ) -> None:
     with trained.copy(tmp_path / "gone", without=[1], forgetting=policy(method)) as federation:
         ticket, _ = federation.handlers.forget(client_name(1), "", 0.0)
         if methods.known()[method].requires.target_takes_part:
-            with pytest.raises(PufError, match="does not go on"):
-                federation._until(lambda s: not s.tickets[ticket.id].open, lambda _: None)
+            with pytest.raises(PufError, match="makes no progress"):
+                federation.run_until(lambda s: not s.tickets[ticket.id].open)
         else:
-            federation._until(lambda s: not s.tickets[ticket.id].open, lambda _: None)
+            federation.run_until(lambda s: not s.tickets[ticket.id].open)
             assert applied(federation.state.tickets[ticket.id]).method == method
 
 
 @pytest.mark.parametrize("method", ALL)
 def test_only_a_method_that_declares_history_leaves_any(method: str, tmp_path: Path) -> None:
-    setting = Setting(**{**vars(SETTING), "rounds": 1, "forgetting": policy(method)})
-    with LocalFederation(setting, tmp_path / "f") as federation:
+    setting = SETTING.model_copy(update={"rounds": 1, "forgetting": policy(method)})
+    with InProcessFederation(setting, tmp_path / "f") as federation:
         federation.train()
         memory = methods.known()[method].memory
         files = list((tmp_path / "f" / "server").glob("history/*"))
@@ -123,24 +123,24 @@ def test_only_a_method_that_declares_history_leaves_any(method: str, tmp_path: P
 
 
 def test_retraining_gives_the_very_model_of_a_federation_without_the_target(
-    trained: LocalFederation, tmp_path: Path
+    trained: InProcessFederation, tmp_path: Path
 ) -> None:
     with trained.copy(tmp_path / "again", forgetting=policy("retrain")) as federation:
         [ticket] = federation.forget([1])
         again = federation.payload(applied(ticket).version_unlearned)
-    with LocalFederation(SETTING, tmp_path / "never", without=[1]) as never:
+    with InProcessFederation(SETTING, tmp_path / "never", without=[1]) as never:
         never.train()
         assert bytes(never.payload()) == bytes(again)
 
 
-def test_natural_without_a_round_is_the_original(trained: LocalFederation, tmp_path: Path) -> None:
+def test_natural_without_a_round_is_the_original(trained: InProcessFederation, tmp_path: Path) -> None:
     with trained.copy(tmp_path / "same", forgetting=policy("natural", rounds="0")) as federation:
         [ticket] = federation.forget([1])
         assert bytes(federation.payload()) == bytes(trained.payload())
         assert outcome(ticket).version_recovered == applied(ticket).version_unlearned
 
 
-def test_federaser_does_not_depend_on_what_was_kept_of_the_target(trained: LocalFederation, tmp_path: Path) -> None:
+def test_federaser_does_not_depend_on_what_was_kept_of_the_target(trained: InProcessFederation, tmp_path: Path) -> None:
     digests = []
     for poisoned in (False, True):
         with trained.copy(tmp_path / f"p-{poisoned}", forgetting=policy("federaser")) as federation:
@@ -153,8 +153,8 @@ def test_federaser_does_not_depend_on_what_was_kept_of_the_target(trained: Local
 
 
 def test_a_method_whose_history_was_not_kept_is_refused(tmp_path: Path) -> None:
-    setting = Setting(**{**vars(SETTING), "rounds": 1, "forgetting": policy("puf")})
-    with LocalFederation(setting, tmp_path / "f") as federation:
+    setting = SETTING.model_copy(update={"rounds": 1, "forgetting": policy("puf")})
+    with InProcessFederation(setting, tmp_path / "f") as federation:
         federation.train()
         with (
             federation.copy(tmp_path / "g", forgetting=policy("federaser")) as changed,
@@ -165,7 +165,7 @@ def test_a_method_whose_history_was_not_kept_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["federaser", "mode", "fukd", "rapid"])
 def test_a_server_that_ends_in_the_middle_of_any_step_comes_to_the_same_weights(
-    method: str, trained: LocalFederation, tmp_path: Path
+    method: str, trained: InProcessFederation, tmp_path: Path
 ) -> None:
     with trained.copy(tmp_path / "whole", forgetting=policy(method)) as federation:
         [ticket] = federation.forget([1])
@@ -175,14 +175,14 @@ def test_a_server_that_ends_in_the_middle_of_any_step_comes_to_the_same_weights(
     federation = trained.copy(tmp_path / "cut", forgetting=policy(method))
     first = federation.state.number + 1
     federation.handlers.forget(client_name(1), "", 0.0)
-    setting = federation.setting
+    setting = federation.spec
     for number in range(first, first + steps):
-        federation._until(partial(_half_way, number), lambda _: None)
+        federation.run_until(partial(_half_way, number))
         gone = [1] if federation.state.members[client_name(1)].status is MemberStatus.FORGOTTEN else []
         # Nobody says goodbye: what the next process knows is what is on disk.
         federation.close()
-        federation = LocalFederation(setting, tmp_path / "cut", without=gone)
-    federation._until(lambda s: not any(t.open for t in s.tickets.values()), lambda _: None)
+        federation = InProcessFederation(setting, tmp_path / "cut", without=gone)
+    federation.run_until(lambda s: not any(t.open for t in s.tickets.values()))
     [ticket] = federation.state.tickets.values()
     assert (applied(ticket).version_unlearned, outcome(ticket).version_recovered) == models
     assert [bytes(federation.payload(version)) for version in models] == whole
@@ -195,11 +195,13 @@ def _half_way(number: int, state: State) -> bool:
     return state.number >= number or (current is not None and current.number == number and bool(current.received))
 
 
-def test_a_target_that_has_not_kept_its_model_says_so_on_the_ticket(trained: LocalFederation, tmp_path: Path) -> None:
+def test_a_target_that_has_not_kept_its_model_says_so_on_the_ticket(
+    trained: InProcessFederation, tmp_path: Path
+) -> None:
     with trained.copy(tmp_path / "lost", forgetting=policy("pga")) as federation:
         for path in (tmp_path / "lost" / "clients").glob("*/client-1/last-models/*"):
             path.unlink()
-        with pytest.raises(PufError, match="does not go on"):
+        with pytest.raises(PufError, match="makes no progress"):
             federation.forget([1])
         [ticket] = federation.state.tickets.values()
         assert ticket.state is TicketState.PENDING
@@ -207,7 +209,7 @@ def test_a_target_that_has_not_kept_its_model_says_so_on_the_ticket(trained: Loc
 
 
 def test_fukd_with_nothing_distilled_is_the_model_without_what_the_target_contributed(
-    trained: LocalFederation, tmp_path: Path
+    trained: InProcessFederation, tmp_path: Path
 ) -> None:
     """The sums of all clients and w_0 are the model; so the erased one is w_0 and the others' sums."""
     manifest = trained.engine.manifest
@@ -265,7 +267,7 @@ class Transplant(Method):
 
 
 def test_a_method_of_ones_own_may_use_everything_that_a_step_can_be(
-    trained: LocalFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: InProcessFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own_method.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -1,4 +1,4 @@
-"""The example in docs/lab.md, saved and run as it says there."""
+"""The user's method and metric of docs/lab.md, run as the page says."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 from puf_common.config.exit_codes import Exit
 from puf_lab.cli.main import main
 from puf_lab.experiments.cache import Cache
-from puf_lab.experiments.jobs import Place, jobs_of
+from puf_lab.experiments.jobs import jobs_of
 from puf_lab.experiments.perform import score
-from puf_lab.experiments.spec import load_experiment
 from puf_lab.reporting.results import read
+from puf_lab.spec.settings_files import load_experiment
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "lab.md").read_text()
 
 
-def test_a_method_and_a_metric_of_ones_own(tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_method_and_metric(tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
     assert len(code.splitlines()) < 65, "about fifty lines"
     monkeypatch.chdir(tmp_path)
@@ -39,7 +39,7 @@ def test_a_method_and_a_metric_of_ones_own(tiny_file: Path, tmp_path: Path, monk
     assert gentle.samples == 20 + 40 * gentle.stages["recovered"], "the target alone trains, then the others"
     assert "Clipped clip=1" in (tmp_path / "runs/report/tiny/efficacy.csv").read_text()
 
-    # Who changes the code gets new figures; everything that does not depend on it is still there.
+    # Changed code gives new figures. Runs that do not depend on it stay in the cache.
     (tmp_path / "clipped.py").write_text(code.replace("> 0.9", "> 2.0").replace("Field(2.0,", "Field(1.0,"))
     for name in ("clipped", "clipped.Clipped"):
         sys.modules.pop(name, None)
@@ -50,5 +50,5 @@ def test_a_method_and_a_metric_of_ones_own(tiny_file: Path, tmp_path: Path, monk
         "original": True, "retrain": True, "natural": True, "forget": False,
     }  # fmt: skip
     (natural,) = (job for job in jobs_of(changed) if job.kind == "natural")
-    assert score(natural, (0,), cache, Place(), ("clipped:sure",))["recovered"] == {"sure": 0.0}
+    assert score(natural, (0,), cache, ("clipped:sure",))["recovered"] == {"sure": 0.0}
     assert all(path.stat().st_mtime_ns == at for path, at in before.items())

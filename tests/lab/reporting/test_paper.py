@@ -1,4 +1,4 @@
-"""The paper's tables as data: complete, and with their impossibilities known."""
+"""The paper's tables as data: complete, with contradictions known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from puf_lab import paper
 
 
-def test_every_row_of_every_table_is_there() -> None:
+def test_all_rows_of_all_tables_exist() -> None:
     assert Counter(row.setting for row in paper.rows()) == {
         "cifar100-iid": 9,
         "cifar100-noniid": 9,
@@ -22,7 +22,7 @@ def test_every_row_of_every_table_is_there() -> None:
     }
 
 
-def test_values_are_those_printed() -> None:
+def test_values_equal_the_printed_ones() -> None:
     found = {(r.setting, r.method): r for r in paper.rows()}
     row = found["cifar100-noniid", "PUF-Regular"]
     assert (row["test"], row["forget"], row["forget_delta"], row["forget_sd"]) == (52.2, 35.4, 2.0, 2.0)
@@ -44,7 +44,7 @@ def test_mean_differences_smaller_than_the_difference_of_means_are_found() -> No
     assert all(method != "Retrain" for _, method, _ in found)
 
 
-def test_errata_name_rows_and_columns_that_exist() -> None:
+def test_errata_name_existing_rows_and_columns() -> None:
     for erratum in paper.errata():
         touched = [r for r in paper.rows() if any(erratum.concerns(r, c) for c in erratum.columns)]
         assert touched, erratum.text

@@ -1,8 +1,8 @@
-"""The paper's methods by name: how each is asked for. Adding one is adding a line.
+"""The paper's methods by name, and how each is requested. A new method is one more line of the table.
 
-A method that the server knows is a policy of the federation and, for PUF, a request with a mode; the lab opens a copy of
-the trained federation under that policy and lets the targets ask to be forgotten. What is not forgotten but trained,
-Original and Retrain, is trained once and shared by all of them.
+A method of the server is a forgetting policy of the federation. PUF is the default policy; its requests name a mode.
+The lab opens a copy of the trained federation under that policy, and the targets file their requests. Original and
+Retrain are trained, not forgotten. They are trained once and shared by all methods.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["METHODS", "Method", "Variant"]
 
 Kind = Literal["original", "retrain", "natural", "forget"]
 
-# Whoever runs an experiment runs it here, with code of this machine: every process of the lab may load it.
+# The user starts the experiment with code of this machine, so every process of the lab may load that code.
 plugins.allow()
 
 
 @dataclass(frozen=True)
 class Method:
-    """`label` is its name in the paper's tables."""
+    """`label` is the method's name in the paper's tables."""
 
     label: str
     kind: Kind = "forget"
@@ -47,24 +47,24 @@ METHODS: dict[str, Method] = {
     "fukd": Method("FUKD", policy={"method": "fukd"}),
     "rapid": Method("Rapid", policy={"method": "rapid"}),
 }
-# Strength is part of a request for PUF; any other option is the method's own.
+# PUF's strength is part of the request. Options of other methods are part of the policy.
 _STRENGTH = ("kappa", "eta_u", "epochs")
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A method with its options, as "puf-special eta_u=2 epochs=2" writes it."""
+    """A method with its options, written as "puf-special eta_u=2 epochs=2"."""
 
     name: str
     options: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def parse(cls, text: str, defaults: Mapping[str, Mapping[str, object]]) -> Variant:
-        """Options that the text leaves open come from the defaults; kappa and eta_u replace each other."""
+        """The variant of this text. Missing options come from the defaults; kappa and eta_u replace each other."""
         name, *words = text.split()
         if name not in METHODS and ":" not in name:
             raise UsageError(
-                f"there is no method {name!r}; use one of {', '.join(METHODS)}, or package.module:name of your own"
+                f"there is no method {name!r}; use one of {', '.join(METHODS)}, or package.module:name of your own code"
             )
         options: dict[str, str] = {}
         for word in words:
@@ -82,8 +82,8 @@ class Variant:
         return METHODS.get(self.name) or Method(self.name.rpartition(":")[2], policy={"method": self.name})
 
     @property
-    def remembers(self) -> str:
-        """The server's name of a method that needs history of the rounds before, so that these are kept; else empty."""
+    def history(self) -> str:
+        """The server's name of a method that needs stored history of earlier rounds, else empty."""
         name = str(self.method.policy.get("method", ""))
         try:
             return name if name and named(name).memory.words else ""
@@ -99,19 +99,19 @@ class Variant:
         return " ".join([self.name, *(f"{key}={value}" for key, value in self.options)])
 
     def label(self, defaults: Mapping[str, Mapping[str, object]]) -> str:
-        """As tables name it: options are told where they are not the setting's own."""
+        """The name in tables: the label, and the options that differ from the setting's defaults."""
         usual = dict(Variant.parse(self.name, defaults).options)
-        told = [f"{key}={value}" for key, value in self.options if usual.get(key) != value]
-        return " ".join([self.method.label, *told])
+        differing = [f"{key}={value}" for key, value in self.options if usual.get(key) != value]
+        return " ".join([self.method.label, *differing])
 
     def policy(self) -> dict[str, Any]:
-        """What changes in the federation's way of forgetting."""
+        """Changes to the federation's forgetting policy."""
         policy = dict(self.method.policy)
-        own = dict(self.options) if not self.is_puf else {}
-        return {**policy, "method_options": own} if own else policy
+        options = dict(self.options) if not self.is_puf else {}
+        return {**policy, "method_options": options} if options else policy
 
     def strength(self) -> dict[str, float]:
-        """What the request says; refuses an option that nobody would look at."""
+        """Strength of the request. Unknown options are refused, because the server would not read them."""
         if not self.is_puf:
             return {}
         unknown = [key for key, _ in self.options if key not in _STRENGTH]

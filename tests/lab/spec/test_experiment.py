@@ -1,25 +1,29 @@
-"""Settings as files: what they may say, how they build on each other, and that every one of ours is sound."""
+"""Settings as files: their content, how they build on each other, and that every built-in one is valid."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
 
 from puf_common.errors import UsageError
 from puf_lab import paper
-from puf_lab.experiments.spec import PROFILES, Experiment, load_experiment, names, target_sets
-from puf_lab.experiments.variants import METHODS, Variant
+from puf_lab.experiments.jobs import jobs_of
+from puf_lab.spec.experiment import ExperimentSpec, target_sets
+from puf_lab.spec.settings_files import PROFILES, load_experiment, names
+from puf_lab.spec.variants import METHODS, Variant
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_setting_of_ours_is_sound(name: str) -> None:
+def test_every_built_in_setting_is_valid(name: str, tmp_path: Path) -> None:
     for profile in PROFILES:
-        e = load_experiment(name, profile=profile)
+        e = load_experiment(name, profile=profile).placed(weights=tmp_path / "weights.safetensors")
         assert e.title
         assert e.paper in ("", *(row.setting for row in paper.rows()))
-        assert e.setting(3, None).federation().recipe.seed == 3
-        # What is smaller than the paper's says so in every output.
+        assert e.federation_for(3).server_config().recipe.seed == 3
+        # A setting that is smaller than the paper's states the difference in every output.
         assert e.note or not (name.endswith("-small") or name.startswith("digits"))
 
 
@@ -38,12 +42,13 @@ def test_a_file_builds_on_another_and_a_profile_on_both(tmp_path: Path) -> None:
     (tmp_path / "again.toml").write_text('base = "mine.toml"\ntargets = [1, [2, 3]]\n')
     for profile, decay, rotate in (("paper", 0.0, "false"), ("author-code", 1e-3, "true")):
         e = load_experiment(str(tmp_path / "again.toml"), profile=profile)
-        setting = e.setting(1, tmp_path)
-        assert (e.name, e.title, e.rounds, e.targets) == ("again", "Mine", 7, ((1,), (2, 3)))
-        assert (setting.recipe.lr, setting.recipe.batch_size, setting.recipe.weight_decay) == (0.1, 8, decay)
-        assert setting.recipe.plain_unlearning == (profile == "paper")
-        assert setting.data_options == {"holdout": "0", "classes": "5", "rotate": rotate}
-        assert setting.partition == "dirichlet:0.1"
+        federation = e.federation_for(1)
+        recipe, context = federation.recipe, federation.context(0)
+        assert (e.name, e.title, federation.rounds, e.targets) == ("again", "Mine", 7, ((1,), (2, 3)))
+        assert (recipe.lr, recipe.batch_size, recipe.weight_decay) == (0.1, 8, decay)
+        assert recipe.plain_unlearning == (profile == "paper")
+        assert context.options == {"holdout": "0", "classes": "5", "rotate": rotate}
+        assert context.partition == "dirichlet:0.1"
 
 
 def test_strengths_by_profile_and_by_setting() -> None:
@@ -56,18 +61,19 @@ def test_strengths_by_profile_and_by_setting() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ('title = "x"', "targets must name at least one client"),
         ('title = "x"\ntargets = [10]', r"targets \[10\] must be different clients from 0 to 9"),
         ('title = "x"\ntargets = [[0, 0]]', "must be different clients"),
         ('title = "x"\ntargets = [0]\nroundz = 3', "roundz is not a known key"),
+        ('title = "x"\ntargets = [0]\ndevice = "cuda"', "device is not a known key"),
         ('title = "x"\ntargets = [0]\nmethods = ["puff"]', "there is no method 'puff'; use one of original, retrain"),
         ('title = "x"\ntargets = [0]\nmethods = ["puf-special 3"]', "options are written as key=value"),
-        ('title = "x"\ntargets = [0]\n[recipe]\nlr = -1', "recipe.lr must be above 0"),
+        ('title = "x"\ntargets = [0]\n[recipe]\nlr = -1', "setting .*bad.toml: recipe.lr must be above 0"),
         (
             'title = "x"\ntargets = [0]\n[defaults]\npuf-special = { kappa = 1, eta_u = 1 }',
-            "defaults of puf-special: kappa and eta_u are two ways to say the same",
+            "defaults of puf-special: kappa and eta_u both state the strength",
         ),
         ("title = ", "is not TOML"),
         ('base = "bad.toml"', "builds on itself"),
@@ -75,16 +81,19 @@ def test_strengths_by_profile_and_by_setting() -> None:
         ("title = 't'\ntargets = [0]\nmethods = ['fukd']", "set public = true under"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(text: str, says: str, tmp_path: Path) -> None:
+def test_an_invalid_file_is_refused_with_one_line(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(text)
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=message):
         load_experiment(str(path))
+
+
+def test_an_unknown_profile_is_refused() -> None:
     with pytest.raises(UsageError, match="no profile 'papers'; use one of paper, author-code"):
         load_experiment("digits", profile="papers")
 
 
-def test_narrowing(tiny: Experiment) -> None:
+def test_narrowing_replaces_targets_methods_and_seeds(tiny: ExperimentSpec) -> None:
     narrow = tiny.narrowed(targets=[(2,)], methods=["natural"], seeds=[4, 5])
     assert (narrow.targets, narrow.seeds, [v.name for v in narrow.variants]) == (
         ((2,),),
@@ -112,3 +121,17 @@ def test_methods_with_options() -> None:
     with pytest.raises(UsageError, match="puf-regular has no option 'power'; it takes kappa, eta_u, epochs"):
         Variant.parse("puf-regular power=1", {}).strength()
     assert {row.method for row in paper.rows()} <= {method.label for method in METHODS.values()}
+
+
+def test_the_names_of_runs_are_those_of_version_0_1_0() -> None:
+    """Cached runs stay valid: the facts behind a run's name, without software versions, are unchanged."""
+    job = list(jobs_of(load_experiment("cifar100-noniid-samples-small")))[-1]
+    facts = job._facts()
+    del facts["software"]
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    assert hashlib.sha256(text.encode()).hexdigest()[:20] == "86bc37180e24b8744922"
+
+
+def test_the_machine_is_not_part_of_a_runs_name(tiny: ExperimentSpec, tmp_path: Path) -> None:
+    elsewhere = tiny.placed(kind="processes", device="cuda", data_dir=tmp_path, weights=tmp_path / "file")
+    assert [job.key for job in jobs_of(elsewhere)] == [job.key for job in jobs_of(tiny)]

@@ -1,4 +1,4 @@
-"""What forgetting did, as a table for terminals and for Markdown, and as one honest sentence."""
+"""Scores of each model of the demo as a table, and the conclusion as one sentence."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
+
+from puf_lab.reporting.markdown import markdown_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,24 +20,24 @@ __all__ = [
     "MIN_GAP",
     "PARTLY_SHARE",
     "TEST_LOSS",
-    "Measured",
+    "Conclusion",
     "Outcome",
     "Stage",
-    "Verdict",
+    "StageScores",
+    "conclude",
     "markdown",
     "rich_table",
-    "verdict",
 ]
 
-# Below this many points between the original and the retrained model on the forget data, forgetting cannot be seen.
+# Smallest gap in points between the original and the retrained model on the forget data that can show forgetting.
 MIN_GAP = 5.0
-# ... and below this many of its standard errors, on the samples there are, it cannot be told from chance.
+# The gap must also exceed this many of its standard errors; otherwise it is within chance.
 GAP_ERRORS = 2.0
-# "Like the retrained model": no further from it than this share of the gap.
+# "Like the retrained model": at most this share of the gap away from it.
 CLOSE_SHARE = 0.35
-# "Part of the way": no further than this share; beyond it, "not".
+# "Partly forgotten": at most this share; above it, "not forgotten".
 PARTLY_SHARE = 0.65
-# A verdict mentions test accuracy that is more than this many points below the retrained model's.
+# The conclusion mentions a test accuracy that is more than this many points below the retrained model's.
 TEST_LOSS = 3.0
 
 Stage = Literal["original", "unlearned", "recovered", "retrained", "natural"]
@@ -52,8 +54,8 @@ _MISSING = "–"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One model: accuracies and membership attacks in per cent, None where it was not measured."""
+class StageScores:
+    """Accuracies and membership attacks of one model in per cent. None means not measured."""
 
     test: float | None = None
     forget: float | None = None
@@ -62,7 +64,7 @@ class Measured:
 
 
 class Outcome(Enum):
-    """What a verdict says, for programs."""
+    """The conclusion for programs."""
 
     LIKE_RETRAINED = "like retrained"
     PARTLY = "partly"
@@ -73,7 +75,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Conclusion:
     """`share` is the distance to the retrained model as a share of the gap: 0 is equal, 1 is not forgotten at all."""
 
     outcome: Outcome
@@ -84,8 +86,8 @@ class Verdict:
         return self.sentence
 
 
-def rich_table(rows: Mapping[Stage, Measured], *, title: str | None = None) -> Table:
-    """For terminals. Rows stand in the order of the story; the two that should agree are the bright ones."""
+def rich_table(rows: Mapping[Stage, StageScores], *, title: str | None = None) -> Table:
+    """The table for terminals, in the order of events. The two rows that should agree are bold."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", header_style="bold")
@@ -97,35 +99,30 @@ def rich_table(rows: Mapping[Stage, Measured], *, title: str | None = None) -> T
     return table
 
 
-def markdown(rows: Mapping[Stage, Measured]) -> str:
-    """The same for files and issues, aligned so that it reads well unrendered."""
+def markdown(rows: Mapping[Stage, StageScores]) -> str:
+    """The same table as Markdown."""
     head = ["model", *(f"{column} %" for column in COLUMNS)]
-    lines = [head, *([_LABELS[stage], *cells] for stage, cells in _cells(rows))]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    padded = [
-        [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
-        for line in lines
-    ]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [padded[0], rule, *padded[1:]]) + "\n"
+    return markdown_table(head, [[_LABELS[stage], *cells] for stage, cells in _cells(rows)])
 
 
-def verdict(rows: Mapping[Stage, Measured], *, samples: int | None = None) -> Verdict:
-    """Whether the recovered model treats the forgotten data as the retrained one does, relative to the gap.
+def conclude(rows: Mapping[Stage, StageScores], *, samples: int | None = None) -> Conclusion:
+    """Whether the recovered model treats the forgotten data like the retrained model, relative to the gap.
 
-    The gap is what the original model knew about the forgotten data beyond what a model that never saw them knows.
-    `samples` is how many forgotten samples were measured; with it, a gap within chance counts as none.
+    The gap is the original model's forget accuracy minus that of a model that never saw the data. `samples` is the
+    number of forgotten samples. If it is given, a gap within chance counts as none.
     """
-    measured = {stage: rows.get(stage, Measured()) for stage in _JUDGED}
+    measured = {stage: rows.get(stage, StageScores()) for stage in _JUDGED}
     missing = [_LABELS[stage] for stage, row in measured.items() if row.forget is None]
     original, recovered, retrained = (row.forget for row in measured.values())
     if original is None or recovered is None or retrained is None:
-        return Verdict(Outcome.NOT_MEASURED, f"No verdict: forget accuracy was not measured for {', '.join(missing)}.")
+        return Conclusion(
+            Outcome.NOT_MEASURED, f"No verdict: forget accuracy was not measured for {', '.join(missing)}."
+        )
 
     gap, distance = original - retrained, recovered - retrained
     needed = max(MIN_GAP, GAP_ERRORS * math.hypot(_error(original, samples), _error(retrained, samples)))
     if not gap >= needed:
-        return Verdict(
+        return Conclusion(
             Outcome.NOTHING_TO_FORGET,
             f"Nothing to forget: on the forgotten data the original model ({original:.1f} %) and the retrained one "
             f"({retrained:.1f} %) are too alike (gap {gap:+.1f} points, at least {needed:.1f} needed) to show forgetting.",
@@ -140,7 +137,7 @@ def verdict(rows: Mapping[Stage, Measured], *, samples: int | None = None) -> Ve
         f"{word}: on the forgotten data the recovered model ({recovered:.1f} %) is {abs(distance):.1f} points from the "
         f"retrained one ({retrained:.1f} %), where the original was {gap:.1f} points away; {meaning}{price}."
     )
-    return Verdict(outcome, sentence, share)
+    return Conclusion(outcome, sentence, share)
 
 
 def _judged(share: float, *, below: bool) -> tuple[Outcome, str, str]:
@@ -154,13 +151,13 @@ def _judged(share: float, *, below: bool) -> tuple[Outcome, str, str]:
 
 
 def _error(accuracy: float, samples: int | None) -> float:
-    """Standard error of an accuracy in per cent on so many samples; 0 where their number is not known."""
-    # One more hit and one more miss, so that 100 % on few samples is not taken for certain.
+    """Standard error of an accuracy in per cent on this many samples; 0 if their number is unknown."""
+    # One more hit and one more miss, so that the error of 100 % on few samples is not zero.
     share = ((accuracy / 100) * samples + 1) / (samples + 2) if samples else 0.0
     return 100 * math.sqrt(share * (1 - share) / samples) if samples else 0.0
 
 
-def _cells(rows: Mapping[Stage, Measured]) -> list[tuple[Stage, list[str]]]:
+def _cells(rows: Mapping[Stage, StageScores]) -> list[tuple[Stage, list[str]]]:
     return [
         (stage, [_MISSING if value is None else f"{value:.1f}" for value in astuple(rows[stage])])
         for stage in _LABELS

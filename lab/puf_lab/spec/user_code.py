@@ -1,4 +1,4 @@
-"""Code of the user's own enters what a result is named by: who changes it gets new runs, not old figures."""
+"""Digest of the user's code. It is part of a result's name, so changed code gets new runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["digest"]
 
 
 def digest(spec: str) -> str:
-    """Of the file behind package.module:name; empty for what is built in. What that file imports does not count."""
+    """Digest of the file behind package.module:name, empty for built-in names. Imports of that file do not count."""
     if ":" not in spec:
         return ""
     module = sys.modules[plugins.load(spec).__module__]

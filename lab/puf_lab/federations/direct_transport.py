@@ -1,0 +1,91 @@
+"""A client transport without a network: it calls the server's request handlers directly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from puf_client.transport.base import ENDED
+from puf_common.errors import PufError
+from puf_common.tensors.chunks import Payload, chunks
+from puf_common.v1 import federation_pb2 as fed
+from puf_server.rpc.requests import Handlers
+
+__all__ = ["DirectTransport"]
+
+
+class DirectTransport:
+    """The client's `Transport`, implemented by calling the server's request handlers."""
+
+    def __init__(self, handlers: Handlers, name: str) -> None:
+        self._handlers = handlers
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def describe(self) -> fed.DescribeReply:
+        return self._handlers.describe(fed.DescribeRequest())
+
+    def lease_shard(self, request: fed.LeaseShardRequest) -> fed.LeaseShardReply:
+        return self._handlers.lease_shard(self._name, request)
+
+    def join(self, request: fed.JoinRequest) -> fed.JoinReply:
+        return self._handlers.join(self._name, request)
+
+    def heartbeat(self, request: fed.HeartbeatRequest) -> fed.HeartbeatReply:
+        return self._handlers.heartbeat(self._name, request)
+
+    def wait_for_work(self, request: fed.WaitForWorkRequest) -> fed.WaitForWorkReply | None:
+        return self._handlers.work(self._name, request.session)
+
+    def decline_work(self, request: fed.DeclineWorkRequest) -> fed.DeclineWorkReply:
+        return self._handlers.decline(self._name, request)
+
+    def leave(self, request: fed.LeaveRequest) -> fed.LeaveReply:
+        return self._handlers.leave(self._name, request)
+
+    def fetch_model(self, version: int) -> tuple[fed.ModelHeader, Payload]:
+        model = self._handlers.model_for(self._name, version)
+        payload = self._handlers.engine.store.models.payload(model)
+        self._handlers.count_sent(len(payload))
+        return self._handlers.model_header(model), payload
+
+    def submit_update(self, header: fed.UpdateHeader, payload: Payload) -> fed.SubmitUpdateReply:
+        upload = self._handlers.begin_upload(self._name, header)
+        try:
+            for chunk in chunks(payload):
+                upload.write(chunk)
+            return self._handlers.finish_upload(upload)
+        finally:
+            upload.discard()
+
+    def report_evaluation(self, request: fed.ReportEvaluationRequest) -> fed.ReportEvaluationReply:
+        return self._handlers.report_evaluation(self._name, request)
+
+    def file_unlearning(self, request: fed.FileUnlearningRequest) -> fed.FileUnlearningReply:
+        return self._handlers.file_unlearning(self._name, request)
+
+    def list_my_tickets(self) -> fed.ListMyTicketsReply:
+        return self._handlers.list_my_tickets(self._name)
+
+    def follow_ticket(self, ticket_id: str) -> Iterator[fed.FollowTicketReply]:
+        ticket = self._handlers.ticket(self._name, ticket_id)
+        yield fed.FollowTicketReply(ticket=ticket, position=self._handlers.position())
+        if ticket.state not in ENDED:
+            raise PufError("a ticket of a federation in this process is not followed; read its state again instead")
+
+    def report_measurement(self, request: fed.ReportMeasurementRequest) -> fed.ReportMeasurementReply:
+        return self._handlers.report_measurement(self._name, request)
+
+    def withdraw_unlearning(self, request: fed.WithdrawUnlearningRequest) -> fed.WithdrawUnlearningReply:
+        return self._handlers.withdraw(self._name, request)
+
+    def get_receipt(self, ticket_id: str) -> fed.GetReceiptReply:
+        return self._handlers.get_receipt(self._name, fed.GetReceiptRequest(ticket_id=ticket_id))
+
+    def present_receipt(self, request: fed.PresentReceiptRequest) -> fed.PresentReceiptReply:
+        return self._handlers.present_receipt(self._name, request)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,47 @@
+"""Directories of a federation: a new server state, a copy under another forgetting policy, samples left out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from puf_client.state.directory import StateDirectory
+from puf_common.models.module_tensors import manifest_of, payload_of
+from puf_common.models.networks import build_any
+from puf_server.core.config import FederationConfig
+from puf_server.storage.state_store import create
+
+__all__ = ["copy_state", "create_server", "leave_out"]
+
+
+def create_server(config: FederationConfig, directory: Path, weights: Path | None = None) -> None:
+    """Writes the state of a new federation. Its model has fresh weights or those of a published checkpoint."""
+    model = build_any(config.model, config.model_options, config.recipe.seed)
+    if weights is not None:
+        from puf_common.models.mit import load_published
+
+        load_published(model, weights)
+    manifest = manifest_of(model)
+    create(directory, config, manifest, payload_of(model, manifest), time.time())
+
+
+def copy_state(source: Path, target: Path, forgetting: Mapping[str, Any]) -> None:
+    """Copies a federation that is not running, and changes the forgetting policy of the copy."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("lock", "*.part"))
+    if forgetting:
+        path = target / "server" / "federation.json"
+        described = json.loads(path.read_text())
+        # A collapsed model is a result here. It must not wait for an operator.
+        described["config"]["forgetting"].update({**forgetting, "collapse_ratio": 0.0})
+        FederationConfig.model_validate(described["config"])
+        path.write_text(json.dumps(described, indent=1))
+
+
+def leave_out(state: StateDirectory, samples: Sequence[str]) -> None:
+    """Keeps samples out of training from the start, as after a completed request for them."""
+    state.prepare("left-out", samples)
+    state.filed("left-out", "left-out")

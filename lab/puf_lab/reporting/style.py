@@ -1,0 +1,53 @@
+"""Colours, markers and axes of all figures of the lab."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["BLUE", "FAINT", "GRID", "INK", "MARKERS", "ORANGE", "PALETTE", "colour", "dress", "marker", "new_figure"]
+
+# Okabe and Ito: distinguishable with every kind of colour vision. Markers distinguish the lines in print.
+PALETTE = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#000000", "#8B4513", "#6A3D9A",
+)  # fmt: skip
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+BLUE, ORANGE = PALETTE[:2]
+INK, FAINT, GRID = "#333333", "#8C8C8C", "#DDDDDD"
+
+
+def colour(index: int) -> str:
+    return PALETTE[index % len(PALETTE)]
+
+
+def marker(index: int) -> str:
+    return MARKERS[index % len(MARKERS)]
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure with this size in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=150, facecolor="white")
+
+
+def dress(axes: Axes, title: str = "", *, x: str = "", y: str = "", whole: bool = False, grid: str = "both") -> None:
+    """Sets title, labels, grid and spines. `whole` restricts the ticks of the x axis to integers."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_title(title, color=INK, fontsize=11, loc="left")
+    if x:
+        axes.set_xlabel(x, color=INK)
+    if y:
+        axes.set_ylabel(y, color=INK)
+    if whole:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(axis=grid, color=GRID, linewidth=0.7)  # type: ignore[arg-type]
+    axes.set_axisbelow(True)
+    axes.tick_params(color=FAINT, labelcolor=INK)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(FAINT)

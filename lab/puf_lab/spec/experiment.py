@@ -1,0 +1,161 @@
+"""ExperimentSpec: a federation, the targets that are forgotten, the methods that are compared, and what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from puf_common.config.messages import about, explain
+from puf_common.errors import UsageError
+from puf_lab.spec.federation import FederationSpec, Part
+from puf_lab.spec.variants import Variant
+from puf_server.core.config import Forgetting
+
+__all__ = ["ExperimentSpec", "SampleSelection", "target_sets"]
+
+# Keys and tables of the TOML file that describe the federation.
+_FEDERATION = ("data", "model", "task", "recipe", "rounds", "participation", "forgetting")
+# The lab drives recovery itself, round by round, because recovery ends at the retrained model's accuracy. The bounds
+# are wide: an experiment may ask for values that an operator would refuse.
+_POLICY = {
+    "max_recovery_rounds": 0,
+    "blind_recovery_rounds": 0,
+    "measure_seconds": 0.0,
+    "min_kappa": 1e-6,
+    "max_kappa": 1e6,
+    "max_total_kappa": 1e9,
+    "max_eta_u": 1e6,
+    "max_epochs": 1000,
+}
+
+
+class SampleSelection(Part):
+    """Only a part of the target's samples is forgotten. The target stays with the rest."""
+
+    fraction: float = Field(0.5, gt=0, lt=1)
+    by: Literal["sample", "group"] = "sample"
+
+
+class ExperimentSpec(Part):
+    """Everything that decides the figures. Two equal experiments have equal results."""
+
+    name: str
+    title: str
+    note: str = ""
+    """How the experiment differs from the paper's. It is printed with every result."""
+    paper: str = ""
+    """The setting of the paper's tables to compare with."""
+    profile: str = "paper"
+    federation: FederationSpec = FederationSpec()
+    targets: tuple[tuple[int, ...], ...] = ()
+    """Each entry is one client, or several clients that are forgotten together."""
+    samples: SampleSelection | None = None
+    seeds: tuple[int, ...] = (1,)
+    methods: tuple[str, ...] = ("original", "retrain", "natural", "puf-special", "puf-regular", "not")
+    defaults: dict[str, dict[str, str | int | float]] = Field(default_factory=dict)
+    """Options of a method that is named without options."""
+    recovery_rounds: int = Field(20, ge=1)
+    """Recovery ends after this many rounds, successful or not."""
+    horizon: int = Field(10, ge=1)
+    """All methods are also compared after this many rounds, recovered or not."""
+    persistence: tuple[int, ...] = (5, 10, 20)
+    """Numbers of rounds after completion at which forgetting is measured again."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_toml(cls, raw: Any) -> Any:
+        """Gathers the federation's keys, which the file has at its top level. A target may be a bare number."""
+        if not isinstance(raw, Mapping):
+            return raw
+        rest = {key: value for key, value in raw.items() if key not in _FEDERATION}
+        given = {key: value for key, value in raw.items() if key in _FEDERATION}
+        if given:
+            rest["federation"] = given
+        if isinstance(rest.get("targets"), list | tuple):
+            rest["targets"] = [[t] if isinstance(t, int) else t for t in rest["targets"]]
+        return rest
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        clients = self.federation.clients
+        if not self.targets:
+            raise ValueError("targets must name at least one client, e.g. targets = [0, 1, 2]")
+        for targets in self.targets:
+            if len(set(targets)) != len(targets) or not all(0 <= t < clients for t in targets):
+                raise ValueError(f"targets {list(targets)} must be different clients from 0 to {clients - 1}")
+            if len(targets) >= clients:
+                raise ValueError("at least one client must remain in the federation")
+        if not self.seeds:
+            raise ValueError("seeds must name at least one seed")
+        for name, options in self.defaults.items():
+            if {"kappa", "eta_u"} <= options.keys():
+                raise ValueError(f"defaults of {name}: kappa and eta_u both state the strength; give one of them")
+        for text in self.methods:
+            if Variant.parse(text, self.defaults).name == "fukd" and not self.federation.data.public:
+                raise ValueError("fukd distills on unlabeled data: set public = true under [data], for one more shard")
+        return self
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The methods to compare, with their options. Original and Retrain are always included."""
+        wanted = [Variant.parse(text, self.defaults) for text in self.methods]
+        needed = [Variant.parse(name, {}) for name in ("original", "retrain")]
+        return tuple(dict.fromkeys([*needed, *wanted]))
+
+    @property
+    def histories(self) -> tuple[str, ...]:
+        """Methods for which the original federation must store history."""
+        return tuple(sorted({v.history for v in self.variants} - {""}))
+
+    def federation_for(self, seed: int) -> FederationSpec:
+        """The federation that is trained for one seed."""
+        federation = self.federation
+        if federation.model.pretrained and federation.weights is None:
+            raise UsageError(
+                f"{self.name} starts from published weights: name the checkpoint with --weights FILE.safetensors"
+            )
+        given = federation.forgetting.model_dump(exclude_unset=True)
+        policy = Forgetting.model_validate({**given, "also_remember": self.histories, **_POLICY})
+        return federation.seeded(seed).model_copy(update={"forgetting": policy})
+
+    def placed(self, **fields: Any) -> ExperimentSpec:
+        """The same experiment on this machine: kind, device, data_dir and weights of its federation."""
+        return self.model_copy(update={"federation": self.federation.model_copy(update=fields)})
+
+    def narrowed(
+        self,
+        *,
+        targets: Sequence[Sequence[int]] | None = None,
+        methods: Sequence[str] | None = None,
+        seeds: Sequence[int] | None = None,
+    ) -> ExperimentSpec:
+        """The same experiment with other targets, methods or seeds."""
+        changed = {"targets": targets, "methods": methods, "seeds": seeds}
+        return self.checked({**dict(self), **{k: v for k, v in changed.items() if v is not None}}, self.name)
+
+    def described(self) -> dict[str, Any]:
+        """The experiment in the layout of its TOML file, without what depends on the machine."""
+        federation = self.federation.model_dump(mode="json", include=set(_FEDERATION))
+        federation["forgetting"] = self.federation.forgetting.model_dump(mode="json", exclude_unset=True)
+        return {**self.model_dump(mode="json", exclude={"federation"}), **federation}
+
+    @classmethod
+    def checked(cls, raw: Mapping[str, Any], source: str) -> ExperimentSpec:
+        """The experiment with these values, or an error of one line that names the source and the key."""
+        try:
+            return cls.model_validate(raw)
+        except ValidationError as error:
+            # The file has the federation's keys at its top level.
+            found = [(".".join(str(p) for p in e["loc"] if p != "federation"), explain(e)) for e in error.errors()]
+            raise UsageError(f"setting {source}: {'; '.join(about(*each) for each in found)}") from None
+
+
+def target_sets(texts: Sequence[str]) -> Iterator[tuple[int, ...]]:
+    """Targets from the command line: "0,1,2" are three in turn, "0+1" are two together."""
+    for text in ",".join(texts).split(","):
+        try:
+            yield tuple(int(word) for word in text.split("+"))
+        except ValueError:
+            raise UsageError(f"targets {text!r} must be numbers: 0,3 in turn, 0+3 together") from None

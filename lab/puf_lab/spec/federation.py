@@ -1,0 +1,151 @@
+"""FederationSpec: data, model, task, recipe, plan and device of one federation, stated once.
+
+The server's configuration and the client's options are derived here. `command_line` turns both into flags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from puf_client.data import DataContext
+from puf_client.options import RunOptions
+from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
+
+__all__ = ["DISTILLER", "KINDS", "DataSpec", "FederationKind", "FederationSpec", "ModelSpec", "Part", "client_name"]
+
+# The client that provides the public shard.
+DISTILLER = "distiller"
+FederationKind = Literal["in-process", "processes"]
+KINDS: tuple[FederationKind, ...] = ("in-process", "processes")
+
+
+def client_name(shard: int) -> str:
+    return f"client-{shard}"
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class DataSpec(Part):
+    """Which data, and how it is split into one shard per client."""
+
+    name: str = "digits"
+    partition: str = "iid"
+    clients: int = Field(10, ge=2)
+    public: bool = False
+    """Cuts one more shard. It is unlabeled and not used for training: it serves methods that distill."""
+    options: dict[str, str | int | float | bool] = {}
+
+
+class ModelSpec(Part):
+    name: str = "digits-cnn"
+    options: dict[str, str | int] = {}
+    pretrained: bool = False
+    """The model starts from a published checkpoint, which `FederationSpec.weights` names."""
+    flops_per_sample: float = Field(0.0, ge=0)
+    """F of the paper's appendix. With 0 the report shows no computation."""
+    head_parameters: int = Field(0, ge=0)
+
+
+class FederationSpec(Part):
+    """A federation of the clients client-0 to client-(N-1), with one shard of the data each."""
+
+    title: str = "lab"
+    data: DataSpec = DataSpec()
+    model: ModelSpec = ModelSpec()
+    task: str = "classification"
+    recipe: Recipe = Recipe()
+    rounds: int = Field(30, ge=1)
+    participation: float = Field(1.0, gt=0, le=1)
+    forgetting: Forgetting = Forgetting()
+    data_seed: int = 0
+    plan: dict[str, Any] = {}
+    """Further fields of the server's plan."""
+    # The fields below may differ between machines. They do not change the result.
+    kind: FederationKind = "in-process"
+    device: str = "cpu"
+    data_dir: Path | None = None
+    weights: Path | None = None
+    """Published checkpoint, for models that have one."""
+
+    @property
+    def clients(self) -> int:
+        return self.data.clients
+
+    @property
+    def shards(self) -> int:
+        return self.data.clients + self.data.public
+
+    def context(self, shard: int) -> DataContext:
+        """What a data function receives for this shard."""
+        return DataContext(
+            shard=shard,
+            shards=self.shards,
+            partition=self.data.partition,
+            seed=self.data_seed,
+            directory=self.data_dir,
+            options=_texts(self.data.options),
+        )
+
+    def data_options(self) -> dict[str, Any]:
+        """Data, split and device under the names of the client's options."""
+        return {
+            "data": self.data.name,
+            "data_dir": self.data_dir,
+            "data_option": _texts(self.data.options),
+            "data_seed": self.data_seed,
+            "partition": self.data.partition,
+            "device": self.device,
+        }
+
+    def client_options(self, shard: int) -> RunOptions:
+        """The options of the client with this shard."""
+        public = shard >= self.clients
+        role: dict[str, Any] = {"name": DISTILLER, "distiller": True} if public else {"name": client_name(shard)}
+        return RunOptions(**self.data_options(), **role, shard=f"{shard}/{self.shards}")
+
+    def server_config(
+        self,
+        *,
+        clients: int | None = None,
+        plan: Mapping[str, Any] | None = None,
+        forgetting: Mapping[str, Any] | None = None,
+    ) -> FederationConfig:
+        """The server's configuration. The first round waits for `clients` clients, by default for all."""
+        planned = {
+            "rounds": self.rounds,
+            "participation": self.participation,
+            "start_clients": clients or self.clients,
+            "evaluate_every": 0,
+            "keep_models": 0,
+            **self.plan,
+            **(plan or {}),
+        }
+        return FederationConfig(
+            id="f-" + self.title.lower().replace(" ", "-")[:40],
+            title=self.title,
+            model=self.model.name,
+            model_options=_texts(self.model.options),
+            task=self.task,
+            recipe=self.recipe,
+            plan=Plan.model_validate(planned),
+            # No operator is present in an experiment: nothing may wait for approval, and a collapsed model is a result.
+            forgetting=self.forgetting.model_copy(update={**(forgetting or {}), "collapse_ratio": 0.0}),
+            limits=Limits(max_share=1.0, norm_factor=0.0, max_norm=1e30, forget_share=1.0),
+        )
+
+    def seeded(self, seed: int) -> FederationSpec:
+        """The same federation with another seed for both data and training."""
+        return self.model_copy(
+            update={"recipe": self.recipe.model_copy(update={"seed": seed}), "data_seed": seed},
+        )
+
+
+def _texts(options: Mapping[str, object]) -> dict[str, str]:
+    """Option values as the command line writes them."""
+    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in options.items()}

@@ -1,0 +1,86 @@
+"""Experiments as TOML files. A file may build on another one (`base = "cifar100-iid"`) and state only the differences.
+
+A profile is such a difference that fits many files. Built-in files are in `settings/`. A path to the user's own file
+is accepted wherever a name is.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from puf_common.errors import UsageError
+from puf_lab.spec.experiment import ExperimentSpec
+
+__all__ = ["PROFILES", "load_experiment", "names"]
+
+PROFILES = ("paper", "author-code")
+_DEPTH = 5
+
+
+def names() -> list[str]:
+    """Built-in settings."""
+    return sorted(e.name.removesuffix(".toml") for e in files("puf_lab.settings").iterdir() if e.name.endswith(".toml"))
+
+
+def load_experiment(spec: str, *, profile: str = "paper") -> ExperimentSpec:
+    """A built-in setting by name, or the file at a path, under a profile."""
+    raw = _read(spec)
+    raw = _merged(raw, _profile(profile, raw))
+    name = Path(spec).stem if _is_path(spec) else spec
+    return ExperimentSpec.checked({**raw, "name": name, "profile": profile}, spec)
+
+
+def _profile(profile: str, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """What a profile changes for this dataset. The profile's file has one table per dataset."""
+    if profile not in PROFILES:
+        raise UsageError(f"there is no profile {profile!r}; use one of {', '.join(PROFILES)}")
+    tables = tomllib.loads(files("puf_lab.settings").joinpath("profiles", f"{profile}.toml").read_text())
+    change: dict[str, Any] = tables.get(str(raw.get("data", {}).get("name", "digits")), {})
+    rate = raw.get("defaults", {}).get("puf-special", {}).get("eta_u")
+    if profile == "author-code" and "samples" in raw and rate is not None:
+        # The code divides the forget data's update by all samples of the target, the paper by those that take part.
+        share = raw["samples"].get("fraction", 0.5)
+        change = _merged(change, {"defaults": {"puf-special": {"eta_u": rate * share}}})
+    return change
+
+
+def _is_path(spec: str) -> bool:
+    return spec.endswith(".toml") or "/" in spec
+
+
+def _read(spec: str, depth: int = 0) -> dict[str, Any]:
+    if depth > _DEPTH:
+        raise UsageError(f"setting {spec} builds on itself")
+    try:
+        text = Path(spec).read_text() if _is_path(spec) else _built_in(spec)
+        raw = tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(f"cannot read the setting {spec}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"setting {spec} is not TOML: {error}") from None
+    base = raw.pop("base", None)
+    if base is None:
+        return raw
+    if _is_path(base) and _is_path(spec):
+        base = str(Path(spec).parent / base)
+    return _merged(_read(base, depth + 1), raw)
+
+
+def _built_in(name: str) -> str:
+    if name not in names():
+        raise UsageError(f"there is no setting {name!r}; `puf-lab list` shows them, or name your own FILE.toml")
+    return files("puf_lab.settings").joinpath(f"{name}.toml").read_text()
+
+
+def _merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Merges tables and replaces other values. kappa and eta_u both state the strength, so one replaces the other."""
+    strengths = {"kappa", "eta_u"}
+    merged = {key: value for key, value in base.items() if key not in strengths or not strengths & change.keys()}
+    for key, value in change.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged

@@ -1,0 +1,79 @@
+"""Every kind of federation on every executor gives the same bits. The device reaches every process."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from puf_common.errors import PufError, UsageError
+from puf_lab.experiments.cache import Cache
+from puf_lab.experiments.executors import EXECUTORS, ExecutorKind, ExecutorOptions, open_executor
+from puf_lab.experiments.jobs import jobs_of
+from puf_lab.experiments.perform import perform
+from puf_lab.spec.experiment import ExperimentSpec
+from puf_lab.spec.federation import KINDS, FederationKind
+
+
+def models(cache: Cache) -> dict[str, bytes]:
+    return {str(path.relative_to(cache.root)): path.read_bytes() for path in sorted(cache.root.glob("*/*.bin"))}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    return Cache(tmp_path_factory.mktemp("reference"))
+
+
+@pytest.fixture
+def small(tiny: ExperimentSpec, reference: Cache) -> ExperimentSpec:
+    """Runs of one target, performed once in this process."""
+    small = tiny.narrowed(targets=[(0,)], methods=["puf-regular"])
+    for job in jobs_of(small):
+        perform(job, reference)
+    assert len(models(reference)) >= 2 + 3
+    return small
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_combination_gives_the_same_bits(
+    kind: FederationKind, executor: ExecutorKind, small: ExperimentSpec, reference: Cache, tmp_path: Path
+) -> None:
+    cache = Cache(tmp_path / "cache")
+    jobs = list(jobs_of(small.placed(kind=kind)))
+    if kind == "processes":  # a retrained federation is trained like an original, so one of them is enough
+        (retrain,) = (job for job in jobs if job.kind == "retrain")
+        shutil.copytree(reference.folder(retrain), cache.folder(retrain))
+    done: list[str] = []
+    with open_executor(ExecutorOptions.of(executor, None, None), cache, "cpu") as running:
+        for needs in (False, True):
+            wave = [job for job in jobs if bool(job.needs) == needs]
+            running.perform(wave, lambda event: done.append(event.job.kind) if event.done else None)
+        pairs = [(job, (0,)) for job in jobs]
+        assert len(list(running.score(pairs, ("test", "forget")))) == len(pairs)
+    assert sorted(done) == ["forget", "original", "retrain"]
+    assert models(cache) == models(reference)
+    assert {cache.outcome(job)["federation"] for job in jobs if job.kind != "retrain"} == {kind}
+
+
+@pytest.mark.e2e
+def test_client_processes_use_the_device_of_the_experiment(tiny: ExperimentSpec, tmp_path: Path) -> None:
+    """They did not: they trained on the CPU, and the results named the GPU."""
+    original = next(jobs_of(tiny.placed(kind="processes", device="cuda:99")))
+    with pytest.raises(PufError, match="fleet ended with code"):
+        perform(original, Cache(tmp_path / "cache"))
+    logs = [path.read_text() for path in (tmp_path / "cache").rglob("client-0.log")]
+    assert not logs, "the failed job leaves no folder"
+
+
+def test_executors_from_flags() -> None:
+    assert ExecutorOptions.of(None, None, None) == ExecutorOptions("local", 1)
+    assert ExecutorOptions.of(None, 1, None) == ExecutorOptions("local", 1)
+    assert ExecutorOptions.of(None, 3, None) == ExecutorOptions("pool", 3)
+    assert ExecutorOptions.of("pool", None, None).jobs >= 1
+    assert ExecutorOptions.of(None, None, "host:6379") == ExecutorOptions("ray", 1, "host:6379")
+    for kind, jobs, address in (("local", 2, None), ("ray", 2, None), (None, 0, None), ("pool", 2, "host:6379")):
+        with pytest.raises(UsageError):
+            ExecutorOptions.of(kind, jobs, address)  # type: ignore[arg-type]
