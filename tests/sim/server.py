@@ -77,9 +77,9 @@ class SimFolder:
         rate = self._config.plan.server_lr if ordinary else 1.0
         weights = folded(base, parts, current.denominator, rate, rule=current.combine.rule)
         store.models[file_name(state.newest + 1, weights.digest)] = weights
-        return FoldResult(current, weights.digest, 8, remembered=self._remembered(state, current))
+        return FoldResult(current, weights.digest, 8, history=self._history(state, current))
 
-    def _remembered(self, state: State, current: Round) -> tuple[HistoryRecord, ...]:
+    def _history(self, state: State, current: Round) -> tuple[HistoryRecord, ...]:
         found, store = [], self._store
         for assignment in current.assignments:
             for kind in sorted(history.wanted(state, self._config, current)):

@@ -1,12 +1,12 @@
-"""One rule aggregates everything: w <- w + eta_s * sum_i (n_i / n) * u_i.
+"""The weighted sum of a round: w <- w + eta_s * sum_i (n_i / n) * u_i.
 
-FedAvg, PUF-Regular and PUF-Special differ in who takes part and in the scales that are already inside the u_i, not here.
-Sums are float64, in the order of client names, block by block over all updates at once: the same bits whatever the order
-of arrival, and memory that does not grow with clients or parameters. Blocks are shared out among threads; no sum crosses
-a block, so their number changes nothing.
+FedAvg, PUF-Regular and PUF-Special all use this sum. They differ in the clients that take part and in the scales that the
+u_i already contain. Sums are float64 in the order of client names, block by block over all updates at once. So the result
+has the same bits in every order of arrival, and memory does not grow with clients or parameters. Threads share the
+blocks. No sum crosses a block, so that the number of threads does not change the result.
 
-Buffers are never scaled: floating ones become the mean over retained clients, integers their maximum; where no retained
-client takes part they stay as they are.
+Buffers are never scaled. Floating buffers become the mean over retained clients, integer buffers the maximum. Without a
+retained client they stay as they are.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from puf_common.tensors.scaling import scale_block
 
 __all__ = ["ArraySource", "Contribution", "NotFinite", "Source", "fold"]
 
-# Elements whose float64 sums stay in a core's own cache, and are worth a thread's while.
+# Elements per block: few enough that float64 sums stay in a core's cache, enough to be worth a task for a thread.
 _BLOCK = 1 << 18
 _THREADS = min(4, os.cpu_count() or 1)
 
 
 class NotFinite(PufError):
-    """A sum that is not a number in some place must never become a model."""
+    """A computed model has a value that is not finite."""
 
 
 class Source(Protocol):
-    """Bytes of a model or an update, wherever they lie."""
+    """Random access to the bytes of a model or an update."""
 
     def read_into(self, offset: int, out: memoryview) -> None: ...
 
@@ -56,7 +56,7 @@ class ArraySource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """One update and its weight. `scale` is what this side still has to multiply with: 1 unless the flip is the server's."""
+    """One update and its weight. `scale` is the factor that the server still applies: 1 unless the server flips."""
 
     client: str
     part: str
@@ -75,7 +75,7 @@ def fold(
     denominator: int | None = None,
     server_lr: float = 1.0,
 ) -> None:
-    """Writes the new model, in manifest order. `denominator` is the frozen n of an unlearning round; None: what came in."""
+    """Writes the new model in manifest order. `denominator` is the fixed n of an unlearning round; None: received samples."""
     ordered = sorted(contributions, key=lambda c: (c.client.encode(), c.part))
     n = sum(c.samples for c in ordered) if denominator is None else denominator
     retained = [c for c in ordered if not c.negated]
@@ -87,7 +87,7 @@ def fold(
         space, spec = spaces.get(), block.here.spec
         try:
             w = _read(base, block.here, block.start, np.empty(block.size, block.here.dtype))
-            with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+            with np.errstate(over="ignore", invalid="ignore"):  # checked below
                 if spec.role == "parameter":
                     _step(w, block, ordered, n, server_lr, space)
                 elif retained:
@@ -118,7 +118,7 @@ class _Block(NamedTuple):
 
 @dataclass(frozen=True)
 class _Space:
-    """Memory of one thread, used again for every block: fresh pages would cost as much as the sums."""
+    """Memory of one thread, used for every block: new pages would cost as much time as the sums."""
 
     raw: NDArray[np.uint8] = field(default_factory=lambda: np.empty(_BLOCK * 8, np.uint8))
     product: NDArray[np.float64] = field(default_factory=lambda: np.empty(_BLOCK, np.float64))
@@ -132,7 +132,7 @@ def _blocks(manifest: Manifest) -> Iterator[_Block]:
 
 
 def _in_order(compute: Callable[[_Block], NDArray[Any]], blocks: Iterator[_Block]) -> Iterator[NDArray[Any]]:
-    """The blocks' results as if computed one after the other, a few at a time."""
+    """The results in the order of the blocks. A few blocks are computed at the same time."""
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="fold") as pool:
         under_way: deque[Future[NDArray[Any]]] = deque()
         for block in blocks:
@@ -146,7 +146,7 @@ def _in_order(compute: Callable[[_Block], NDArray[Any]], blocks: Iterator[_Block
 def _step(
     w: NDArray[Any], block: _Block, updates: Sequence[Contribution], n: int, server_lr: float, space: _Space
 ) -> None:
-    """w + server_lr * sum of (n_i / n) * u_i, in place."""
+    """Computes w + server_lr * sum of (n_i / n) * u_i in place."""
     total, product = space.total[: w.size], space.product[: w.size]
     raw = space.raw[: w.size * block.there.dtype.itemsize].view(block.there.dtype)
     total.fill(0.0)
@@ -160,9 +160,10 @@ def _step(
     np.copyto(w, product, casting="same_kind")
 
 
-def _merge(w: NDArray[Any], slot: TensorRange, start: int, retained: Sequence[Contribution]) -> NDArray[Any]:
-    values = [_read(c.source, slot, start, np.empty(w.size, slot.dtype)) for c in retained]
-    if not slot.spec.floating:
+def _merge(w: NDArray[Any], tensor: TensorRange, start: int, retained: Sequence[Contribution]) -> NDArray[Any]:
+    """A block of a buffer: the mean or the maximum over retained clients."""
+    values = [_read(c.source, tensor, start, np.empty(w.size, tensor.dtype)) for c in retained]
+    if not tensor.spec.floating:
         largest: NDArray[Any] = np.maximum.reduce(values)
         return largest.astype(w.dtype)
     n = sum(c.samples for c in retained)
@@ -172,17 +173,17 @@ def _merge(w: NDArray[Any], slot: TensorRange, start: int, retained: Sequence[Co
     return mean.astype(w.dtype)
 
 
-def _culprit(slot: TensorRange, start: int, where: NDArray[np.intp], updates: Sequence[Contribution]) -> str:
-    """Whose update weighs most in the places that are not finite."""
+def _culprit(tensor: TensorRange, start: int, where: NDArray[np.intp], updates: Sequence[Contribution]) -> str:
+    """The client whose update has the largest weighted value among the elements that are not finite."""
 
     def weight(c: Contribution) -> float:
-        u = _read(c.source, slot, start, np.empty(int(where[-1]) + 1, slot.dtype))[where]
+        u = _read(c.source, tensor, start, np.empty(int(where[-1]) + 1, tensor.dtype))[where]
         with np.errstate(over="ignore"):
             return float(np.abs(scale_block(u, c.scale).astype(np.float64)).max()) * c.samples
 
     return max(updates, key=weight).client if updates else ""
 
 
-def _read(source: Source, slot: TensorRange, start: int, out: NDArray[Any]) -> NDArray[Any]:
-    source.read_into(slot.offset + start * slot.dtype.itemsize, out.data.cast("B"))
+def _read(source: Source, tensor: TensorRange, start: int, out: NDArray[Any]) -> NDArray[Any]:
+    source.read_into(tensor.offset + start * tensor.dtype.itemsize, out.data.cast("B"))
     return out

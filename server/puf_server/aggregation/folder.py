@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from puf_common.tensors.digests import hasher
 from puf_common.tensors.model_file import write_header
 from puf_server.aggregation.fold import Contribution, NotFinite, Source, fold
-from puf_server.aggregation.history_writer import kept_source, remember
+from puf_server.aggregation.history_writer import read_history, write_history
 from puf_server.aggregation.method_rules import Incoming, combine
 from puf_server.core import methods
 from puf_server.core.methods.layers import outputs
@@ -34,7 +34,7 @@ class FoldResult:
     nbytes: int = 0
     blake3: str = ""
     failure: str = ""
-    remembered: tuple[HistoryRecord, ...] = ()
+    history: tuple[HistoryRecord, ...] = ()
     # The client whose update made the fold fail; empty where this is unknown.
     culprit: str = ""
 
@@ -76,7 +76,7 @@ class Folder:
             hit("fold.end")
             self._store.models.publish(file, version, sha.hexdigest())
             kinds = history.wanted(state, self._config, current)
-            kept = remember(self._store, state, current, kinds, server_lr=self._server_lr(current))
+            records = write_history(self._store, state, current, kinds, server_lr=self._server_lr(current))
         except NotFinite as error:
             file.discard()
             failure = f"round {current.number}: {error.message}"
@@ -85,7 +85,7 @@ class Folder:
             file.discard()
             raise
         return FoldResult(
-            current, sha.hexdigest(), self._manifest.nbytes("model"), blake3=quick.hexdigest(), remembered=kept
+            current, sha.hexdigest(), self._manifest.nbytes("model"), blake3=quick.hexdigest(), history=records
         )
 
     def _server_lr(self, current: Round) -> float:
@@ -110,7 +110,7 @@ class Folder:
         ]
         for key in current.combine.history:
             kept = state.history[key]
-            source = stack.enter_context(kept_source(self._store, kept))
+            source = stack.enter_context(read_history(self._store, kept))
             contributions.append(Contribution(client=kept.client, part="main", samples=kept.samples, source=source))
         fold(
             self._manifest,
@@ -136,7 +136,7 @@ class Folder:
         ]
         for key in current.combine.history:
             kept = state.history[key]
-            source = stack.enter_context(kept_source(self._store, kept))
+            source = stack.enter_context(read_history(self._store, kept))
             incoming.append(Incoming(client=kept.client, samples=kept.samples, source=source, layout=self._manifest))
         others = {
             name: stack.enter_context(self._store.models.read(state.models[version]))

@@ -1,6 +1,6 @@
-"""Keeps of an ordinary round what the federation's method will need: written and synced before the round commits.
+"""Stores the history that the federation's method will need of an ordinary round, before the round commits.
 
-Files lie in DIR/history, named by round, kind, client and digest; what no record names is swept like anything else.
+Files are in DIR/history, named by round, kind, client and digest. Files that no record names are deleted as orphans.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ import numpy as np
 from puf_common.errors import StorageCorrupted
 from puf_common.tensors.manifest import UPDATE
 from puf_server.aggregation.method_rules import lengths
+from puf_server.core.methods.fukd import accumulate
 from puf_server.core.state.rounds import Assignment, HistoryRecord, Round
 from puf_server.core.state.state import State
 from puf_server.storage.durable import FileSource, NewFile, remove, sync_directory
 from puf_server.storage.layout import history_name
 from puf_server.storage.state_store import Store
 
-__all__ = ["kept_source", "remember"]
+__all__ = ["read_history", "write_history"]
 
 _BLOCK = 1 << 16
 
 
-def remember(
+def write_history(
     store: Store, state: State, current: Round, kinds: frozenset[str], *, server_lr: float
 ) -> tuple[HistoryRecord, ...]:
-    """What is to be known of this round later. Changes no state: the records take effect with the round's commit."""
+    """Writes the history of a closed round and returns its records, which take effect with the round's commit."""
     found: list[HistoryRecord] = []
     total = sum(update.samples for update in current.received.values())
     about: dict[str, Any]
@@ -57,16 +58,17 @@ def remember(
     return tuple(found)
 
 
-def kept_source(store: Store, kept: HistoryRecord) -> FileSource:
-    path = store.layout.history / history_name(kept)
+def read_history(store: Store, record: HistoryRecord) -> FileSource:
+    """Random access to a stored update or sum."""
+    path = store.layout.history / history_name(record)
     try:
         return store.files.read(path)
     except FileNotFoundError:
-        raise StorageCorrupted(f"what was kept as {kept.key} is missing: {path}") from None
+        raise StorageCorrupted(f"the stored history {record.key} is missing: {path}") from None
 
 
 def _new(store: Store, key: str) -> NewFile:
-    """A file being written; it gets its name once its digest is known."""
+    """A file being written. It gets its name when its digest is known."""
     folder = store.layout.history
     if not folder.exists():
         store.files.mkdir(folder)
@@ -106,10 +108,10 @@ def _whole(store: Store, source: FileSource) -> Iterator[memoryview]:
 def _added(
     store: Store, state: State, assignment: Assignment, source: FileSource, share: float
 ) -> Iterator[memoryview]:
-    """A_k + share * u, in the layout of an update; of buffers nothing is summed."""
+    """The blocks of A_k + share * u in the layout of an update. Buffers are not summed: their blocks are zero."""
     known = state.history.get(_sum_key(assignment))
     with ExitStack() as stack:
-        old = stack.enter_context(kept_source(store, known)) if known is not None else None
+        old = stack.enter_context(read_history(store, known)) if known is not None else None
         for place in store.manifest.ranges(UPDATE):
             for start in range(0, place.spec.size, _BLOCK):
                 block = np.zeros(min(_BLOCK, place.spec.size - start), place.dtype)
@@ -118,7 +120,7 @@ def _added(
                     source.read_into(at, fresh.data.cast("B"))
                     if old is not None:
                         old.read_into(at, block.data.cast("B"))
-                    block = (block.astype(np.float64) + np.multiply(fresh, share, dtype=np.float64)).astype(block.dtype)
+                    block = accumulate(block, fresh, share).astype(block.dtype)
                 yield block.data.cast("B")
 
 

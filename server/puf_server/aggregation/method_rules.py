@@ -1,7 +1,7 @@
-"""Rules of methods beside the one sum: the shell streams blocks of models and contributions, the method computes.
+"""Rounds whose method replaces the weighted sum: reads blocks of models and updates, and lets the method combine them.
 
-Blocks are small, so memory does not grow with clients or parameters, and contributions come in the order of client
-names, so the result does not depend on the order of arrival.
+Blocks are small, so that memory does not grow with clients or parameters. Updates come in the order of client names, so
+that the result does not depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incoming:
-    """A contribution and its layout, which may leave tensors out."""
+    """An update and its layout, which may omit tensors."""
 
     client: str
     samples: int
@@ -44,7 +44,7 @@ def combine(
     *,
     measure: bool = False,
 ) -> None:
-    """Writes the new model, in manifest order. `measure` has the rule know how long each contribution is."""
+    """Writes the new model in manifest order. `measure` gives the rule the norms of each update."""
     ordered = sorted(incoming, key=lambda c: c.client.encode())
     known = [
         UpdateBlock(client=c.client, samples=c.samples, u=None, norms=lengths(c.layout, c.source) if measure else ())
@@ -53,48 +53,48 @@ def combine(
     rule = make_rule(known)
     places = [{s.spec.name: s for s in c.layout.ranges(UPDATE)} for c in ordered]
     parameter = -1
-    for slot in manifest.ranges(MODEL):
-        parameter += slot.spec.role == "parameter"
-        for start in range(0, slot.spec.size, _BLOCK):
-            count = min(_BLOCK, slot.spec.size - start)
-            w = _read(base, slot, start, count)
+    for tensor in manifest.ranges(MODEL):
+        parameter += tensor.spec.role == "parameter"
+        for start in range(0, tensor.spec.size, _BLOCK):
+            count = min(_BLOCK, tensor.spec.size - start)
+            w = _read(base, tensor, start, count)
             updates = [
                 UpdateBlock(
                     client=update.client,
                     samples=update.samples,
                     norms=update.norms,
-                    u=_read(c.source, place[slot.spec.name], start, count) if slot.spec.name in place else None,
+                    u=_read(c.source, place[tensor.spec.name], start, count) if tensor.spec.name in place else None,
                 )
                 for c, update, place in zip(ordered, known, places, strict=True)
             ]
             block = TensorBlock(
-                tensor=slot.spec,
-                parameter=parameter if slot.spec.role == "parameter" else -1,
+                tensor=tensor.spec,
+                parameter=parameter if tensor.spec.role == "parameter" else -1,
                 w=w,
-                others={name: _read(source, slot, start, count) for name, source in others.items()},
+                others={name: _read(source, tensor, start, count) for name, source in others.items()},
                 updates=updates,
             )
-            with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+            with np.errstate(over="ignore", invalid="ignore"):  # checked below
                 made = rule(block).astype(w.dtype)
-            if slot.spec.floating and not all_finite(made):
-                raise NotFinite(f"tensor {slot.spec.name} would no longer be finite", tensor=slot.spec.name)
+            if tensor.spec.floating and not all_finite(made):
+                raise NotFinite(f"tensor {tensor.spec.name} would no longer be finite", tensor=tensor.spec.name)
             write(np.ascontiguousarray(made).data.cast("B"))
 
 
 def lengths(layout: Manifest, source: Source) -> tuple[float, ...]:
-    """L2 norms of an update's parameters, in manifest order; buffers are no part of a length."""
+    """L2 norms of an update's parameters in manifest order, without buffers."""
     found = []
-    for slot in layout.ranges(UPDATE):
-        if slot.spec.role == "parameter":
+    for tensor in layout.ranges(UPDATE):
+        if tensor.spec.role == "parameter":
             blocks = (
-                np.square(_read(source, slot, start, min(_BLOCK, slot.spec.size - start)), dtype=np.float64).sum()
-                for start in range(0, slot.spec.size, _BLOCK)
+                np.square(_read(source, tensor, start, min(_BLOCK, tensor.spec.size - start)), dtype=np.float64).sum()
+                for start in range(0, tensor.spec.size, _BLOCK)
             )
             found.append(sqrt(fsum(blocks)))
     return tuple(found)
 
 
-def _read(source: Source, slot: TensorRange, start: int, count: int) -> NDArray[Any]:
-    block = np.empty(count, slot.dtype)
-    source.read_into(slot.offset + start * slot.dtype.itemsize, block.data.cast("B"))
+def _read(source: Source, tensor: TensorRange, start: int, count: int) -> NDArray[Any]:
+    block = np.empty(count, tensor.dtype)
+    source.read_into(tensor.offset + start * tensor.dtype.itemsize, block.data.cast("B"))
     return block

@@ -233,7 +233,7 @@ class Engine:
                 nbytes=result.nbytes,
                 nbytes_down=self.presence.nbytes_down,
                 now=now,
-                remembered=result.remembered,
+                remembered=result.history,
             )
             return after, True
 

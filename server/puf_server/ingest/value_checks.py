@@ -1,6 +1,6 @@
-"""An update's values as they go by: finite, no larger than allowed, integers that leave room to count on.
+"""Checks the values of an update while it arrives: finite, norms within bounds, integers that cannot overflow.
 
-One pass over pieces of any size, while they are on their way to the disk. The first piece that is too much ends it.
+One pass over pieces of any size, before they are written. The first value out of bounds ends it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ UNBOUNDED = Norms(math.inf, math.inf)
 
 
 class UpdateCheck:
-    """`scale` is what the sender has multiplied the parameters with; norms are those before it."""
+    """Raises InvalidUpdate at the first value out of bounds. `scale` is the sender's factor; norms are without it."""
 
     def __init__(self, manifest: Manifest, *, scale: float = 1.0, most: Norms = UNBOUNDED) -> None:
-        self._slots = [s for s in manifest.ranges(UPDATE) if s.nbytes]
+        self._ranges = [s for s in manifest.ranges(UPDATE) if s.nbytes]
         self._scale = abs(scale)
         self._most = most
-        # Squares, as they arrive, by tensor and by what they are.
-        self._squares = [0.0] * len(self._slots)
+        # Sums of squares so far: by tensor, of all parameters, of all floating buffers.
+        self._squares = [0.0] * len(self._ranges)
         self._parameters = 0.0
         self._buffers = 0.0
         self._index = 0
@@ -39,25 +39,26 @@ class UpdateCheck:
 
     @property
     def norms(self) -> Norms:
-        """Of what was seen so far."""
+        """The norms of the bytes so far."""
         return Norms(math.sqrt(self._parameters) / self._scale, math.sqrt(self._buffers))
 
     def feed(self, data: Payload) -> None:
+        """Checks the next bytes of the update."""
         view = memoryview(data)
         while view:
-            slot = self._slots[self._index]
-            left = slot.offset + slot.nbytes - self._at
+            tensor = self._ranges[self._index]
+            left = tensor.offset + tensor.nbytes - self._at
             piece, view = view[:left], view[left:]
             self._at += len(piece)
-            look: Callable[[TensorRange, NDArray[Any]], None] = self._float if slot.spec.floating else self._integer
-            self._whole(slot, piece, look)
-            if self._at == slot.offset + slot.nbytes:
+            look: Callable[[TensorRange, NDArray[Any]], None] = self._float if tensor.spec.floating else self._integer
+            self._whole(tensor, piece, look)
+            if self._at == tensor.offset + tensor.nbytes:
                 self._index += 1
                 self._rest = b""
 
-    def _whole(self, slot: TensorRange, piece: memoryview, look: Callable[[TensorRange, NDArray[Any]], None]) -> None:
-        """Pieces may end within a number; the rest of it comes with the next one."""
-        size = slot.dtype.itemsize
+    def _whole(self, tensor: TensorRange, piece: memoryview, look: Callable[[TensorRange, NDArray[Any]], None]) -> None:
+        """Gives whole numbers to `look`. A piece may end within a number; the next piece brings the rest."""
+        size = tensor.dtype.itemsize
         if self._rest:
             missing = size - len(self._rest)
             whole, piece = self._rest + bytes(piece[:missing]), piece[missing:]
@@ -65,24 +66,24 @@ class UpdateCheck:
             if len(whole) < size:
                 self._rest = whole
                 return
-            look(slot, np.frombuffer(whole, slot.dtype))
+            look(tensor, np.frombuffer(whole, tensor.dtype))
         cut = len(piece) - len(piece) % size
         self._rest = bytes(piece[cut:])
         if cut:
-            look(slot, np.frombuffer(piece[:cut], slot.dtype))
+            look(tensor, np.frombuffer(piece[:cut], tensor.dtype))
 
-    def _float(self, slot: TensorRange, values: NDArray[Any]) -> None:
+    def _float(self, tensor: TensorRange, values: NDArray[Any]) -> None:
         with np.errstate(all="ignore"):
             square = float(np.dot(values, values))
             if not math.isfinite(square):
                 if not np.isfinite(values).all():
-                    name = slot.spec.name
+                    name = tensor.spec.name
                     raise InvalidUpdate(f"tensor {name} has values that are not finite", tensor=name)
-                # Finite, but too large for a sum in its own type.
+                # The values are finite; their squares overflow in this type.
                 wide = values.astype(np.float64)
                 square = float(np.dot(wide, wide))
         self._squares[self._index] += square
-        if slot.spec.role == "parameter":
+        if tensor.spec.role == "parameter":
             self._parameters += square
             if self._parameters > (self._most.parameters * self._scale) ** 2:
                 self._too_large("norm before scaling", "parameter", self.norms.parameters, self._most.parameters)
@@ -91,21 +92,21 @@ class UpdateCheck:
             if self._buffers > self._most.buffers**2:
                 self._too_large("norm of buffers", "buffer", self.norms.buffers, self._most.buffers)
 
-    def _integer(self, slot: TensorRange, values: NDArray[Any]) -> None:
-        """Counters take the maximum over clients: nobody may bring one to where the next step overflows."""
-        if slot.dtype.itemsize < 4:
+    def _integer(self, tensor: TensorRange, values: NDArray[Any]) -> None:
+        """The model takes the maximum of counters over clients, so that no client may send one near an overflow."""
+        if tensor.dtype.itemsize < 4:
             return
-        most = (1 << (8 * slot.dtype.itemsize - 1)) // 2
+        most = (1 << (8 * tensor.dtype.itemsize - 1)) // 2
         if int(values.max()) > most or int(values.min()) < -most:
             raise InvalidUpdate(
-                f"tensor {slot.spec.name} counts beyond {most}: the next step would overflow",
-                tensor=slot.spec.name,
+                f"tensor {tensor.spec.name} counts beyond {most}: the next step would overflow",
+                tensor=tensor.spec.name,
                 bound=most,
             )
 
     def _too_large(self, what: str, role: str, norm: float, most: float) -> None:
-        mine = [i for i, s in enumerate(self._slots) if s.spec.role == role and s.spec.floating]
-        worst = self._slots[max(mine, key=lambda i: self._squares[i])].spec.name
+        mine = [i for i, s in enumerate(self._ranges) if s.spec.role == role and s.spec.floating]
+        worst = self._ranges[max(mine, key=lambda i: self._squares[i])].spec.name
         raise InvalidUpdate(
             f"the update's {what} reaches {norm:.4g}, allowed are {most:.4g} after recent rounds; most of it is in "
             f"tensor {worst}",

@@ -32,7 +32,7 @@ from puf_server.ingest.upload import Upload
 from puf_server.rpc import messages
 from puf_server.rpc.calls import Context, Threads, answered, in_thread, start, streamed, to_its_end
 from puf_server.rpc.model_stream import ModelStreams
-from puf_server.rpc.notifier import Changes
+from puf_server.rpc.notifier import Notifier
 from puf_server.rpc.requests import Handlers
 
 __all__ = ["FederationService"]
@@ -70,14 +70,14 @@ class FederationService(rpc.FederationServicer):
         self,
         handlers: Handlers,
         identify: Identify,
-        changes: Changes,
+        notifier: Notifier,
         threads: Threads,
         refused: Callable[[str], None],
     ) -> None:
         self._handlers = handlers
         self._uploads = handlers.uploads
         self._identify = identify
-        self._changes = changes
+        self._notifier = notifier
         self._threads = threads
         self._refused = refused
         self._limiter = UploadLimiter(handlers.config.limits)
@@ -137,7 +137,7 @@ class FederationService(rpc.FederationServicer):
     async def WaitForWork(self, request: fed.WaitForWorkRequest, context: Context) -> fed.WaitForWorkReply:
         name = self._caller(context)
         seconds = min(_LONGEST_WAIT, request.timeout_seconds)
-        await self._changes.until(lambda: self._handlers.work(name, request.session) is not None, seconds)
+        await self._notifier.until(lambda: self._handlers.work(name, request.session) is not None, seconds)
         return self._handlers.work(name, request.session) or fed.WaitForWorkReply(position=self._handlers.position())
 
     @answered
@@ -277,7 +277,7 @@ class FederationService(rpc.FederationServicer):
             return view() != seen
 
         while True:
-            await self._changes.until(news, _LONGEST_WAIT)
+            await self._notifier.until(news, _LONGEST_WAIT)
             record = self._handlers.engine.state.tickets.get(request.ticket_id)
             now = view()
             if now != seen:

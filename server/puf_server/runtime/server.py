@@ -25,7 +25,7 @@ from puf_server.core.state.state import State
 from puf_server.engine.engine import Engine
 from puf_server.rpc.calls import Threads
 from puf_server.rpc.federation import FederationService
-from puf_server.rpc.notifier import Changes
+from puf_server.rpc.notifier import Notifier
 from puf_server.rpc.operator import OperatorService
 from puf_server.rpc.requests import Handlers
 from puf_server.runtime.fold_loop import FoldLoop
@@ -86,15 +86,15 @@ class Server:
         self.handlers = Handlers(self.engine)
         self.metrics = Metrics(self.handlers)
         self._folding = FoldLoop(self.engine, self._threads, self.metrics.phase_took)
-        loop, changes = asyncio.get_running_loop(), Changes(self.engine.state)
+        loop, notifier = asyncio.get_running_loop(), Notifier(self.engine.state)
 
         def changed(before: State, after: State) -> None:
-            changes.notify(after)
+            notifier.notify(after)
             loop.call_soon_threadsafe(self._folding.wake)
 
         self.engine.subscribe(changed)
         self._clients, self._operators, access = await self._in_thread(self._make_listeners)
-        self._serve_calls(changes)
+        self._serve_calls(notifier)
         self._listen()
         await self._federation.start()
         await self._operator.start()
@@ -112,11 +112,11 @@ class Server:
             return insecure_listeners(limits)
         return secure_listeners(self._store.directory, self._tls, limits)
 
-    def _serve_calls(self, changes: Changes) -> None:
+    def _serve_calls(self, notifier: Notifier) -> None:
         """Makes the two gRPC servers with their services."""
         self._federation, self._operator = self._clients.server(), self._operators.server()
         federation = FederationService(
-            self.handlers, self._clients.identify, changes, self._threads, self.metrics.update_refused
+            self.handlers, self._clients.identify, notifier, self._threads, self.metrics.update_refused
         )
         federation.add_to(self._federation)
         operator = OperatorService(self.handlers, self._threads, self.stopped.set)

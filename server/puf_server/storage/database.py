@@ -1,4 +1,4 @@
-"""The SQLite database of a federation: how it is opened, what its errors mean, and the audit log in it."""
+"""The SQLite database of a federation: connections, errors, purging, and the audit log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def connect(path: Path, timeout: float = 5.0) -> sqlite3.Connection:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA secure_delete = ON")
-        # Where a plain fsync leaves data in the drive's own cache.
+        # On macOS a plain fsync leaves data in the drive's cache.
         db.execute("PRAGMA fullfsync = ON")
     except sqlite3.DatabaseError as error:
         db.close()
@@ -44,7 +44,7 @@ def purge_free_pages(path: Path) -> bool:
 
 
 def unsaved(error: sqlite3.OperationalError) -> Unavailable:
-    """What the caller hears when a transaction was rolled back."""
+    """The error for a caller whose transaction was rolled back. A failed sync ends the process."""
     if error.sqlite_errorcode in (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC):
         end_process("state.db", error)
     if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
@@ -58,13 +58,13 @@ def audit_head(db: sqlite3.Connection) -> audit_chain.Head:
 
 
 def append_audit(db: sqlite3.Connection, at: float, event: str, facts: Mapping[str, Any]) -> None:
-    """One more line, chained to the last. Inside a transaction that began IMMEDIATE: other processes may append, too."""
+    """Appends one entry, chained to the last one. Needs a transaction that began IMMEDIATE: other processes append, too."""
     line = audit_chain.append(audit_head(db), at, event, facts)
     db.execute("INSERT INTO audit VALUES (?, ?, ?, ?, ?)", (line.number, line.at, line.event, line.facts, line.hash))
 
 
 def audit_lines(db: sqlite3.Connection, *events: str) -> Iterator[audit_chain.AuditEntry]:
-    """The log in its order, or only lines of these events."""
+    """The entries of the log in order; with `events` only entries of these."""
     wanted = f"WHERE event IN ({','.join('?' * len(events))})" if events else ""
     for row in db.execute(f"SELECT seq, at, event, facts, hash FROM audit {wanted} ORDER BY seq", events):  # noqa: S608
         yield audit_chain.AuditEntry(*row)

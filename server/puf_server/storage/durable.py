@@ -1,8 +1,7 @@
-"""Files that survive a crash: everything the server writes outside its database goes through here.
+"""Files that survive a crash. The server writes all files outside its database through this module.
 
-A file appears under its name only when it is complete and on disk: written beside it, synced, renamed, directory synced.
-All of it happens behind one small port, `Files`, so that a test can record every operation and rebuild each state in
-which a power cut could have left the directory.
+A file gets its name only when it is complete and on disk: write under another name, sync, rename, sync the directory. All
+operations go through the port `Files`. A test records them and rebuilds every state that a power cut could leave.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ log = get_logger(__name__)
 
 
 class Files(Writes, Protocol):
-    """What the server does with files. Nothing is durable before its `fsync`, no name before its `fsync_dir`."""
+    """The server's operations on files. No data is durable before its `fsync`, no name before its `fsync_dir`."""
 
     def listdir(self, directory: Path) -> list[str]: ...
 
@@ -52,7 +51,7 @@ class Files(Writes, Protocol):
 
 
 class Disk(PlainDisk):
-    """The real thing."""
+    """Files of the operating system."""
 
     def listdir(self, directory: Path) -> list[str]:
         return sorted(os.listdir(directory))
@@ -113,16 +112,21 @@ def remove(path: Path, files: Files = DISK) -> None:
 
 
 def unwritten(error: OSError, what: str) -> Unavailable:
-    """What the caller hears when the disk does not take something: nothing was changed, it may come again."""
+    """The error for a caller whose data could not be written: nothing was changed, the caller may try again."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Unavailable(f"the server's disk is full: {what} was not taken; it can be sent again when there is room")
-    return Unavailable(f"the server cannot write its files ({error.strerror or error}): {what} was not taken")
+        return Unavailable(f"the server's disk is full: {what} was not stored; send it again when there is room")
+    return Unavailable(f"the server cannot write its files ({error.strerror or error}): {what} was not stored")
 
 
 def end_process(what: str, error: Exception) -> NoReturn:
-    """After a failed sync nobody knows what is on disk, and asking again may be answered with a lie: the kernel drops
-    what it could not write and calls it clean. Only reading it all back, as a start does, tells the truth."""
-    log.critical("sync failed: ending the process, because what is on disk is unknown", what=what, error=str(error))
+    """Ends the process after a failed sync, because the content of the disk is unknown.
+
+    A repeated sync can return success although the data is lost: the kernel drops pages that it could not write and marks
+    them clean. Only reading all files again, as a start does, shows what is on disk.
+    """
+    log.critical(
+        "sync failed: the process ends, because the content of the disk is unknown", what=what, error=str(error)
+    )
     logging.shutdown()
     os._exit(Exit.FAILURE)
 
@@ -135,7 +139,7 @@ def _synced(sync: Callable[[], None], what: Path) -> None:
 
 
 class FileSource:
-    """Random access to the payload of a file, without mapping or holding it. Closes with the context."""
+    """Random access to the payload of a file, which is read as needed. Leaving the context closes the file."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._offset = offset
@@ -152,7 +156,7 @@ class FileSource:
         return os.fstat(self._fd).st_size - self._offset
 
     def digest(self, kind: DigestKind = "sha256") -> str:
-        """Of the payload, as hexadecimal digits."""
+        """The payload's digest in hexadecimal digits."""
         computed = hasher(kind)
         block, left, at = memoryview(bytearray(1 << 20)), self.nbytes, 0
         while at < left:

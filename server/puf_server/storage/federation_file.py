@@ -1,7 +1,7 @@
-"""What makes a federation this one: federation.json beside the state, and the same facts in the database.
+"""The identity of a federation: federation.json, and the same facts in the database.
 
-Both must agree. A description that was exchanged or edited where clients compute by it would go unnoticed until the
-weights are wrong; a database of another federation would bring its roster and its tickets.
+Both must agree. Otherwise an edited description would go unnoticed until the weights are wrong, and the database of another
+federation would bring its own roster and tickets.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def described(config: FederationConfig, manifest: Manifest) -> bytes:
 
 
 def read(directory: Path) -> tuple[FederationConfig, Manifest]:
+    """The configuration and the manifest of the federation in a directory."""
     path = directory / FILE
     if not path.exists():
         raise UsageError(f"{directory} holds no federation; make one with `puf-server init --state {directory}`")
@@ -42,7 +43,7 @@ def read(directory: Path) -> tuple[FederationConfig, Manifest]:
 
 
 def identity(config: FederationConfig, manifest: Manifest) -> dict[str, Any]:
-    """What never changes in a federation's life. The plan and the policy are not in it: the operator may change them."""
+    """The facts that never change. The plan and the policy are not among them: the operator may change both."""
     fixed: dict[str, Any] = {"id": config.id, "model": config.model, "task": config.task}
     fixed |= {"model_options": dict(config.model_options), "manifest": manifest.fingerprint.hex()}
     return fixed | {f"recipe.{name}": value for name, value in config.recipe.model_dump(mode="json").items()}
@@ -53,9 +54,9 @@ def fingerprint(facts: Mapping[str, Any]) -> str:
 
 
 def require_same(kept: Mapping[str, Any], now: Mapping[str, Any], directory: Path) -> None:
-    """Refuses a description that is not the one the state was made with; names both, and what differs.
+    """Raises unless the description is the one that the state was made with.
 
-    A setting that the recipe did not have then must have its default now: newer software is no other federation.
+    A setting that an older version did not have must have its default.
     """
     defaults = {f"recipe.{name}": field.default for name, field in Recipe.model_fields.items()}
     differ = [key for key in kept if now.get(key) != kept[key]]
@@ -63,11 +64,11 @@ def require_same(kept: Mapping[str, Any], now: Mapping[str, Any], directory: Pat
     if not differ:
         return
     ours, theirs = fingerprint(kept), fingerprint({key: now[key] for key in now if key in kept or key in differ})
-    told = "; ".join(f"{key} was {_short(kept.get(key))} and is {_short(now.get(key))}" for key in differ[:3])
+    differences = "; ".join(f"{key} was {_short(kept.get(key))} and is {_short(now.get(key))}" for key in differ[:3])
     raise Mismatch(
         f"{directory}: the state is of federation {kept['id']} with fingerprint {ours}, {FILE} describes {now['id']} with "
-        f"fingerprint {theirs} ({told}). Bring back the {FILE} and state.db that belong together, or make a new "
-        "federation with `puf-server init`: model and recipe are for life",
+        f"fingerprint {theirs} ({differences}). Bring back the {FILE} and state.db that belong together, or make a new "
+        "federation with `puf-server init`: model and recipe cannot change",
         ours=ours,
         theirs=theirs,
     )

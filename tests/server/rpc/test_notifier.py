@@ -1,4 +1,4 @@
-"""Who waits is woken by what can concern it, and by nothing else."""
+"""Waiters are woken by notifier that can concern them, and by no others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.rounds import Assignment, Part, ReceivedUpdate, Round, RoundKind
 from puf_server.core.state.state import State
-from puf_server.rpc.notifier import Changes, concerns_waiters
+from puf_server.rpc.notifier import Notifier, concerns_waiters
 
 
 def a_round(*received: str) -> Round:
@@ -27,13 +27,13 @@ def a_round(*received: str) -> Round:
     )
 
 
-def test_presence_and_arrivals_concern_nobody() -> None:
+def test_arriving_updates_concern_no_waiter() -> None:
     state = State(round=a_round())
     assert not concerns_waiters(state, state)
     assert not concerns_waiters(state, replace(state, round=a_round("anna/main")))
 
 
-def test_everything_else_may() -> None:
+def test_any_other_change_may_concern_waiters() -> None:
     state = State(round=a_round())
     for after in (
         replace(state, round=None),
@@ -61,24 +61,24 @@ def test_everything_else_may() -> None:
         assert concerns_waiters(state, after)
 
 
-class Desk:
-    """What a waiter looks at: a state, and how often it did."""
+class Waiters:
+    """A state, waiters that compare it with a number, and how often they did."""
 
     def __init__(self) -> None:
         self.state = State()
-        self.changes = Changes(self.state)
-        self.asked = 0
+        self.notifier = Notifier(self.state)
+        self.evaluated = 0
 
     def becomes(self, state: State) -> None:
         self.state = state
-        self.changes.notify(state)
+        self.notifier.notify(state)
 
     def waits_for(self, number: int, seconds: float = 60.0) -> asyncio.Task[bool]:
         def ready() -> bool:
-            self.asked += 1
+            self.evaluated += 1
             return self.state.number >= number
 
-        return asyncio.create_task(self.changes.until(ready, seconds))
+        return asyncio.create_task(self.notifier.until(ready, seconds))
 
 
 async def _turn(times: int = 3) -> None:
@@ -86,33 +86,33 @@ async def _turn(times: int = 3) -> None:
         await asyncio.sleep(0)
 
 
-def test_what_is_there_already_is_not_waited_for() -> None:
+def test_a_condition_that_holds_already_is_not_waited_for() -> None:
     async def scene() -> bool:
-        return await Desk().waits_for(0, seconds=0.0)
+        return await Waiters().waits_for(0, seconds=0.0)
 
     assert asyncio.run(scene())
 
 
-def test_a_waiter_is_not_even_asked_about_arrivals_and_gives_up_in_time() -> None:
+def test_an_arriving_update_evaluates_no_condition_and_the_wait_ends_in_time() -> None:
     async def scene() -> tuple[bool, int]:
-        desk = Desk()
-        waiting = desk.waits_for(1, seconds=0.05)
+        waiters = Waiters()
+        waiting = waiters.waits_for(1, seconds=0.05)
         await _turn()
-        desk.becomes(replace(desk.state, round=desk.state.round))
-        return await waiting, desk.asked
+        waiters.becomes(replace(waiters.state, round=waiters.state.round))
+        return await waiting, waiters.evaluated
 
     assert asyncio.run(scene()) == (False, 1)
 
 
-def test_only_those_wake_for_whom_there_is_something() -> None:
+def test_only_waiters_whose_condition_holds_are_woken() -> None:
     async def scene() -> list[bool]:
-        desk = Desk()
-        first, second = desk.waits_for(1), desk.waits_for(2)
+        waiters = Waiters()
+        first, second = waiters.waits_for(1), waiters.waits_for(2)
         await _turn()
-        desk.becomes(State(number=1))
+        waiters.becomes(State(number=1))
         assert await first
         woken_too = second.done()
-        desk.becomes(State(number=2))
+        waiters.becomes(State(number=2))
         return [woken_too, await second]
 
     assert asyncio.run(scene()) == [False, True]
@@ -120,37 +120,37 @@ def test_only_those_wake_for_whom_there_is_something() -> None:
 
 def test_many_changes_in_a_row_are_one_question_and_the_last_is_not_missed() -> None:
     async def scene() -> tuple[bool, int, bool]:
-        desk = Desk()
-        waiting = [desk.waits_for(19) for _ in range(50)]
+        waiters = Waiters()
+        waiting = [waiters.waits_for(19) for _ in range(50)]
         await _turn()
         for number in range(1, 20):
-            desk.becomes(State(number=number))
+            waiters.becomes(State(number=number))
         woken = all(await asyncio.gather(*waiting))
-        asked, later = desk.asked, desk.waits_for(20)
+        evaluated, later = waiters.evaluated, waiters.waits_for(20)
         await _turn()
-        desk.becomes(State(number=20))
-        return woken, asked, await later
+        waiters.becomes(State(number=20))
+        return woken, evaluated, await later
 
     assert asyncio.run(scene()) == (True, 100, True)
 
 
-def test_whoever_hangs_up_is_forgotten() -> None:
+def test_a_cancelled_waiter_is_removed() -> None:
     async def scene() -> int:
-        desk = Desk()
-        waiting = desk.waits_for(1)
+        waiters = Waiters()
+        waiting = waiters.waits_for(1)
         await _turn()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        desk.becomes(State(number=1))
+        waiters.becomes(State(number=1))
         await _turn()
-        return desk.asked
+        return waiters.evaluated
 
     assert asyncio.run(scene()) == 1
 
 
-def test_a_question_that_fails_wakes_its_own_waiter_and_nobody_goes_without() -> None:
+def test_a_condition_that_raises_wakes_its_waiter_and_the_others_are_evaluated() -> None:
     async def scene() -> tuple[bool, bool]:
-        desk = Desk()
+        waiters = Waiters()
         first = True
 
         def broken() -> bool:
@@ -158,12 +158,12 @@ def test_a_question_that_fails_wakes_its_own_waiter_and_nobody_goes_without() ->
             if first:
                 first = False
                 return False
-            raise ValueError("cannot be asked")
+            raise ValueError("cannot be evaluated")
 
-        failing = asyncio.create_task(desk.changes.until(broken, 60.0))
-        other = desk.waits_for(1)
+        failing = asyncio.create_task(waiters.notifier.until(broken, 60.0))
+        other = waiters.waits_for(1)
         await _turn()
-        desk.becomes(State(number=1))
+        waiters.becomes(State(number=1))
         return await failing, await other
 
     assert asyncio.run(scene()) == (True, True)
