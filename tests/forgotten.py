@@ -83,7 +83,7 @@ class OnDisk:
     def forget(self, name: str, **request: Any) -> str:
         usual: dict[str, Any] = {"request_key": f"k-{name}", "scope": tk.SCOPE_CLIENT, "reference": "case 7"}
         wanted = tk.UnlearningRequest(**(usual | request))
-        ticket = self.handlers.file_unlearning(name, fed.FileUnlearningRequest(request=wanted)).ticket
+        ticket = self.handlers.tickets.file_unlearning(name, fed.FileUnlearningRequest(request=wanted)).ticket
         self.work()
         return ticket.id
 

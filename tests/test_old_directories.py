@@ -175,12 +175,12 @@ def test_a_ticket_on_hold_waits_for_the_operator(tmp_path: Path) -> None:
     with old.opened() as f:
         f.join_again()
         f.run()
-        assert f.handlers.ticket(None, pending).state == tk.TICKET_STATE_COMPLETED
-        assert f.handlers.ticket(None, held).state == tk.TICKET_STATE_PENDING
-        assert f.handlers.ticket(None, held).held
+        assert f.handlers.tickets.view(None, pending).state == tk.TICKET_STATE_COMPLETED
+        assert f.handlers.tickets.view(None, held).state == tk.TICKET_STATE_PENDING
+        assert f.handlers.tickets.view(None, held).held
         f.operator("Allow", ticket_id=held)
         f.run()
-        assert f.handlers.ticket(None, held).state == tk.TICKET_STATE_COMPLETED
+        assert f.handlers.tickets.view(None, held).state == tk.TICKET_STATE_COMPLETED
         assert receipt_file.read(receipts.issue(f.engine, held)).ticket == held
 
 
@@ -192,9 +192,9 @@ def test_recovery_completes_and_deletes_the_withdrawn_models(tmp_path: Path) -> 
         assert len(withdrawn) == 2
         f.join_again()
         for client in old.expected["missing"]:
-            assert f.handlers.ticket(None, ticket).state == tk.TICKET_STATE_RECOVERING
+            assert f.handlers.tickets.view(None, ticket).state == tk.TICKET_STATE_RECOVERING
             f.evaluate(client)
-        done = f.handlers.ticket(None, ticket)
+        done = f.handlers.tickets.view(None, ticket)
         assert (done.state, done.recovered) == (tk.TICKET_STATE_COMPLETED, True)
         assert set(done.deleted_versions) == withdrawn
         assert not [path for path in old.files() if path.startswith(tuple(f"models/v{v:06d}-" for v in withdrawn))]
@@ -220,7 +220,9 @@ def test_a_kept_receipt_is_valid(idle: Old, tmp_path: Path, capsys: pytest.Captu
     command = ["audit", "verify", "--state", str(idle.path), "--receipt", str(RECEIPT)]
     assert server_main(command) == Exit.OK
     with idle.opened() as f:
-        assert not f.handlers.present_receipt("cleo", fed.PresentReceiptRequest(receipt=RECEIPT.read_bytes())).reopened
+        assert not f.handlers.tickets.present_receipt(
+            "cleo", fed.PresentReceiptRequest(receipt=RECEIPT.read_bytes())
+        ).reopened
         f.operator("Extend", rounds=1)
         f.join_again()
         f.run()
@@ -309,8 +311,10 @@ def test_keys_tickets_and_receipts_of_clients_match_the_server(idle: Old, tmp_pa
         for state in (bert, cleo):
             state.check_server_key(f.engine.store.key.public)
             (file,) = state.receipts()
-            assert not f.handlers.present_receipt(state.path.name, fed.PresentReceiptRequest(receipt=file)).reopened
-        mine = f.handlers.list_my_tickets("bert").tickets
+            assert not f.handlers.tickets.present_receipt(
+                state.path.name, fed.PresentReceiptRequest(receipt=file)
+            ).reopened
+        mine = f.handlers.tickets.list_my_tickets("bert").tickets
     known = {e.request_key: e.ticket_id for e in bert.exclusions() if e.ticket_id}
     assert {t.request.request_key: t.id for t in mine} == known
     assert cleo.forgotten is not None

@@ -137,14 +137,14 @@ class Small:
         if self.state.trained < 2 or self.state.version < 2:
             return
         request = tk.UnlearningRequest(request_key="k", scope=tk.SCOPE_CLIENT)
-        ticket = self.handlers.file_unlearning(TARGET, fed.FileUnlearningRequest(request=request)).ticket
+        ticket = self.handlers.tickets.file_unlearning(TARGET, fed.FileUnlearningRequest(request=request)).ticket
         self._told("ticket", ticket.id)
         if not ticket.applied_round:
             return
         known = {m.version for m in ticket.measurements}
         for version in {ticket.version_before, ticket.version_unlearned} - known:
             sums = tk.EvaluationSums(samples=10, loss_sum=1.0, score_sum=5.0)
-            self.handlers.report_measurement(
+            self.handlers.tickets.report_measurement(
                 TARGET, fed.ReportMeasurementRequest(ticket_id=ticket.id, version=version, forget=sums)
             )
             self._told("measured", ticket.id, version)

@@ -75,7 +75,7 @@ class Local:
     def forget(self, name: str) -> str:
         """Files a request to forget the whole client; returns the ticket's id."""
         request = tk.UnlearningRequest(request_key=f"k-{name}", scope=tk.SCOPE_CLIENT)
-        return self.handlers.file_unlearning(name, fed.FileUnlearningRequest(request=request)).ticket.id
+        return self.handlers.tickets.file_unlearning(name, fed.FileUnlearningRequest(request=request)).ticket.id
 
     def spool(self) -> list[str]:
         """Names of the files in the spool."""

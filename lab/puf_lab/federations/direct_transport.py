@@ -64,28 +64,28 @@ class DirectTransport:
         return self._handlers.report_evaluation(self._name, request)
 
     def file_unlearning(self, request: fed.FileUnlearningRequest) -> fed.FileUnlearningReply:
-        return self._handlers.file_unlearning(self._name, request)
+        return self._handlers.tickets.file_unlearning(self._name, request)
 
     def list_my_tickets(self) -> fed.ListMyTicketsReply:
-        return self._handlers.list_my_tickets(self._name)
+        return self._handlers.tickets.list_my_tickets(self._name)
 
     def follow_ticket(self, ticket_id: str) -> Iterator[fed.FollowTicketReply]:
-        ticket = self._handlers.ticket(self._name, ticket_id)
+        ticket = self._handlers.tickets.view(self._name, ticket_id)
         yield fed.FollowTicketReply(ticket=ticket, position=self._handlers.position())
         if ticket.state not in ENDED:
             raise PufError("a ticket of a federation in this process is not followed; read its state again instead")
 
     def report_measurement(self, request: fed.ReportMeasurementRequest) -> fed.ReportMeasurementReply:
-        return self._handlers.report_measurement(self._name, request)
+        return self._handlers.tickets.report_measurement(self._name, request)
 
     def withdraw_unlearning(self, request: fed.WithdrawUnlearningRequest) -> fed.WithdrawUnlearningReply:
-        return self._handlers.withdraw(self._name, request)
+        return self._handlers.tickets.withdraw(self._name, request)
 
     def get_receipt(self, ticket_id: str) -> fed.GetReceiptReply:
-        return self._handlers.get_receipt(self._name, fed.GetReceiptRequest(ticket_id=ticket_id))
+        return self._handlers.tickets.get_receipt(self._name, fed.GetReceiptRequest(ticket_id=ticket_id))
 
     def present_receipt(self, request: fed.PresentReceiptRequest) -> fed.PresentReceiptReply:
-        return self._handlers.present_receipt(self._name, request)
+        return self._handlers.tickets.present_receipt(self._name, request)
 
     def close(self) -> None:
         pass

@@ -257,11 +257,11 @@ class FederationService(rpc.FederationServicer):
 
     @answered
     async def FileUnlearning(self, request: fed.FileUnlearningRequest, context: Context) -> fed.FileUnlearningReply:
-        return await self._run(self._handlers.file_unlearning, self._caller(context), request)
+        return await self._run(self._handlers.tickets.file_unlearning, self._caller(context), request)
 
     @answered
     async def ListMyTickets(self, request: fed.ListMyTicketsRequest, context: Context) -> fed.ListMyTicketsReply:
-        return self._handlers.list_my_tickets(self._caller(context), request.offset)
+        return self._handlers.tickets.list_my_tickets(self._caller(context), request.offset)
 
     @streamed
     async def FollowTicket(
@@ -271,7 +271,7 @@ class FederationService(rpc.FederationServicer):
         seen: object = None
 
         def view() -> tuple[tk.Ticket, int]:
-            return self._handlers.ticket(name, request.ticket_id), self._handlers.engine.state.number
+            return self._handlers.tickets.view(name, request.ticket_id), self._handlers.engine.state.number
 
         def news() -> bool:
             return view() != seen
@@ -290,18 +290,18 @@ class FederationService(rpc.FederationServicer):
     async def ReportMeasurement(
         self, request: fed.ReportMeasurementRequest, context: Context
     ) -> fed.ReportMeasurementReply:
-        return await self._run(self._handlers.report_measurement, self._caller(context), request)
+        return await self._run(self._handlers.tickets.report_measurement, self._caller(context), request)
 
     @answered
     async def WithdrawUnlearning(
         self, request: fed.WithdrawUnlearningRequest, context: Context
     ) -> fed.WithdrawUnlearningReply:
-        return await self._run(self._handlers.withdraw, self._caller(context), request)
+        return await self._run(self._handlers.tickets.withdraw, self._caller(context), request)
 
     @answered
     async def GetReceipt(self, request: fed.GetReceiptRequest, context: Context) -> fed.GetReceiptReply:
-        return await self._run(self._handlers.get_receipt, self._caller(context), request)
+        return await self._run(self._handlers.tickets.get_receipt, self._caller(context), request)
 
     @answered
     async def PresentReceipt(self, request: fed.PresentReceiptRequest, context: Context) -> fed.PresentReceiptReply:
-        return await self._run(self._handlers.present_receipt, self._caller(context), request)
+        return await self._run(self._handlers.tickets.present_receipt, self._caller(context), request)

@@ -1,4 +1,4 @@
-"""Between the core's values and the messages of the contract."""
+"""Conversion between values of the core and messages of the contract."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from puf_common.receipts.evidence import Attack
 from puf_common.tensors.digests import digest_kind
 from puf_common.tensors.manifest import Manifest
 from puf_common.v1 import federation_pb2 as fed
-from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.core import assignments as core_work
 from puf_server.core import roster, scheduler, validation
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.measurements import Measurement, Sums
-from puf_server.core.state.models import ModelVersion
 from puf_server.core.state.presence import Presence
-from puf_server.core.state.rounds import Part, Round, RoundRecord
+from puf_server.core.state.rounds import Part
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Flip, Mode, Scope, Ticket
 from puf_server.core.tickets import RequestForm
@@ -32,16 +30,12 @@ from puf_server.ingest.header import UploadHeader
 
 __all__ = [
     "attack",
-    "client_info",
-    "model_info",
     "page",
     "part_of",
     "policy",
     "position",
     "recipe",
-    "record_info",
     "request",
-    "round_info",
     "score",
     "sums",
     "sums_pb",
@@ -289,73 +283,3 @@ def _measurement(version: int, found: Measurement) -> tk.Measurement:
 
 def _ticket_state(value: str) -> str:
     return f"TICKET_STATE_{value.upper()}"
-
-
-def round_info(current: Round, presence: Presence) -> op.RoundInfo:
-    updates = current.received.values()
-    return op.RoundInfo(
-        number=current.number,
-        attempt=current.attempt,
-        kind=current.kind,
-        phase=current.phase,
-        base_version=current.base,
-        expected=len(current.assignments),
-        received=len(current.received),
-        missing=sorted({s.client for s in current.missing}),
-        opened_at=current.opened_at,
-        bytes_down=presence.nbytes_down,
-        bytes_up=sum(u.nbytes for u in updates),
-        samples_processed=sum(u.samples_processed for u in updates),
-        tickets=current.tickets,
-    )
-
-
-def record_info(record: RoundRecord) -> op.RoundInfo:
-    return op.RoundInfo(
-        number=record.number,
-        attempt=record.attempt,
-        kind=record.kind,
-        phase="committed",
-        base_version=record.base,
-        expected=record.expected,
-        received=record.contributions,
-        opened_at=record.opened_at,
-        committed_at=record.committed_at,
-        bytes_down=record.nbytes_down,
-        bytes_up=record.nbytes_up,
-        samples_processed=record.samples_processed,
-        train_loss=float("nan") if record.train_loss is None else record.train_loss,
-        tickets=record.tickets,
-    )
-
-
-def model_info(model: ModelVersion) -> op.ModelInfo:
-    return op.ModelInfo(
-        version=model.version,
-        round=model.round,
-        digest=bytes.fromhex(model.digest),
-        byte_length=model.nbytes,
-        status=model.status,
-        created_at=model.created_at,
-        score=score(model.score, model.score_clients),
-    )
-
-
-def client_info(name: str, state: State, presence: Presence, config: FederationConfig, now: float) -> op.ClientInfo:
-    m = state.members[name]
-    leaving = any(t.client == name and t.membership == m.membership and t.waiting for t in state.tickets.values())
-    return op.ClientInfo(
-        name=m.name,
-        membership=m.membership,
-        status="leaving" if leaving else "held" if m.on_hold or m.outweighs else m.status,
-        alive=roster.worker_alive(presence, name, config, now),
-        samples=m.samples,
-        holdout_samples=m.holdout,
-        first_round=m.first_round,
-        last_round=m.last_round,
-        device=m.device,
-        activity=presence.activity.get(name, ""),
-        silent_seconds=now - presence.seen[name] if name in presence.seen else -1.0,
-        shard=state.leases.get(name),
-        held=m.on_hold or ("announces more than its share of all samples" if m.outweighs else ""),
-    )

@@ -17,7 +17,7 @@ from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import model_versions, rollback
 from puf_server.engine import receipts
-from puf_server.rpc import messages
+from puf_server.rpc import messages, operator_messages
 from puf_server.rpc.calls import Context, Threads, answered, in_thread, streamed
 from puf_server.rpc.requests import Handlers
 
@@ -56,7 +56,7 @@ class OperatorService(rpc.OperatorServicer):
             tickets_failed=sum(t.state is TicketState.FAILED for t in state.tickets.values()),
             tickets_overdue=sum(t.waiting and now >= t.deadline_at for t in state.tickets.values()),
             trouble=self._engine.trouble,
-            round=messages.round_info(state.round, presence) if state.round else None,
+            round=operator_messages.round_info(state.round, presence) if state.round else None,
             score=messages.score(newest.score, newest.score_clients) if newest else None,
             score_version=newest.version if newest else 0,
             bytes_received=self._handlers.rates.bytes_received,
@@ -76,20 +76,20 @@ class OperatorService(rpc.OperatorServicer):
     @answered
     async def ListRounds(self, request: op.ListRoundsRequest, context: Context) -> op.ListRoundsReply:
         state = self._engine.state
-        current = [messages.round_info(state.round, self._engine.presence)] if state.round else []
-        records = [messages.record_info(r) for _, r in sorted(state.records.items(), reverse=True)]
+        current = [operator_messages.round_info(state.round, self._engine.presence)] if state.round else []
+        records = [operator_messages.record_info(r) for _, r in sorted(state.records.items(), reverse=True)]
         return op.ListRoundsReply(rounds=[*current, *records][: request.limit or 20])
 
     @answered
     async def ListTickets(self, request: op.ListTicketsRequest, context: Context) -> op.ListTicketsReply:
         newest_first = sorted(self._engine.state.tickets.values(), key=lambda t: -t.request.filed_at)
-        found = (self._handlers.ticket(None, t.id) for t in newest_first)
+        found = (self._handlers.tickets.view(None, t.id) for t in newest_first)
         return op.ListTicketsReply(tickets=messages.page(found, request.offset))
 
     @answered
     async def ListModels(self, request: op.ListModelsRequest, context: Context) -> op.ListModelsReply:
         newest_first = sorted(self._engine.state.models.values(), key=lambda m: -m.version)
-        return op.ListModelsReply(models=messages.page(map(messages.model_info, newest_first), request.offset))
+        return op.ListModelsReply(models=messages.page(map(operator_messages.model_info, newest_first), request.offset))
 
     @answered
     async def Pause(self, request: op.PauseRequest, context: Context) -> op.PauseReply:
@@ -125,7 +125,7 @@ class OperatorService(rpc.OperatorServicer):
         await self._run(self._engine.call, lambda state, now: (roster.readmit(state, request.client, now), None))
         state, now = self._engine.state, self._engine.clock()
         return op.ReadmitReply(
-            client=messages.client_info(request.client, state, self._engine.presence, self._config, now)
+            client=operator_messages.client_info(request.client, state, self._engine.presence, self._config, now)
         )
 
     @answered
@@ -160,7 +160,7 @@ class OperatorService(rpc.OperatorServicer):
     @answered
     async def Forget(self, request: op.ForgetRequest, context: Context) -> op.ForgetReply:
         ticket, duplicate = await self._run(
-            self._handlers.forget, request.client, request.reference, request.received_at
+            self._handlers.tickets.forget, request.client, request.reference, request.received_at
         )
         return op.ForgetReply(ticket=ticket, duplicate=duplicate)
 
@@ -184,7 +184,7 @@ class OperatorService(rpc.OperatorServicer):
             await in_thread(self._threads.files, chunks.close)
 
     def _client(self, name: str, state: State, now: float) -> op.ClientInfo:
-        info = messages.client_info(name, state, self._engine.presence, self._config, now)
+        info = operator_messages.client_info(name, state, self._engine.presence, self._config, now)
         rate = self._handlers.rates.of(name)
         info.download_rate, info.upload_rate = rate.down, rate.up
         return info

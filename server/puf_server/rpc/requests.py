@@ -1,6 +1,6 @@
-"""Every request of a client as a plain function: request in, reply out, no gRPC.
+"""The requests of clients as plain functions: request in, reply out, no gRPC.
 
-The service calls these, and so does whoever runs a federation without a network.
+The service calls them. A federation without a network calls them, too.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from puf_common.tensors.chunks import CHUNK_BYTES
 from puf_common.tensors.manifest import MODEL
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
-from puf_common.v1 import tickets_pb2 as tk
 from puf_common.version import VERSION
 from puf_server.core import assignments as work
-from puf_server.core import roster, rounds, shards, tickets
+from puf_server.core import roster, rounds, shards
 from puf_server.core.methods.layers import outputs
-from puf_server.core.state.measurements import Measurement
 from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.models import ModelVersion
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import FiledBy
 from puf_server.core.unlearning import evaluation, history, model_versions
-from puf_server.engine import receipts
 from puf_server.engine.engine import Engine
 from puf_server.failpoints import hit
 from puf_server.ingest.transfer_rates import TransferRates
 from puf_server.ingest.upload import Upload
 from puf_server.ingest.uploads import Uploads
 from puf_server.rpc import messages
+from puf_server.rpc.ticket_requests import TicketRequests
 
 __all__ = ["Handlers"]
 
 
 class Handlers:
+    """The request handlers of one federation. `tickets` has those about tickets and receipts."""
+
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.config = engine.config
         self.rates = TransferRates()
         self.uploads = Uploads(engine)
+        self.tickets = TicketRequests(engine, self.uploads)
         engine.subscribe(self._changed)
 
     def _changed(self, before: State, after: State) -> None:
@@ -94,13 +94,13 @@ class Handlers:
             )
         if c.plugin_version and request.plugin_version != c.plugin_version:
             raise Mismatch(
-                f"{name} runs version {request.plugin_version or 'none'} of the federation's own code, "
+                f"{name} runs version {request.plugin_version or 'none'} of the user's code, "
                 f"the federation asks for {c.plugin_version}",
                 theirs=request.plugin_version,
                 ours=c.plugin_version,
             )
         if not request.instance:
-            raise InvalidArgument("a worker must name its instance: any random text of its own")
+            raise InvalidArgument("a worker must name its instance: any random text that no other worker uses")
 
         wanted = roster.JoinRequest(
             instance=request.instance[:64],
@@ -140,7 +140,7 @@ class Handlers:
             return state, bool(request.training_id) and request.training_id != wanted
 
         abandon = self.engine.call(change, lambda presence, now: presence.heard(name, now, request.activity))
-        # While paused nobody is asked anything, but nobody should throw work away either.
+        # A paused federation gives no work, and clients keep the work they have.
         paused = self.engine.state.paused or bool(self.engine.state.halted)
         return fed.HeartbeatReply(position=self.position(), abandon_training=abandon and not paused)
 
@@ -151,7 +151,7 @@ class Handlers:
     # -- work ----------------------------------------------------------------------------------------------------------
 
     def work(self, name: str, session: str) -> fed.WaitForWorkReply | None:
-        """What this worker is to do now; None: nothing yet."""
+        """The work of this worker now; None: none yet."""
         state = self.engine.state
         if state.stopping:
             order = fed.LeaveOrder(reason=fed.LeaveOrder.REASON_STOPPED, message="the operator stopped the federation")
@@ -258,83 +258,6 @@ class Handlers:
         """A client may be forgotten while its transfer is under way."""
         if not _active(self.engine.state, name):
             self.rates.forget(name)
-
-    # -- requests to be forgotten --------------------------------------------------------------------------------------
-
-    def file_unlearning(self, name: str, request: fed.FileUnlearningRequest) -> fed.FileUnlearningReply:
-        wanted = messages.request(request.request)
-        ticket_id = f"t-{secrets.token_hex(6)}"
-
-        def change(state: State, now: float) -> tuple[State, tuple[str, bool]]:
-            state, ticket, duplicate = tickets.file(
-                state, self.engine.presence, self.config, name, wanted, ticket_id=ticket_id, now=now
-            )
-            return state, (ticket.id, duplicate)
-
-        hit("ticket.before_persist")
-        filed, duplicate = self.engine.call(change)
-        self.uploads.drop_unwanted()
-        hit("ticket.after_persist")
-        return fed.FileUnlearningReply(ticket=self.ticket(name, filed), duplicate=duplicate, position=self.position())
-
-    def list_my_tickets(self, name: str, offset: int = 0) -> fed.ListMyTicketsReply:
-        mine = [t for t in self.engine.state.tickets.values() if t.client == name]
-        newest_first = sorted(mine, key=lambda t: -t.request.filed_at)
-        return fed.ListMyTicketsReply(tickets=messages.page((self.ticket(name, t.id) for t in newest_first), offset))
-
-    def withdraw(self, name: str, request: fed.WithdrawUnlearningRequest) -> fed.WithdrawUnlearningReply:
-        def change(state: State, now: float) -> tuple[State, None]:
-            return tickets.withdraw(state, name, request.ticket_id, now)[0], None
-
-        self.engine.call(change)
-        return fed.WithdrawUnlearningReply(ticket=self.ticket(name, request.ticket_id))
-
-    def report_measurement(self, name: str, request: fed.ReportMeasurementRequest) -> fed.ReportMeasurementReply:
-        measured = Measurement(
-            forget=messages.sums(request.forget),
-            holdout=messages.sums(request.holdout) if request.HasField("holdout") else None,
-            yeom=messages.attack(request.yeom) if request.HasField("yeom") else None,
-            song=messages.attack(request.song) if request.HasField("song") else None,
-        )
-
-        def change(state: State, now: float) -> tuple[State, None]:
-            return tickets.measure(state, name, request.ticket_id, request.version, measured, now)[0], None
-
-        hit("measurement.before_persist")
-        self.engine.call(change)
-        hit("measurement.after_persist")
-        return fed.ReportMeasurementReply(ticket=self.ticket(name, request.ticket_id))
-
-    def get_receipt(self, name: str, request: fed.GetReceiptRequest) -> fed.GetReceiptReply:
-        return fed.GetReceiptReply(receipt=receipts.issue(self.engine, request.ticket_id, name))
-
-    def present_receipt(self, name: str, request: fed.PresentReceiptRequest) -> fed.PresentReceiptReply:
-        reopened, why, ticket_id = receipts.present(self.engine, request.receipt, name)
-        known = ticket_id in self.engine.state.tickets
-        return fed.PresentReceiptReply(
-            reopened=reopened, outcome=why, ticket=self.ticket(name, ticket_id) if known else None
-        )
-
-    def forget(self, client: str, reference: str, received_at: float) -> tuple[tk.Ticket, bool]:
-        """The operator's request on behalf of a client: all of it, by the federation's own defaults."""
-        ticket_id = f"t-{secrets.token_hex(6)}"
-        wanted = tickets.RequestForm(
-            key=f"operator-{ticket_id}", reference=reference, received_at=received_at or None, by=FiledBy.OPERATOR
-        )
-
-        def change(state: State, now: float) -> tuple[State, tuple[str, bool]]:
-            state, ticket, duplicate = tickets.file(
-                state, self.engine.presence, self.config, client, wanted, ticket_id=ticket_id, now=now
-            )
-            return state, (ticket.id, duplicate)
-
-        filed, duplicate = self.engine.call(change)
-        self.uploads.drop_unwanted()
-        return self.ticket(None, filed), duplicate
-
-    def ticket(self, name: str | None, ticket_id: str) -> tk.Ticket:
-        state, presence = self.engine.state, self.engine.presence
-        return messages.ticket(tickets.find(state, name, ticket_id), state, presence, self.config, self.engine.clock())
 
     def position(self) -> fed.Position:
         return messages.position(self.engine.state)

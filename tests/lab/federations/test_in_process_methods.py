@@ -97,7 +97,7 @@ def test_a_target_that_is_gone_is_no_hindrance_where_a_method_says_so(
     method: str, trained: InProcessFederation, tmp_path: Path
 ) -> None:
     with trained.copy(tmp_path / "gone", without=[1], forgetting=policy(method)) as federation:
-        ticket, _ = federation.handlers.forget(client_name(1), "", 0.0)
+        ticket, _ = federation.handlers.tickets.forget(client_name(1), "", 0.0)
         if methods.known()[method].requires.target_takes_part:
             with pytest.raises(PufError, match="makes no progress"):
                 federation.run_until(lambda s: not s.tickets[ticket.id].open)
@@ -174,7 +174,7 @@ def test_a_server_that_ends_in_the_middle_of_any_step_comes_to_the_same_weights(
         steps = sum(r.kind is RoundKind.UNLEARN for r in federation.state.records.values())
     federation = trained.copy(tmp_path / "cut", forgetting=policy(method))
     first = federation.state.number + 1
-    federation.handlers.forget(client_name(1), "", 0.0)
+    federation.handlers.tickets.forget(client_name(1), "", 0.0)
     setting = federation.spec
     for number in range(first, first + steps):
         federation.run_until(partial(_half_way, number))

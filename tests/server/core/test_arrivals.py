@@ -77,7 +77,8 @@ def test_the_same_request_from_two_processes_at_once_is_one_ticket(tmp_path: Pat
         with ThreadPoolExecutor(8) as pool:
             replies = list(
                 pool.map(
-                    lambda _: f.handlers.file_unlearning("anna", fed.FileUnlearningRequest(request=request)), range(16)
+                    lambda _: f.handlers.tickets.file_unlearning("anna", fed.FileUnlearningRequest(request=request)),
+                    range(16),
                 )
             )
         assert len({r.ticket.id for r in replies}) == 1
@@ -97,7 +98,7 @@ def test_all_at_once_and_each_twice(during: str, tmp_path: Path) -> None:
 
         def ask(name: str) -> fed.FileUnlearningReply:
             request = tk.UnlearningRequest(request_key=f"k-{name}", scope=tk.SCOPE_CLIENT)
-            return f.handlers.file_unlearning(name, fed.FileUnlearningRequest(request=request))
+            return f.handlers.tickets.file_unlearning(name, fed.FileUnlearningRequest(request=request))
 
         with ThreadPoolExecutor(6) as pool:
             replies = list(pool.map(ask, [*EVERYONE, *EVERYONE]))

@@ -21,7 +21,7 @@ def test_a_ticket_that_fails_is_an_error_in_the_log(tmp_path: Path, caplog: pyte
         # No worker is alive.
         f.engine.clock = lambda: later - 39 * 86400.0
         request = tk.UnlearningRequest(request_key="k", scope=tk.SCOPE_CLIENT)
-        ticket = f.handlers.file_unlearning("cleo", fed.FileUnlearningRequest(request=request)).ticket
+        ticket = f.handlers.tickets.file_unlearning("cleo", fed.FileUnlearningRequest(request=request)).ticket
         f.engine.clock = lambda: later
         with caplog.at_level(logging.ERROR):
             f.engine.tick()

@@ -102,7 +102,7 @@ def test_a_request_filed_during_the_fold_keeps_its_client_out_of_the_sum(state: 
     assert current is not None
     outdated = local.engine.fold(current)
     request = tk.UnlearningRequest(request_key="k", scope=tk.SCOPE_CLIENT)
-    local.handlers.file_unlearning("b", fed.FileUnlearningRequest(request=request))
+    local.handlers.tickets.file_unlearning("b", fed.FileUnlearningRequest(request=request))
     local.engine.commit(outdated)
     assert local.engine.state.version == 1
     assert [name.split(".")[2] for name in local.spool()] == ["a", "c"]

@@ -99,10 +99,10 @@ class TestForgottenStaysForgotten:
         restore(older[0], tmp_path / "new")
         file = (older[1] / "receipt.json").read_bytes()
         with OnDisk(tmp_path / "new") as f:
-            reply = f.handlers.present_receipt("cleo", fed.PresentReceiptRequest(receipt=file))
+            reply = f.handlers.tickets.present_receipt("cleo", fed.PresentReceiptRequest(receipt=file))
             assert reply.reopened
             assert reply.ticket.id == read(file).ticket
-            again = f.handlers.present_receipt("cleo", fed.PresentReceiptRequest(receipt=file))
+            again = f.handlers.tickets.present_receipt("cleo", fed.PresentReceiptRequest(receipt=file))
             assert not again.reopened
 
     def test_a_receipt_shows_that_the_log_of_the_backup_is_older(

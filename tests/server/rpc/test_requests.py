@@ -162,11 +162,11 @@ def test_a_model_is_served_with_its_header_in_chunks(local: Local, monkeypatch: 
 def test_a_client_sees_its_own_tickets_newest_first_and_no_other_ones(local: Local) -> None:
     local.join(*NAMES)
     ticket = local.forget("a")
-    assert [t.id for t in local.handlers.list_my_tickets("a").tickets] == [ticket]
-    assert not local.handlers.list_my_tickets("b").tickets
+    assert [t.id for t in local.handlers.tickets.list_my_tickets("a").tickets] == [ticket]
+    assert not local.handlers.tickets.list_my_tickets("b").tickets
     with pytest.raises(NotFound):
-        local.handlers.ticket("b", ticket)
-    reply = local.handlers.withdraw("a", fed.WithdrawUnlearningRequest(ticket_id=ticket))
+        local.handlers.tickets.view("b", ticket)
+    reply = local.handlers.tickets.withdraw("a", fed.WithdrawUnlearningRequest(ticket_id=ticket))
     assert reply.ticket.state == tk.TICKET_STATE_WITHDRAWN
 
 
