@@ -1,4 +1,4 @@
-"""What the trials beside this file share: an engine to ask, claims to check, conditions to wait for."""
+"""Functions that the trials in this directory share: calls to Docker, checks and waiting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS = 180.0
 
 
 def docker(*words: str, text: str | None = None) -> str:
-    """What one command of the engine's client writes, errors of containers too; `text` is its input."""
+    """The output of one docker command, including errors of containers. `text` is its input."""
     done = subprocess.run(["docker", *words], input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # noqa: S607
     if done.returncode:
         raise SystemExit(f"failed ({done.returncode}): docker {' '.join(words)}\n{done.stdout[-4000:]}")
@@ -24,12 +24,14 @@ def docker(*words: str, text: str | None = None) -> str:
 
 
 def engine_answers() -> bool:
+    """Whether a Docker engine is available."""
     if not shutil.which("docker"):
         return False
     return subprocess.run(["docker", "info"], capture_output=True).returncode == 0  # noqa: S607
 
 
 def found_compose() -> list[str] | None:
+    """The command of Docker Compose; None if it is not installed."""
     for words in (["docker", "compose"], ["docker-compose"]):
         if shutil.which(words[0]) and subprocess.run([*words, "version"], capture_output=True).returncode == 0:
             return words
@@ -37,24 +39,28 @@ def found_compose() -> list[str] | None:
 
 
 def free_port() -> int:
+    """A free port of loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def wait_for(what: str, condition: Callable[[], bool], seconds: float = SECONDS) -> None:
+    """Waits until the condition holds; ends the trial after `seconds`."""
     until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:
-            raise SystemExit(f"waited {seconds:.0f} s in vain: {what}")
+            raise SystemExit(f"waited {seconds:.0f} s without success: {what}")
         time.sleep(0.1)
 
 
 def say(text: str) -> None:
+    """Prints a remark."""
     print(f"      {text}", flush=True)
 
 
 def check(claim: str, holds: bool, facts: object = "") -> None:
+    """Prints a claim and whether it holds; ends the trial if it does not."""
     print(f"{'ok  ' if holds else 'FAIL'}  {claim}", facts if not holds else "", flush=True)
     if not holds:
         raise SystemExit(1)

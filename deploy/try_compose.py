@@ -1,11 +1,11 @@
-"""Tries the compose file for real: a federation of containers trains, loses its server twice, and forgets one replica.
+"""Runs the compose file: a federation of containers trains, its server is killed twice, and one replica is forgotten.
 
     python deploy/try_compose.py [--clients 4] [--monitoring] [--own-certificates] [--keep]
 
-Brings `docker-compose.yml` up under a project name of its own and takes everything down again, volumes too. Needs a Docker
-engine and either `docker compose` or `docker-compose`; where there is none it says so and ends with 0. With --monitoring,
-Prometheus runs beside it and is asked what it saw; with --own-certificates, another federation runs on certificates of an
-authority that the containers know nothing of.
+Starts `docker-compose.yml` under a separate project name and removes everything afterwards, including volumes. Needs a
+Docker engine and either `docker compose` or `docker-compose`; without them it prints a line and ends with 0. With
+--monitoring, Prometheus also runs and its values are checked. With --own-certificates, another federation uses certificates
+of an authority outside the containers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROUNDS = 20
 
 
 class Compose:
-    """One project of the compose file, and what can be asked of it from the host."""
+    """One project of the compose file, controlled from the host."""
 
     def __init__(self, program: list[str], clients: int, overlay: str = "", **settings: str) -> None:
         self._program = program
@@ -63,7 +63,7 @@ class Compose:
         )
 
     def replica(self, index: int) -> tuple[str, int]:
-        """State and exit code of one replica's container."""
+        """Status and exit code of one replica's container."""
         ids = self("ps", "-a", "-q", "client", ok=False) or self("ps", "-q", "client")
         for container in ids.split():
             form = (
@@ -75,7 +75,7 @@ class Compose:
         raise SystemExit(f"there is no replica {index}")
 
     def metrics(self) -> dict[str, float]:
-        """Values by name and labels as they stand in the text; empty where nobody answers."""
+        """Values by name and labels, as in the text; empty if the endpoint does not answer."""
         try:
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{self.ports['PUF_METRICS_PORT']}/metrics", timeout=5
@@ -87,7 +87,7 @@ class Compose:
 
 
 def images() -> None:
-    """What was built is what the page says of it."""
+    """Checks the images against the documentation."""
     for role, other in (("server", "client"), ("client", "server")):
         image = os.environ.get(f"PUF_{role.upper()}_IMAGE", f"puf-{role}")
         (found,) = json.loads(docker("image", "inspect", image))
@@ -95,44 +95,45 @@ def images() -> None:
         say(f"{image}: {found['Size'] / 1e6:,.0f} MB, {len(layers)} layers")
         named = config["Labels"]["org.opencontainers.image.version"]
         check(
-            "it has a version, a volume, and no rights", bool(named and config["Volumes"]) and config["User"] == "puf"
+            "the image has a version, a volume, and an account without rights",
+            bool(named and config["Volumes"]) and config["User"] == "puf",
         )
         asked = (config.get("Healthcheck") or {}).get("Test")
         check(
-            "its health is asked for where it serves",
+            "only the server's image has a health check",
             asked == (["CMD", "puf-server", "health"] if role == "server" else None),
         )
         alone = ["run", "--rm", "--network", "none", "--user", "0", "--entrypoint"]
         look = f"import importlib.util as i; print(*[n for n in ('puf_{other}', 'puf_lab') if i.find_spec(n)])"
         foreign = docker(*alone, "python", image, "-c", look).split()
-        check("it holds the code of no other role", not foreign, foreign)
+        check("the image does not contain the code of other roles", not foreign, foreign)
         keys = ["(", "-name", "*.key", "-o", "-name", "*-key.pem", "-o", "-name", "operator.json", ")"]
         secrets = docker(*alone, "find", image, "/", "-xdev", *keys, "-type", "f").split()
-        check("and no keys", not secrets, secrets)
+        check("the image contains no keys", not secrets, secrets)
 
 
 def logged(compose: Compose) -> None:
-    """What containers write is for programs, and says what it is about."""
+    """Checks that the logs of containers are JSON and name their subject."""
     lines = [json.loads(line) for line in docker("logs", compose("ps", "-q", "server").split()[0]).splitlines()]
-    # The first line is about the certificate, and comes before the state is opened.
-    aimless = {line["event"] for line in lines if "round" not in line} - {"TLS"}
-    check(f"each of the server's {len(lines)} lines is JSON and names its round", not aimless, aimless)
-    told = [line for line in lines if line["event"].startswith("ticket.")]
+    # The first line is about the certificate; the state is not open yet.
+    without = {line["event"] for line in lines if "round" not in line} - {"TLS"}
+    check(f"each of the server's {len(lines)} lines is JSON and names its round", not without, without)
+    events = [line for line in lines if line["event"].startswith("ticket.")]
     check(
-        "those on the request name client and ticket",
-        bool(told) and all({"client", "ticket"} <= set(t) for t in told),
-        told,
+        "lines about the request name client and ticket",
+        bool(events) and all({"client", "ticket"} <= set(e) for e in events),
+        events,
     )
 
 
 def experiment(compose: Compose, reports: Path, prometheus: try_monitoring.Prometheus | None) -> None:
-    n, leaver = compose.clients, compose.clients - 1
+    n, target = compose.clients, compose.clients - 1
     started = time.monotonic()
     compose("build")
     say(f"images built in {time.monotonic() - started:.1f} s")
     images()
     started = time.monotonic()
-    # By name, because Grafana's image may not be had: the rest of the federation comes with its clients.
+    # Services by name, because Grafana's image may not be available. The client service starts the others.
     services = [] if prometheus is None else ["client", "prometheus"]
     compose("up", "-d", "--scale", f"client={n}", *services)
     wait_for("the server", lambda: bool(compose.metrics()))
@@ -142,7 +143,7 @@ def experiment(compose: Compose, reports: Path, prometheus: try_monitoring.Prome
 
     wait_for("round 3", lambda: compose.metrics().get("puf_round", 0) >= 3)
     compose("kill", "-s", "SIGKILL", "server")
-    check("the server was killed while it trained", not compose.metrics())
+    check("the server was killed during training", not compose.metrics())
     started = time.monotonic()
     compose("start", "server")
     wait_for("the server", lambda: bool(compose.metrics()))
@@ -150,9 +151,7 @@ def experiment(compose: Compose, reports: Path, prometheus: try_monitoring.Prome
     idle = 'puf_phase{phase="idle"}'
     wait_for("the rest of the training", lambda: compose.metrics().get(idle) == 1)
     trained = compose.metrics()
-    check(
-        f"all {ROUNDS} rounds were trained, none twice", trained['puf_rounds_committed_total{kind="train"}'] == ROUNDS
-    )
+    check(f"all {ROUNDS} rounds were trained once", trained['puf_rounds_committed_total{kind="train"}'] == ROUNDS)
     check(
         f"{n} replicas hold {n} shards of {n + 1}", (trained["puf_shards_leased"], trained["puf_shards"]) == (n, n + 1)
     )
@@ -160,30 +159,32 @@ def experiment(compose: Compose, reports: Path, prometheus: try_monitoring.Prome
     check("replica i trains on shard i - 1", shards == {f"client-{i}": i - 1 for i in range(1, n + 1)}, shards)
 
     compose.server("pause")
-    asking = compose.beside(leaver, "puf-client", "--unlearn", "--yes")
+    asking = compose.beside(target, "puf-client", "--unlearn", "--yes")
     wait_for("the request", lambda: compose.metrics().get('puf_tickets{state="pending"}', 0) == 1)
     compose("kill", "-s", "SIGKILL", "server")
     compose("start", "server")
     wait_for("the server", lambda: bool(compose.metrics()))
-    check("the request outlived the server", compose.metrics()['puf_tickets{state="pending"}'] == 1)
+    check("the request is still there after the kill", compose.metrics()['puf_tickets{state="pending"}'] == 1)
     compose.server("resume")
-    told, _ = asking.communicate(timeout=SECONDS)
-    check(f"client-{leaver} asked by its own command and was forgotten", asking.returncode == 0, told)
-    print("      | " + "\n      | ".join(line for line in told.splitlines() if not line.startswith("{")), flush=True)
+    shown, _ = asking.communicate(timeout=SECONDS)
+    check(f"client-{target} was forgotten by its own command", asking.returncode == 0, shown)
+    print("      | " + "\n      | ".join(line for line in shown.splitlines() if not line.startswith("{")), flush=True)
 
-    wait_for("the container's end", lambda: compose.replica(leaver)[0] == "exited")
-    check("its container ended with 0", compose.replica(leaver) == ("exited", 0), compose.replica(leaver))
+    wait_for("the container's end", lambda: compose.replica(target)[0] == "exited")
+    check("the target's container ended with 0", compose.replica(target) == ("exited", 0), compose.replica(target))
     now = compose.metrics()
     check(
-        "the metrics say so", now['puf_tickets{state="completed"}'] == now['puf_clients{state="forgotten"}'] == 1, now
+        "the metrics count one completed ticket and one forgotten client",
+        now['puf_tickets{state="completed"}'] == now['puf_clients{state="forgotten"}'] == 1,
+        now,
     )
-    check("the others are alive", now['puf_clients{state="alive"}'] == n - 1, now)
-    check("in one round", now['puf_rounds_committed_total{kind="unlearn"}'] == 1, now)
-    check("and the model recovered", "The model recovered" in told, told)
+    check("the other clients are alive", now['puf_clients{state="alive"}'] == n - 1, now)
+    check("one unlearning round was committed", now['puf_rounds_committed_total{kind="unlearn"}'] == 1, now)
+    check("the model recovered", "The model recovered" in shown, shown)
 
-    (name,) = [w.rpartition("/")[2] for w in told.split() if w.endswith(".json") and "receipt-" in w]
+    (name,) = [w.rpartition("/")[2] for w in shown.split() if w.endswith(".json") and "receipt-" in w]
     verified = compose.inside(1, "puf-client", "verify", f"clients/receipts/{name}")
-    check("another replica verifies the receipt", f"client-{leaver}" in verified, verified)
+    check("another replica verifies the receipt", f"client-{target}" in verified, verified)
     source = compose("ps", "-q", "server").split()[0]
     compose.server("export", "--out", "state/model.safetensors")
     docker("cp", f"{source}:/var/lib/puf/state/model.safetensors", str(reports))
@@ -196,10 +197,10 @@ def experiment(compose: Compose, reports: Path, prometheus: try_monitoring.Prome
 
     compose("up", "-d", "--scale", f"client={n + 1}", *services)
     wait_for("one more client", lambda: compose.metrics().get('puf_clients{state="alive"}') == n)
-    wait_for("the forgotten one's end", lambda: compose.replica(leaver)[0] == "exited")
-    check("started again, the forgotten replica stays away", compose.replica(leaver) == ("exited", 0))
+    wait_for("the end of the forgotten replica", lambda: compose.replica(target)[0] == "exited")
+    check("started again, the forgotten replica ends with 0", compose.replica(target) == ("exited", 0))
     shards = {c["name"]: c.get("shard") for c in json.loads(compose.server("clients", "--json"))}
-    check("a new replica gets a shard of its own, not the forgotten one's", shards[f"client-{n + 1}"] == n, shards)
+    check("a new replica gets a free shard, not the forgotten client's", shards[f"client-{n + 1}"] == n, shards)
     if prometheus is not None:
         prometheus.saw_it(n)
         compose("stop", "server")
@@ -207,7 +208,7 @@ def experiment(compose: Compose, reports: Path, prometheus: try_monitoring.Prome
 
 
 def own_certificates(compose: Compose, certificates: Path) -> None:
-    """An authority elsewhere, here a container without a network, makes what the overlay mounts."""
+    """Makes certificates in a container without network and runs a federation with them."""
     n = compose.clients
     make = ["puf-server certs init --dir .", "puf-server certs server --dir . --name server --name localhost"]
     make += [f"puf-server certs client client-{i} --dir . && mv clients/client-{i}.* ." for i in range(1, n + 1)]
@@ -221,25 +222,25 @@ def own_certificates(compose: Compose, certificates: Path) -> None:
     names = {c["name"] for c in json.loads(compose.server("clients", "--json"))}
     check(f"{n} clients trained with certificates of another authority", len(names) == n, names)
     signed = compose("exec", "-T", "server", "sh", "-c", "ls tls authority 2>&1 || true")
-    check("and none was made here", ".key" not in signed, signed)
+    check("the server made no certificates itself", ".key" not in signed, signed)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Try docker-compose.yml for real.")
+    parser = argparse.ArgumentParser(description="Run docker-compose.yml and check the result.")
     parser.add_argument("--clients", type=int, default=4, help="replicas (4)")
-    parser.add_argument("--monitoring", action="store_true", help="with Prometheus, from deploy/monitoring.yml")
-    parser.add_argument("--own-certificates", action="store_true", help="also on certificates made elsewhere")
-    parser.add_argument("--keep", action="store_true", help="leave the containers running")
+    parser.add_argument("--monitoring", action="store_true", help="also run Prometheus (deploy/monitoring.yml)")
     parser.add_argument(
-        "--reports", type=Path, help="where receipt and model go (default: a directory that is deleted)"
+        "--own-certificates", action="store_true", help="also run with certificates of another authority"
     )
+    parser.add_argument("--keep", action="store_true", help="leave the containers running")
+    parser.add_argument("--reports", type=Path, help="directory for receipt and model (default: a temporary one)")
     arguments = parser.parse_args()
     program = found_compose()
     if program is None or not engine_answers():
-        print("skipped: no Docker engine answers here, or neither `docker compose` nor `docker-compose` is installed")
+        print("skipped: no Docker engine is available, or neither `docker compose` nor `docker-compose` is installed")
         return 0
     if arguments.clients < 3:
-        parser.error("at least 3 clients: one leaves, and a round needs two")
+        parser.error("at least 3 clients are needed: one is forgotten, and a round needs two")
     overlay, settings = "", {}
     if arguments.monitoring:
         overlay, settings = "monitoring", {"PROMETHEUS_IMAGE": try_monitoring.image(), "GRAFANA_PASSWORD": "trial"}
@@ -259,13 +260,13 @@ def main() -> int:
             own = Compose(program, arguments.clients, "own-certificates", PUF_CERTIFICATES=str(certificates))
             with taken_down(own, keep=arguments.keep):
                 own_certificates(own, certificates)
-    print("all of it works")
+    print("all checks passed")
     return 0
 
 
 @contextmanager
 def taken_down(compose: Compose, *, keep: bool) -> Iterator[None]:
-    """Shows the logs of what failed; takes everything down, volumes too."""
+    """Prints the logs after a failure. Removes containers and volumes."""
     try:
         yield
     except SystemExit:
@@ -274,7 +275,7 @@ def taken_down(compose: Compose, *, keep: bool) -> Iterator[None]:
     finally:
         if not keep:
             compose("down", "-v", "-t", "5", ok=False)
-            say("taken down")
+            say("containers removed")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What Prometheus, as a container of `deploy/monitoring.yml`, saw of a federation; a part of `try_compose.py --monitoring`."""
+"""Checks Prometheus of `deploy/monitoring.yml` against a federation; used by `try_compose.py --monitoring`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trials import ROOT, check, docker, say, wait_for
 __all__ = ["Prometheus", "image", "test_rules"]
 
 MONITORING = ROOT / "deploy" / "monitoring"
-# Laid out as the official image is: its configuration, data and account are where the overlay expects them.
+# Has configuration, data and account in the same places as the official image.
 STAND_IN = """
 FROM python:3.11-slim
 RUN apt-get update && apt-get install -y --no-install-recommends prometheus && rm -rf /var/lib/apt/lists/* \\
@@ -25,12 +25,12 @@ VOLUME /prometheus
 ENTRYPOINT ["prometheus"]
 CMD ["--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/prometheus"]
 """
-# Questions about what did not happen here: a request with a deadline, an update that was refused.
+# Metrics of events that do not happen here: a request with a deadline, a refused update.
 MAY_BE_EMPTY = ("puf_ticket_deadline_seconds", "puf_updates_refused_total", "puf_ticket_age_seconds")
 
 
 def image() -> str:
-    """The overlay's own image where the engine has it or can get it, otherwise Debian's Prometheus in its place."""
+    """The image of the overlay if it is available, otherwise an image with Debian's Prometheus."""
     wanted = re.search(r"PROMETHEUS_IMAGE:-([^}]+)}", (ROOT / "deploy" / "monitoring.yml").read_text())
     assert wanted is not None
     for words in (["image", "inspect"], ["pull"]):
@@ -39,18 +39,19 @@ def image() -> str:
     name = "puf-trial-prometheus"
     docker("build", "-t", name, "-", text=STAND_IN)
     version = docker("run", "--rm", name, "--version").split(",")[1].split("(")[0].strip()
-    say(f"{wanted[1]} cannot be had here; Debian's Prometheus, {version}, in its place, and no Grafana")
+    say(f"{wanted[1]} is not available; using Debian's Prometheus {version}, without Grafana")
     return name
 
 
 def test_rules(image: str) -> None:
+    """Runs promtool's tests of the alert rules."""
     mounted = ["--network", "none", "-v", f"{MONITORING}:/rules:ro", "--entrypoint", "promtool"]
-    told = docker("run", "--rm", *mounted, image, "test", "rules", "/rules/alerts.test.yml")
-    check("promtool's tests of the alert rules pass", "SUCCESS" in told, told)
+    shown = docker("run", "--rm", *mounted, image, "test", "rules", "/rules/alerts.test.yml")
+    check("promtool's tests of the alert rules pass", "SUCCESS" in shown, shown)
 
 
 class Prometheus:
-    """The container's API, on loopback."""
+    """The HTTP API of the container."""
 
     def __init__(self, port: int) -> None:
         self._base = f"http://127.0.0.1:{port}/api/v1/"
@@ -71,31 +72,32 @@ class Prometheus:
         return float(found[0]["value"][1]) if found else None
 
     def saw_it(self, clients: int) -> None:
-        """The request of one of them was completed, and another came in its place."""
+        """Checks targets, rules and dashboard after one client was forgotten and another one joined."""
         wait_for("a scrape", lambda: self.value('puf_clients{state="forgotten"}') == 1)
         (target,) = self.ask("targets")["activeTargets"]
         check("Prometheus reads the server's metrics", target["health"] == "up", target)
         wait_for("the newest scrape", lambda: self.value('puf_clients{state="alive"}') == clients)
-        check("and has the ticket", self.value('puf_tickets{state="completed"}') == 1)
+        check("Prometheus has the completed ticket", self.value('puf_tickets{state="completed"}') == 1)
         rules = [rule for group in self.ask("rules")["groups"] for rule in group["rules"]]
         written = re.findall(r"- alert: (\w+)", (MONITORING / "alerts.yml").read_text())
-        check(f"it took all {len(written)} alert rules", [rule["name"] for rule in rules] == written, rules)
+        check(f"Prometheus loaded all {len(written)} alert rules", [rule["name"] for rule in rules] == written, rules)
         wait_for("an evaluation", lambda: all(r["health"] != "unknown" for r in self._rules()))
-        sick = [rule for rule in self._rules() if rule["health"] != "ok"]
-        check("can work each of them out", not sick, sick)
+        failing = [rule for rule in self._rules() if rule["health"] != "ok"]
+        check("every rule can be evaluated", not failing, failing)
         firing = [rule["name"] for rule in self._rules() if rule["state"] == "firing"]
-        check("and none fires", not firing, firing)
+        check("no alert fires", not firing, firing)
         board = json.loads((MONITORING / "grafana" / "dashboards" / "puf.json").read_text())
         queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
         understood = [query for query in queries if "result" in self.ask("query", query=query)]
         answered = [query for query in queries if not any(name in query for name in MAY_BE_EMPTY)]
         # A rate needs two scrapes of the same process.
         wait_for("an answer to every query", lambda: all(self.value(query) is not None for query in answered))
-        check(f"every one of the dashboard's {len(queries)} queries is answered", understood == queries)
+        check(f"all {len(queries)} queries of the dashboard are answered", understood == queries)
 
     def misses_the_server(self) -> None:
+        """Checks that a stopped server is noticed."""
         wait_for("PufDown", lambda: any(r["name"] == "PufDown" and r["state"] == "pending" for r in self._rules()))
-        check("a server that was stopped brings PufDown near", holds=True)
+        check("PufDown is pending after the server stopped", holds=True)
 
     def _rules(self) -> list[dict[str, Any]]:
         return [rule for group in self.ask("rules").get("groups", []) for rule in group["rules"]]

@@ -1,9 +1,9 @@
-"""Pastes the container commands of the pages on deployment and monitoring, one after the other, in a fresh copy of this tree.
+"""Runs the container commands of the pages on deployment and monitoring, in order, in a fresh copy of this tree.
 
     python deploy/try_pages.py
 
-Everything but the pages' `docker build`, which `up --build` does, too, and Kubernetes and systemd, which have no containers.
-Needs a Docker engine and compose; where there is none it says so and ends with 0.
+Without the pages' `docker build` (`up --build` also builds), Kubernetes and systemd. Needs a Docker engine and compose;
+without them it prints a line and ends with 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROJECT = f"puf-pages-{os.getpid()}"
 
 
 def blocks(page: str, title: str) -> list[list[str]]:
-    """The lines of each block of commands below a heading."""
+    """The lines of each command block below a heading."""
     text = (ROOT / "docs" / page).read_text()
     found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#{{2,4}} |\Z)", text, re.DOTALL | re.MULTILINE)
     assert found is not None, f"{page} has no section {title!r}"
@@ -32,7 +32,7 @@ def blocks(page: str, title: str) -> list[list[str]]:
 
 
 def commands() -> list[str]:
-    """In the order in which somebody who reads both pages beside a terminal would type them."""
+    """All commands, in the order of a reader who follows both pages."""
     (first,) = blocks("deploy.md", "One machine: compose")
     (experiment,) = blocks("deploy.md", "An experiment, from nothing to a report")
     (overlays,) = blocks("deploy.md", "Overlays")
@@ -43,7 +43,7 @@ def commands() -> list[str]:
 
 
 def typed(line: str, directory: Path, env: dict[str, str]) -> tuple[int, str]:
-    """A command as in a terminal, which some of them ask for: exit code and everything that was shown."""
+    """Runs a command in a terminal, which some commands need. Returns its exit code and output."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(directory)
@@ -53,7 +53,7 @@ def typed(line: str, directory: Path, env: dict[str, str]) -> tuple[int, str]:
         try:
             some = os.read(terminal, 65536)
         except OSError:
-            # What Linux says when everybody has left.
+            # Linux reports an error after the last writer closed the terminal.
             break
         if not some:
             break
@@ -63,7 +63,7 @@ def typed(line: str, directory: Path, env: dict[str, str]) -> tuple[int, str]:
 
 
 def copied(directory: Path) -> None:
-    """What git knows of, as it is now, and wheels that were laid there."""
+    """Copies the tracked files as they are now, and local wheels."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout  # noqa: S607
     wheels = [str(path.relative_to(ROOT)) for path in (ROOT / "deploy" / "docker" / "wheels").glob("*.whl")]
     for name in [*listed.split("\0"), *wheels]:
@@ -75,30 +75,30 @@ def copied(directory: Path) -> None:
 def main() -> int:
     program = found_compose()
     if program is None or not engine_answers():
-        print("skipped: no Docker engine answers here, or neither `docker compose` nor `docker-compose` is installed")
+        print("skipped: no Docker engine is available, or neither `docker compose` nor `docker-compose` is installed")
         return 0
     ports = {name: str(free_port()) for name in ("PUF_PORT", "PUF_METRICS_PORT")}
     env = dict(os.environ) | ports | {"COMPOSE_PROJECT_NAME": PROJECT, "TERM": "dumb", "COLUMNS": "120"}
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
         copied(directory)
-        told = {}
+        outputs = {}
         try:
             for line in commands():
                 started = time.monotonic()
                 code, shown = typed(line.replace("docker compose", " ".join(program)), directory, env)
                 command = line.partition("  #")[0].strip()
                 check(f"{command}   ({time.monotonic() - started:.1f} s)", code == 0, f"\n{code}: {shown}")
-                told[command] = shown
+                outputs[command] = shown
         finally:
             subprocess.run([*program, "-p", PROJECT, "down", "-v", "-t", "5"], cwd=ROOT, capture_output=True)
-            say("taken down")
-        forgotten = next(shown for command, shown in told.items() if "--unlearn" in command)
+            say("containers removed")
+        forgotten = next(shown for command, shown in outputs.items() if "--unlearn" in command)
         check("the third replica was forgotten", "client-3 was forgotten" in forgotten, forgotten)
         files = sorted(path.name for path in [*directory.glob("*.*"), *(directory / "receipts").glob("*")])
         wanted = ("model.safetensors", "monday.tar", "receipt-")
         check("model, backup and receipts are on the host", all(any(w in f for f in files) for w in wanted), files)
-    print("all of it works")
+    print("all checks passed")
     return 0
 
 

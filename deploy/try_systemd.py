@@ -1,10 +1,10 @@
-"""Tries the systemd units for real: docs/deploy-hosts.md's section is pasted into a container whose first process is systemd.
+"""Runs the systemd units: executes the section of docs/deploy-hosts.md in a container whose first process is systemd.
 
     python deploy/try_systemd.py [--keep]
 
-Server and clients are killed and come back, one client is forgotten and does not, the server is stopped in order, and the
-machine is rebooted. TRAIN in the environment says what clients train with, as for the image of a client. Needs a Docker
-engine; where there is none it says so and ends with 0.
+Server and clients are killed and restarted. One client is forgotten and is not restarted. The server is stopped in order,
+and the machine is rebooted. TRAIN in the environment lists the packages for training, as for the client's image. Needs a
+Docker engine; without one it prints a line and ends with 0.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 from trials import ROOT, check, docker, engine_answers, say, wait_for
 
 IMAGE = "puf-trial-systemd"
-# The installation of the page's "Many machines", with a checkout to paste in. Where the engine mounts the control groups
-# read-only, systemd has to make them its own first.
+# The installation of the section "Many machines", with a checkout. If the engine mounts the control groups read-only,
+# they are remounted before systemd starts.
 DOCKERFILE = """
 FROM python:3.11-slim
 RUN apt-get update && apt-get install -y --no-install-recommends systemd systemd-sysv dbus && rm -rf /var/lib/apt/lists/*
@@ -35,12 +35,12 @@ RUN /opt/puf/bin/pip install --no-cache-dir .
 STOPSIGNAL SIGRTMIN+3
 CMD ["sh", "-c", "mount -o remount,rw /sys/fs/cgroup; exec /sbin/init"]
 """
-SERVER, LEAVER, OTHER = "puf-server", "puf-client@clinic-7", "puf-client@clinic-8"
+SERVER, TARGET, OTHER = "puf-server", "puf-client@clinic-7", "puf-client@clinic-8"
 STATE = "/var/lib/puf-server/state"
 
 
 class Machine:
-    """A container that has booted, with a network of its own in which it is fed.example.org."""
+    """A booted container without external network, in which fed.example.org is the container itself."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -59,19 +59,19 @@ class Machine:
         return done.returncode, done.stdout
 
     def do(self, line: str) -> str:
-        code, told = self.try_to(line)
+        code, shown = self.try_to(line)
         if code:
-            raise SystemExit(f"failed ({code}): {line}\n{told}")
-        return told
+            raise SystemExit(f"failed ({code}): {line}\n{shown}")
+        return shown
 
     def unit(self, name: str) -> dict[str, str]:
         wanted = "ActiveState,SubState,Result,ExecMainStatus,NRestarts,MainPID"
         return dict(line.split("=", 1) for line in self.do(f"systemctl show {name} -p {wanted}").splitlines())
 
     def status(self) -> dict[str, Any]:
-        """Of the server; empty while it is away."""
-        code, told = self.try_to(f"/opt/puf/bin/puf-server status --json --state {STATE}")
-        return {} if code else json.loads(told)
+        """The server's status; empty while it does not answer."""
+        code, shown = self.try_to(f"/opt/puf/bin/puf-server status --json --state {STATE}")
+        return {} if code else json.loads(shown)
 
     def until_idle(self) -> None:
         self.do(f"/opt/puf/bin/puf-server status --until-idle --state {STATE}")
@@ -89,12 +89,12 @@ class Machine:
             return now["ActiveState"] == "active" and now["MainPID"] != before["MainPID"]
 
         wait_for(f"{unit} again", again)
-        check(f"{unit} was killed and is started again", self.unit(unit)["NRestarts"] == "1", self.unit(unit))
+        check(f"{unit} is restarted after a kill", self.unit(unit)["NRestarts"] == "1", self.unit(unit))
         say(f"after {time.monotonic() - started:.1f} s")
 
 
 def section() -> list[str]:
-    """The blocks of the page's section on systemd: both hosts, the server's, a client's, and the leaver's command."""
+    """The command blocks of the section on systemd: both hosts, the server, a client, and the request to be forgotten."""
     page = (ROOT / "docs" / "deploy-hosts.md").read_text()
     found = re.search(r"^## systemd\n(.*?)(?=^## )", page, re.DOTALL | re.MULTILINE)
     assert found is not None
@@ -104,7 +104,7 @@ def section() -> list[str]:
 
 
 def prepare(machine: Machine) -> None:
-    """What the page's section finds done: certificates, keys on each site, an initial model."""
+    """Makes what the section needs: certificates, a key for each client, an initial model."""
     docker("cp", str(ROOT / "deploy" / "systemd"), f"{machine.name}:/src/puf/deploy/")
     machine.do(
         "export PATH=/opt/puf/bin:$PATH\n"
@@ -141,32 +141,40 @@ def experiment(machine: Machine) -> None:
     machine.kill_and_see(OTHER)
     wait_for("three clients", lambda: machine.alive() == 3)
 
-    told = machine.do(leave)
-    check("clinic-7 asked by its own command and was forgotten", "clinic-7 was forgotten" in told, told)
-    say("\n      ".join(line for line in told.splitlines() if not line.startswith("{")))
+    shown = machine.do(leave)
+    check("clinic-7 was forgotten by its own command", "clinic-7 was forgotten" in shown, shown)
+    say("\n      ".join(line for line in shown.splitlines() if not line.startswith("{")))
     forgotten = {"ActiveState": "inactive", "SubState": "dead", "Result": "success", "ExecMainStatus": "10"}
     forgotten |= {"NRestarts": "0", "MainPID": "0"}
-    wait_for("its unit's end", lambda: machine.unit(LEAVER)["ActiveState"] != "active")
-    check("its unit ended with 10, which is a success, and is not restarted", machine.unit(LEAVER) == forgotten)
+    wait_for("its unit's end", lambda: machine.unit(TARGET)["ActiveState"] != "active")
+    check(
+        "its unit ended with exit code 10, counts as successful and is not restarted", machine.unit(TARGET) == forgotten
+    )
     receipts = machine.do("ls -l /var/lib/puf-client/receipt-*.json")
-    check("its receipt is there", " puf-client puf-client " in receipts, receipts)
+    check("its receipt exists", " puf-client puf-client " in receipts, receipts)
 
     machine.do(f"systemctl stop {SERVER}")
     stopped = machine.unit(SERVER)
     check("the server stops in order", (stopped["Result"], stopped["ExecMainStatus"]) == ("success", "0"), stopped)
-    check("and the clients wait", all(machine.unit(f"puf-client@clinic-{i}")["MainPID"] != "0" for i in (8, 9)))
+    check(
+        "the clients wait for the server", all(machine.unit(f"puf-client@clinic-{i}")["MainPID"] != "0" for i in (8, 9))
+    )
     machine.do(f"systemctl start {SERVER}")
     wait_for("both", lambda: machine.alive() == 2)
-    check("for the next one", holds=True)
+    check("the clients use the restarted server", holds=True)
     lines = machine.do("journalctl -q -o cat -t puf-server").splitlines()
     odd = [line for line in lines if not line.startswith("{")]
-    check(f"its log is {len(lines)} lines of JSON", bool(lines) and not odd, odd)
+    check(f"the server's log has {len(lines)} lines of JSON", bool(lines) and not odd, odd)
 
     docker("restart", "-t", "60", machine.name)
     machine.booted()
     wait_for("both after a reboot", lambda: machine.alive() == 2)
-    wait_for("the forgotten one's end", lambda: machine.unit(LEAVER)["MainPID"] == "0")
-    check("after a reboot all are back but the forgotten one", machine.unit(LEAVER) == forgotten, machine.unit(LEAVER))
+    wait_for("the end of the forgotten client", lambda: machine.unit(TARGET)["MainPID"] == "0")
+    check(
+        "after a reboot all clients run except the forgotten one",
+        machine.unit(TARGET) == forgotten,
+        machine.unit(TARGET),
+    )
 
 
 def build() -> None:
@@ -175,11 +183,11 @@ def build() -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Try the systemd units for real.")
+    parser = argparse.ArgumentParser(description="Run the systemd units and check the result.")
     parser.add_argument("--keep", action="store_true", help="leave the container running")
     arguments = parser.parse_args()
     if not engine_answers():
-        print("skipped: no Docker engine answers here")
+        print("skipped: no Docker engine is available")
         return 0
     started = time.monotonic()
     build()
@@ -192,8 +200,8 @@ def main() -> int:
     finally:
         if not arguments.keep:
             subprocess.run(["docker", "rm", "-f", "-v", name], capture_output=True)  # noqa: S607
-            say("taken down")
-    print("all of it works")
+            say("container removed")
+    print("all checks passed")
     return 0
 
 

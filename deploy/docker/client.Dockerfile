@@ -1,9 +1,9 @@
-# A client: trains, measures, forgets. What it trains with is an argument, so that the same file gives CPU and CUDA builds.
+# The client's image. The packages for training are an argument, so that the same file builds for CPU and CUDA.
 #
-#   docker build -f deploy/docker/client.Dockerfile -t puf-client .                    PyPI's PyTorch, which brings CUDA
-#   docker build ... --build-arg TORCH_INDEX=ADDRESS .                                 PyTorch from another index, e.g. of CPU builds
-#   docker build ... --build-arg TRAIN="torch==2.13.0 scikit-learn" .                  only what your model needs; wheels that lie in
-#                                                                                      deploy/docker/wheels are taken first
+#   docker build -f deploy/docker/client.Dockerfile -t puf-client .                    PyPI's PyTorch, with CUDA
+#   docker build ... --build-arg TORCH_INDEX=ADDRESS .                                 PyTorch from another index, e.g. for CPU
+#   docker build ... --build-arg TRAIN="torch==2.13.0 scikit-learn" .                  only what the model needs; wheels in
+#                                                                                      deploy/docker/wheels are preferred
 ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS build
@@ -14,7 +14,7 @@ ARG TRAIN="torch torchvision timm scikit-learn safetensors"
 ARG TORCH_INDEX=
 COPY deploy/docker/wheels /src/wheels
 COPY requirements.txt /src/pinned.txt
-# Versions are those of requirements.txt, except where TRAIN names one. Hashes are left away: other builds have others.
+# Versions are those of requirements.txt unless TRAIN states one. Hashes are removed because other builds have other hashes.
 RUN sed -e '/^ *--hash/d' -e 's/ *\\$//' /src/pinned.txt > /src/constraints.txt \
  && for wanted in ${TRAIN}; do case "${wanted}" in *==*) sed -i "/^${wanted%%==*}==/d" /src/constraints.txt;; esac; done \
  && /opt/puf/bin/pip install --no-cache-dir --find-links /src/wheels ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} \
@@ -41,7 +41,7 @@ LABEL org.opencontainers.image.title="puf-client" \
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /var/lib/puf --shell /usr/sbin/nologin puf \
  && install -d -o puf -g puf -m 0700 /var/lib/puf /var/lib/puf/clients /run/puf \
  && install -d -o puf -g puf -m 0755 /var/lib/puf/model /var/lib/puf/enrolment
-# Gigabytes that change with their versions, then kilobytes that change with every commit.
+# First gigabytes that rarely change, then kilobytes that change with every commit.
 COPY --from=build /opt/puf /opt/puf
 COPY --from=build /opt/own /opt/own
 COPY deploy/docker/replica.py /opt/own/replica.py
@@ -52,5 +52,5 @@ USER puf
 WORKDIR /var/lib/puf
 VOLUME /var/lib/puf/clients
 STOPSIGNAL SIGTERM
-# No health check: the server sees a client that has stopped working by its silence, and tells in its metrics.
+# No health check: the server notices a client without heartbeats and shows it in its metrics.
 ENTRYPOINT ["python", "/opt/own/replica.py"]

@@ -1,4 +1,4 @@
-# The aggregation server: serving needs no PyTorch, so this image has none.
+# The server's image. Serving does not need PyTorch, so the image does not contain it.
 #
 #   docker build -f deploy/docker/server.Dockerfile -t puf-server .
 ARG BASE=python:3.11-slim
@@ -12,7 +12,7 @@ RUN python -m venv /opt/build && /opt/build/bin/pip install --no-cache-dir --req
 COPY pyproject.toml README.md LICENSE /src/
 COPY common /src/common
 COPY server /src/server
-# The role's own code alone. Its package lists the other roles' commands, which have nothing to run here.
+# Only the server's code. The package also lists the commands of other roles, which are removed.
 RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation -w /src/dist /src \
  && /opt/puf/bin/pip install --no-cache-dir --no-deps --target /opt/own /src/dist/*.whl \
  && rm /opt/own/bin/puf-client /opt/own/bin/puf-lab \
@@ -38,7 +38,7 @@ USER puf
 WORKDIR /var/lib/puf
 VOLUME /var/lib/puf/state
 EXPOSE 7300
-# Asks the gRPC health service, through the operator's listener: it says SERVING only once the state is recovered.
+# Calls the gRPC health service on the operator port. It reports SERVING after the state is recovered.
 HEALTHCHECK --interval=10s --timeout=10s --start-period=30s --retries=3 CMD ["puf-server", "health"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["puf-server"]

@@ -1,4 +1,4 @@
-"""What is handed to other programs is what they take: Kubernetes, compose, systemd, Prometheus, Grafana."""
+"""The deployment files are valid for Kubernetes, compose, systemd, Prometheus and Grafana."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def documents() -> list[Any]:
 
 
 @pytest.mark.parametrize("document", documents())
-def test_kubernetes_takes_the_manifests(document: dict[str, Any]) -> None:
+def test_the_manifests_are_valid_for_kubernetes(document: dict[str, Any]) -> None:
     kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
 
 
-def test_the_validator_would_notice() -> None:
+def test_the_validator_finds_a_wrong_type() -> None:
     wrong = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}, "spec": {"ports": [{"port": "many"}]}}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, kubernetes_validate.latest_version(), strict=True)
 
 
 @pytest.mark.parametrize("overlay", ["", "gpu", "monitoring", "own-certificates"])
-def test_compose_files_fit_together(overlay: str) -> None:
+def test_compose_accepts_every_overlay(overlay: str) -> None:
     known = (["docker-compose"], ["docker", "compose"])
     program = next((p for p in known if shutil.which(p[0]) and not subprocess.call([*p, "version"])), None)
     if program is None:
@@ -64,7 +64,7 @@ def test_every_file_that_an_overlay_mounts_exists() -> None:
                     assert (ROOT / volume.split(":")[0]).exists(), f"{path.name}: {volume}"
 
 
-def test_nobody_restarts_a_forgotten_client() -> None:
+def test_systemd_does_not_restart_a_forgotten_client() -> None:
     unit = (DEPLOY / "systemd/puf-client@.service").read_text()
     settings = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line and not line.startswith("#"))
     for code in (Exit.FORGOTTEN, Exit.SUPERSEDED):
@@ -72,11 +72,11 @@ def test_nobody_restarts_a_forgotten_client() -> None:
         assert str(code.value) in settings["SuccessExitStatus"].split()
 
 
-def test_systemd_takes_the_units(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not installed")
     for unit in (DEPLOY / "systemd").glob("*.service"):
-        # The program is not installed here, and that is the one thing that may be missing.
+        # The programs are not installed here; everything else must be valid.
         text = (
             unit.read_text()
             .replace("/opt/puf/bin/puf-server", "/bin/true")
@@ -91,7 +91,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
         assert unit.stem.split("@")[0] not in done.stderr, done.stderr
 
 
-def test_prometheus_takes_the_rules() -> None:
+def test_prometheus_accepts_the_rules() -> None:
     if not shutil.which("promtool"):
         pytest.skip("promtool is not installed")
     for words in (["check", "config", "prometheus.yml"], ["test", "rules", "alerts.test.yml"]):
@@ -109,7 +109,7 @@ def test_every_rule_has_a_test_in_which_it_fires() -> None:
     assert written == {t["alertname"] for test in tests for t in test["alert_rule_test"] if t["exp_alerts"]}
 
 
-def test_the_dashboard_is_whole() -> None:
+def test_the_panels_of_the_dashboard_do_not_overlap() -> None:
     board = json.loads((DEPLOY / "monitoring/grafana/dashboards/puf.json").read_text())
     assert len({p["id"] for p in board["panels"]}) == len(board["panels"]) >= 10
     taken: set[tuple[int, int]] = set()
@@ -122,16 +122,16 @@ def test_the_dashboard_is_whole() -> None:
 
 
 @pytest.mark.parametrize("trial", ["try_compose", "try_pages", "try_systemd"])
-def test_a_trial_skips_with_a_word_where_there_is_no_engine(tmp_path: Path, trial: str) -> None:
+def test_without_an_engine_a_trial_prints_a_line_and_ends(tmp_path: Path, trial: str) -> None:
     done = subprocess.run(
         [sys.executable, str(DEPLOY / f"{trial}.py")],
         env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("skipped: no Docker engine answers here")
+    assert done.stdout.startswith("skipped: no Docker engine is available")
 
 
-def test_one_version_everywhere() -> None:
+def test_all_files_state_the_same_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     for role in ("server", "client"):
         assert f"ARG VERSION={version}\n" in (DEPLOY / f"docker/{role}.Dockerfile").read_text()

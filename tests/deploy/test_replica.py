@@ -1,4 +1,4 @@
-"""What a client's container makes of its surroundings."""
+"""How a client's container finds its name, its shard and its exit code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_number_of_a_replica(replica: ModuleType, names: Sequence[str], numb
     assert replica.replica_number(names) == number
 
 
-def test_who_it_is_and_what_it_wishes_for(replica: ModuleType) -> None:
+def test_name_and_preferred_shard(replica: ModuleType) -> None:
     third = lambda: ["p_client_3.p_default"]  # noqa: E731
     assert replica.identity({}, third) == {"name": "client-3"}
     assert replica.identity({"PUF_SHARD": "lease"}, third) == {"name": "client-3", "shard": "lease:2"}
@@ -53,14 +53,14 @@ def test_who_it_is_and_what_it_wishes_for(replica: ModuleType) -> None:
         replica.identity({}, list)
 
 
-def test_only_whoever_must_not_come_back_ends_with_success(replica: ModuleType) -> None:
+def test_only_clients_that_must_not_be_restarted_end_with_0(replica: ModuleType) -> None:
     assert {code for code in Exit if replica.ending(code) == 0} == {Exit.OK, Exit.FORGOTTEN, Exit.SUPERSEDED}
     assert replica.ending(Exit.REFUSED) == Exit.REFUSED
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_the_network_is_asked_for_the_name(replica: ModuleType, compressed: bool) -> None:
-    """A name server that answers one question, as the engine's does, or with compressed names, as it may."""
+def test_the_name_comes_from_the_dns_of_the_engine(replica: ModuleType, compressed: bool) -> None:
+    """A name server that answers one question, without and with compressed names."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         server.settimeout(10)
@@ -69,7 +69,7 @@ def test_the_network_is_asked_for_the_name(replica: ModuleType, compressed: bool
             asked, peer = server.recvfrom(512)
             assert b"\x019\x010\x0220\x03172\x07in-addr\x04arpa\x00" in asked
             owner = b"\xc0\x0c" if compressed else asked[12:-4]
-            # The name wanted may borrow its end, here "arpa", from the question.
+            # A compressed answer points to "arpa" in the question.
             domain = b"\xc0" + bytes([asked.index(b"\x04arpa")]) if compressed else b"\x04arpa\x00"
             name = b"\x0ap_client_3" + domain
             head = asked[:2] + struct.pack(">5H", 0x8180, 1, 1, 0, 0)
