@@ -235,7 +235,7 @@ class Checker:
         else:
             if current.method == "puf":
                 _require(any(s.negated for s in current.assignments), "an unlearning round without a target")
-                _require(current.last, "PUF is one round")
+                _require(current.step.last, "PUF is one round")
             _require(after.job is not None, "an unlearning round without its job")
             if after.job is not None:
                 _require(set(current.tickets) == set(after.job.tickets), "round and job differ")
@@ -285,7 +285,7 @@ class Checker:
         _require(
             weights.base == self.lineage[self._base(before)].digest, "a model does not start from the one before it"
         )
-        steady = current.kind is RoundKind.UNLEARN and not current.last
+        steady = current.kind is RoundKind.UNLEARN and not current.step.last
         _require((after.version == before.version) == steady, "the model moved before the last step, or not with it")
         got = {(c.update.client, c.update.membership, c.update.part): c for c in weights.contributions}
         want = {
@@ -293,7 +293,9 @@ class Checker:
             for s in current.assignments
             if s.key in current.received
         }
-        replayed = {(r.client, r.membership, "main"): r for k in current.combine.history if (r := before.history[k])}
+        replayed = {
+            (r.client, r.membership, "main"): r for k in current.step.combine.history if (r := before.history[k])
+        }
         want |= {key: r.digest for key, r in replayed.items()}
         _require(len(got) == len(weights.contributions), "an update was folded twice")
         _require({k: c.update.digest for k, c in got.items()} == want, "the sum is not of what the round holds")
@@ -334,7 +336,7 @@ class Checker:
     def _unlearned(self, before: State, after: State, weights: Weights, applied: set[str]) -> None:
         current = before.round
         assert current is not None
-        if not current.last:
+        if not current.step.last:
             _require(not applied, "a ticket was applied before the last step")
             return
         _require(applied == set(current.tickets), f"the round was for {current.tickets}, applied were {applied}")

@@ -70,12 +70,12 @@ class SimFolder:
                 parts.append(
                     (update, current.received[assignment.key].samples, scale, assignment.negated, assignment.ticket)
                 )
-        for key in current.combine.history:
+        for key in current.step.combine.history:
             kept = state.history[key]
             parts.append((store.history[history_name(kept)], kept.samples, 1.0, False, ""))
         ordinary = current.denominator is None
         rate = self._config.plan.server_lr if ordinary else 1.0
-        weights = folded(base, parts, current.denominator, rate, rule=current.combine.rule)
+        weights = folded(base, parts, current.denominator, rate, rule=current.step.combine.rule)
         store.models[file_name(state.newest + 1, weights.digest)] = weights
         return FoldResult(current, weights.digest, 8, history=self._history(state, current))
 

@@ -69,7 +69,7 @@ class Folder:
 
                 # The digest is known only at the end, so it is not in the file's header.
                 file.write(write_header(self._manifest, {"version": str(version), "round": str(current.number)}))
-                if current.combine.rule == "fold":
+                if current.step.combine.rule == "fold":
                     self._sum(state, current, base, write, stack)
                 else:
                     self._combine(state, current, base, write, stack)
@@ -108,7 +108,7 @@ class Folder:
             for assignment in current.assignments
             if assignment.key in current.received
         ]
-        for key in current.combine.history:
+        for key in current.step.combine.history:
             kept = state.history[key]
             source = stack.enter_context(read_history(self._store, kept))
             contributions.append(Contribution(client=kept.client, part="main", samples=kept.samples, source=source))
@@ -134,13 +134,13 @@ class Folder:
             for assignment in current.assignments
             if assignment.key in current.received
         ]
-        for key in current.combine.history:
+        for key in current.step.combine.history:
             kept = state.history[key]
             source = stack.enter_context(read_history(self._store, kept))
             incoming.append(Incoming(client=kept.client, samples=kept.samples, source=source, layout=self._manifest))
         others = {
             name: stack.enter_context(self._store.models.read(state.models[version]))
-            for name, version in current.combine.others.items()
+            for name, version in current.step.combine.others.items()
         }
         combine(
             self._manifest,
@@ -148,6 +148,6 @@ class Folder:
             others,
             incoming,
             write,
-            lambda pieces: method.rule(current.combine, self._manifest, pieces),
+            lambda pieces: method.rule(current.step.combine, self._manifest, pieces),
             measure=method.measures,
         )

@@ -51,7 +51,7 @@ def work_for(state: State, config: FederationConfig, name: str, session: str, no
             ):
                 ticket = state.tickets.get(assignment.ticket)
                 left = 0.0 if current.deadline_at is None else max(0.001, current.deadline_at - now)
-                plain = config.recipe.plain_unlearning and current.kind is RoundKind.UNLEARN and current.plain
+                plain = config.recipe.plain_unlearning and current.kind is RoundKind.UNLEARN and current.step.plain
                 return Train(current, assignment, plain, ticket.request.key if ticket else "", left)
     evaluation = state.evaluation
     if evaluation is not None and name in evaluation.missing:
@@ -73,8 +73,14 @@ def training_id(work: Train) -> str:
         or assignment.options
         or assignment.aux is not None
         or assignment.outputs
-        or work.round.stream
+        or work.round.step.stream
     ):
         options = ",".join(f"{k}={v!r}" for k, v in sorted(assignment.options.items()))
-        named += (assignment.routine, options, assignment.aux, ",".join(assignment.outputs), work.round.stream)
+        named += (
+            assignment.routine,
+            options,
+            assignment.aux,
+            ",".join(assignment.outputs),
+            work.round.step.stream or 0,
+        )
     return "/".join(map(str, named))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
 
 from puf_common.errors import Conflict, InvalidUpdate, StaleRound
 from puf_server.core import roster, update_bounds
@@ -13,7 +12,16 @@ from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import Member
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.presence import Presence
-from puf_server.core.state.rounds import Assignment, Part, ReceivedUpdate, Round, RoundKind, RoundPhase, RoundRecord
+from puf_server.core.state.rounds import (
+    Assignment,
+    Part,
+    ReceivedUpdate,
+    Round,
+    RoundKind,
+    RoundPhase,
+    RoundRecord,
+    Step,
+)
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Flip
 
@@ -32,14 +40,14 @@ __all__ = [
     "hopeful",
     "lose",
     "open_round",
-    "ordinary_assignments",
+    "ordinary_step",
     "receive",
     "samples_changed",
     "stalled",
 ]
 
 
-def ordinary_assignments(members: Sequence[Member], config: FederationConfig) -> tuple[Assignment, ...]:
+def _ordinary(members: Sequence[Member], config: FederationConfig) -> tuple[Assignment, ...]:
     return tuple(
         Assignment(
             client=m.name,
@@ -52,44 +60,37 @@ def ordinary_assignments(members: Sequence[Member], config: FederationConfig) ->
     )
 
 
+def ordinary_step(state: State, config: FederationConfig, members: Sequence[Member]) -> Step:
+    """A round of training by these members on the newest model."""
+    return Step(base=state.version, assignments=_ordinary(members, config), last=True)
+
+
 def open_round(
     state: State,
     config: FederationConfig,
     kind: RoundKind,
-    assignments: tuple[Assignment, ...],
+    step: Step,
     now: float,
     *,
-    denominator: int | None = None,
-    base: int | None = None,
-    lr: float | None = None,
-    **job: Any,
+    method: str | None = None,
+    targets: tuple[str, ...] = (),
 ) -> State:
-    """Opens round `number + 1`. The cohort is part of the state, so it is on disk before anybody is asked.
-
-    `job` are the fields of a round that is a step of a method.
-    """
+    """Opens round `number + 1`. The cohort is part of the state, so it is on disk before any client is asked."""
     number, attempt = state.number + 1, state.attempt + 1
     current = Round(
         number=number,
         attempt=attempt,
         kind=kind,
-        base=state.version if base is None else base,
-        lr=config.recipe.lr_at(number) if lr is None else lr,
-        assignments=assignments,
+        step=step,
+        lr=config.recipe.lr_at(number) if step.lr is None else step.lr,
         opened_at=now,
         deadline_at=_deadline(config, now),
-        denominator=denominator,
-        **job,
+        method=method,
+        targets=targets,
     )
     state = replace(state, round=current, attempt=attempt)
-    return state.note(
-        "round.opened",
-        now,
-        round=number,
-        attempt=attempt,
-        kind=kind.value,
-        clients=sorted({s.client for s in assignments}),
-    )
+    clients = sorted({a.client for a in step.assignments})
+    return state.note("round.opened", now, round=number, attempt=attempt, kind=kind.value, clients=clients)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,25 +215,25 @@ def _repeat(state: State, presence: Presence, config: FederationConfig, current:
     spare = [
         m for m in roster.retained(state) if m.name not in taken and roster.worker_alive(presence, m.name, config, now)
     ]
-    swapped = dict(zip(absent, ordinary_assignments(spare, config), strict=False))
+    swapped = dict(zip(absent, _ordinary(spare, config), strict=False))
     late = current.deadline_at is not None and now >= current.deadline_at
     if not swapped and not late:
         return _ask_again(state, config, current, now)
     assignments = tuple(sorted((swapped.get(s.client, s) for s in current.assignments), key=lambda s: s.client))
     repeated = replace(
-        current, assignments=assignments, deadline_at=_deadline(config, now), repeats=current.repeats + 1
+        current.with_assignments(assignments), deadline_at=_deadline(config, now), repeats=current.repeats + 1
     )
     if late:
-        repeated = replace(repeated, declined={})
+        repeated = replace(repeated, declined={}, declined_at=None)
     missing = _names(repeated.missing)
     return replace(state, round=repeated).note("round.repeated", now, round=current.number, missing=missing)
 
 
 def _ask_again(state: State, config: FederationConfig, current: Round, now: float) -> State:
     """Nobody else can fill the places of those who declined, so they are asked once more after a while."""
-    if not current.declined or now < current.declined_at + config.plan.absent_seconds:
+    if current.declined_at is None or now < current.declined_at + config.plan.absent_seconds:
         return state
-    again = replace(current, declined={}, repeats=current.repeats + 1)
+    again = replace(current, declined={}, declined_at=None, repeats=current.repeats + 1)
     missing = _names(again.missing)
     return replace(state, round=again).note("round.repeated", now, round=current.number, missing=missing)
 
@@ -303,7 +304,7 @@ def commit(
             )
     state = replace(
         state,
-        version=version if current.last else state.version,
+        version=version if current.step.last else state.version,
         number=current.number,
         attempt=0,
         trained=state.trained + (current.kind is RoundKind.TRAIN),
@@ -339,7 +340,10 @@ def drop_client(state: State, name: str, now: float) -> State:
     keys = {s.key for s in assignments}
     received = {key: update for key, update in current.received.items() if key in keys}
     current = replace(
-        current, assignments=assignments, received=received, phase=RoundPhase.COLLECTING, revision=current.revision + 1
+        current.with_assignments(assignments),
+        received=received,
+        phase=RoundPhase.COLLECTING,
+        revision=current.revision + 1,
     )
     return replace(state, round=current).note("round.slot_dropped", now, round=current.number, client=name)
 
@@ -371,9 +375,7 @@ def samples_changed(state: State, name: str, now: float) -> State:
             for s in current.assignments
         )
         return (
-            replace(state, round=replace(current, assignments=assignments))
-            if assignments != current.assignments
-            else state
+            replace(state, round=current.with_assignments(assignments)) if assignments != current.assignments else state
         )
     unfilled = [s for s in current.missing if s.client == name and s.part is not Part.FORGET]
     if all(s.samples == samples for s in unfilled):

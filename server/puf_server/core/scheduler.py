@@ -59,8 +59,8 @@ def _once(state: State, presence: Presence, config: FederationConfig, now: float
         members = roster.retained(state)
         alive = [m for m in members if roster.worker_alive(presence, m.name, config, now)]
         if len(alive) >= roster.required(state, config):
-            assignments = rounds.ordinary_assignments(roster.cohort(members, state, presence, config, now), config)
-            return rounds.open_round(state, config, RoundKind.TRAIN, assignments, now)
+            step = rounds.ordinary_step(state, config, roster.cohort(members, state, presence, config, now))
+            return rounds.open_round(state, config, RoundKind.TRAIN, step, now)
     return state
 
 
@@ -84,13 +84,13 @@ def committed(
         state.recovery is not None and current.kind is not RoundKind.ROLLBACK
     )
     status = ModelStatus.UNLEARNED if recovering else ModelStatus.READY
-    if current.into:
+    if current.step.into:
         status = ModelStatus.AUXILIARY
     state = rounds.commit(
         state, digest=digest, nbytes=nbytes, status=status, now=now, blake3=blake3, nbytes_down=nbytes_down
     )
     state = history.keep(state, remembered)
-    if current.kind is RoundKind.UNLEARN and not current.last:
+    if current.kind is RoundKind.UNLEARN and not current.step.last:
         state = jobs.stepped(state, current)
     elif current.kind in (RoundKind.UNLEARN, RoundKind.RESET):
         state = jobs.applied(state, config, current, before, now)

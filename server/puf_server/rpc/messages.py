@@ -118,7 +118,7 @@ def train_work(work: core_work.Train, layout: Manifest) -> fed.TrainWork:
         options=assignment.options,
         aux_version=assignment.aux,
         outputs=[t.name for t in layout.tensors] if assignment.outputs else (),
-        stream_round=current.stream,
+        stream_round=current.step.stream or 0,
     )
 
 

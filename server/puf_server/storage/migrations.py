@@ -36,6 +36,7 @@ _APPLIED = (
 _OUTCOME = ("completed_at", "recovered", "version_recovered", "score_recovered", "deleted_versions")
 _TICKET = ("id", "client", "membership", "deadline_at", "state", "history", "attempts", "reopened")
 _ROUND = {"slots": "assignments", "memo": "method_state"}
+_STEP = ("base", "assignments", "combine", "denominator", "plain", "last", "method_state")
 _JOB = {"memo": "method_state"}
 _RECOVERY = {"surveyed": "evaluated"}
 
@@ -87,7 +88,11 @@ def _ticket(row: Row) -> Row:
 
 
 def _round(row: Row) -> Row:
-    return _renamed(row, _ROUND)
+    """Moves what a round does into its step."""
+    row = _renamed(row, _ROUND)
+    step = {**_part(row, _STEP), "stream": row.get("stream") or None, "into": row.get("into") or None}
+    rest = {name: value for name, value in row.items() if name not in (*_STEP, "stream", "into")}
+    return rest | {"step": step, "method": row.get("method") or None, "declined_at": row.get("declined_at") or None}
 
 
 def _job(row: Row) -> Row:

@@ -127,7 +127,7 @@ def test_retrain_runs_all_rounds_again_and_the_model_stays_until_the_last() -> N
     ticket = f.file("b")
     for number in (1, 2, 3):
         current = f.round
-        assert (current.base, current.stream, current.lr) == (
+        assert (current.base, current.step.stream, current.lr) == (
             0 if number == 1 else f.state.newest,
             number,
             f.config.recipe.lr_at(number),
@@ -287,12 +287,12 @@ def test_federaser_replays_what_was_kept_and_deletes_what_it_kept_of_the_target(
     f = trained(method="federaser")
     f.state = kept(f)
     ticket = f.file("b")
-    assert f.round.combine.history == tuple(f"first-updates/{c}/1" for c in ("a", "c", "d"))
+    assert f.round.step.combine.history == tuple(f"first-updates/{c}/1" for c in ("a", "c", "d"))
     assert (f.round.assignments, f.round.base) == ((), 0)
     f.commit()
     for number in (2, 3):
-        assert (f.round.stream, f.round.combine.rule) == (number, "calibrate")
-        assert f.round.combine.values == dict.fromkeys(("a", "c", "d"), (2.0,))
+        assert (f.round.step.stream, f.round.step.combine.rule) == (number, "calibrate")
+        assert f.round.step.combine.values == dict.fromkeys(("a", "c", "d"), (2.0,))
         assert {s.epochs for s in f.round.assignments} == {0.5}
         f.run_round(RoundKind.UNLEARN)
     done = f.ticket(ticket.id)
@@ -305,7 +305,7 @@ def test_every_second_round_is_replayed() -> None:
     f.state = kept(f)
     f.file("b")
     f.commit()
-    assert (f.round.stream, f.round.last) == (3, True)
+    assert (f.round.step.stream, f.round.step.last) == (3, True)
 
 
 def test_a_sum_that_is_no_model_sends_an_episode_back_to_its_start() -> None:

@@ -10,7 +10,7 @@ from tests.running import TINY
 from puf_common.errors import TooMuch
 from puf_common.tensors.manifest import UPDATE
 from puf_server.core.config import Limits
-from puf_server.core.state.rounds import ReceivedUpdate, Round, RoundKind
+from puf_server.core.state.rounds import ReceivedUpdate, Round, RoundKind, Step
 from puf_server.ingest.quota import Quota
 
 WHOLE = TINY.nbytes(UPDATE)
@@ -21,9 +21,7 @@ def a_round(**received: int) -> Round:
         f"{name}/main": ReceivedUpdate(digest="d", samples=1, nbytes=n, train_loss=None, samples_processed=1, at=0.0)
         for name, n in received.items()
     }
-    return Round(
-        number=1, attempt=1, kind=RoundKind.TRAIN, base=0, lr=0.1, assignments=(), opened_at=0.0, received=updates
-    )
+    return Round(number=1, attempt=1, kind=RoundKind.TRAIN, step=Step(base=0), lr=0.1, opened_at=0.0, received=updates)
 
 
 def test_without_a_setting_a_client_has_room_for_four_updates() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from puf_server.core.state.members import Member, MemberStatus
-from puf_server.core.state.rounds import Assignment, Part, ReceivedUpdate, Round, RoundKind
+from puf_server.core.state.rounds import Assignment, Part, ReceivedUpdate, Round, RoundKind, Step
 from puf_server.core.state.state import State
 from puf_server.rpc.notifier import Notifier, concerns_waiters
 
@@ -17,11 +17,13 @@ def a_round(*received: str) -> Round:
         number=1,
         attempt=1,
         kind=RoundKind.TRAIN,
-        base=0,
-        lr=0.1,
-        assignments=tuple(
-            Assignment(client=name, membership=1, part=Part.MAIN, samples=1) for name in ("anna", "bert")
+        step=Step(
+            base=0,
+            assignments=tuple(
+                Assignment(client=name, membership=1, part=Part.MAIN, samples=1) for name in ("anna", "bert")
+            ),
         ),
+        lr=0.1,
         opened_at=1.0,
         received=dict.fromkeys(received, update),
     )

@@ -108,6 +108,7 @@ def serving(policy: Forgetting, ticket: Ticket) -> Method:
 
 def serving_round(policy: Forgetting, current: Round) -> Method:
     """The method whose step this round is."""
+    assert current.method is not None
     return by_name(policy, current.method)
 
 

@@ -12,7 +12,7 @@ The equations of a method stand in its own file, as a rule over blocks of tensor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ from puf_server.core.config import FederationConfig
 from puf_server.core.state.jobs import UnlearningJob
 from puf_server.core.state.members import Member
 from puf_server.core.state.presence import Presence
-from puf_server.core.state.rounds import Assignment, Combine, Part
+from puf_server.core.state.rounds import Assignment, Combine, CombineRule, Part, Step
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import FiledBy, Flip, Mode, Scope, Ticket
 
@@ -201,29 +201,6 @@ class View:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One round of an job. `base` is the model it starts from."""
-
-    base: int
-    assignments: tuple[Assignment, ...] = ()
-    combine: Combine = field(default_factory=Combine)
-    # The frozen n; None: n is what was received, and the server's learning rate applies.
-    denominator: int | None = None
-    # None: that of the round's own number.
-    lr: float | None = None
-    # Random choices derive from this round instead of the round's own; 0: its own.
-    stream: int = 0
-    # Whether the federation's wish for unlearning without augmentation holds here.
-    plain: bool = True
-    # Whether the commit applies the tickets.
-    last: bool = False
-    # The name of the auxiliary model that the result becomes; empty: the model itself.
-    into: str = ""
-    # What is to be known in later steps.
-    method_state: Mapping[str, float | int | str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateBlock:
     """What one contribution has for one block; `u` is None where its manifest leaves the tensor out."""
 
@@ -320,6 +297,8 @@ class Method:
 
     def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
         """How the blocks of a step are combined. `updates` have no blocks yet, only clients, samples and lengths."""
+        if combine.rule == CombineRule.KEEP:
+            return lambda block: block.w
         raise NotImplementedError(f"{self.name} has no rule {combine.rule}")
 
 

@@ -29,7 +29,7 @@ from puf_server.core.methods.base import (
     View,
 )
 from puf_server.core.methods.layers import HEAD, last_layer
-from puf_server.core.state.rounds import Assignment, Combine, Part
+from puf_server.core.state.rounds import Assignment, Combine, CombineRule, Part
 
 __all__ = ["FedAU", "FedauOptions", "mix_heads"]
 
@@ -68,7 +68,7 @@ class FedAU(Method):
 
     def step(self, view: View) -> Step:
         assignments = tuple(sorted((self._assignment(t) for t in view.targets), key=lambda s: s.client))
-        return Step(base=view.state.version, assignments=assignments, combine=Combine(rule="mix"), last=True)
+        return Step(base=view.state.version, assignments=assignments, combine=Combine(rule=CombineRule.MIX), last=True)
 
     def _assignment(self, target: Target) -> Assignment:
         """Single samples are forgotten by a head that gets random labels for them and learns the rest as it is."""

@@ -38,7 +38,7 @@ from puf_server.core.methods.base import (
     View,
     mean_of_buffers,
 )
-from puf_server.core.state.rounds import Combine, HistoryRecord
+from puf_server.core.state.rounds import Combine, CombineRule, HistoryRecord
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Scope
 
@@ -100,7 +100,7 @@ class FedEraser(Method):
             combine = Combine(history=tuple(key for key, _ in first))
             return Step(base=base, combine=combine, last=last, method_state={"replayed": number})
         if not coming:
-            return Step(base=base, combine=Combine(rule="keep"), last=True)
+            return Step(base=base, combine=Combine(rule=CombineRule.KEEP), last=True)
         number, lengths = coming[0][0].round, {r.client: r.norms for r in coming[0]}
         members = [m for m in view.retained if m.name in lengths and view.alive(m.name)]
         if not members or not view.enough:
@@ -108,7 +108,7 @@ class FedEraser(Method):
         return Step(
             base=base,
             assignments=view.ordinary(members, epochs=self.options.epochs),
-            combine=Combine(rule="calibrate", values={m.name: lengths[m.name] for m in members}),
+            combine=Combine(rule=CombineRule.CALIBRATE, values={m.name: lengths[m.name] for m in members}),
             lr=view.config.recipe.lr_at(number),
             stream=number,
             last=len(coming) == 1,
@@ -116,8 +116,8 @@ class FedEraser(Method):
         )
 
     def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
-        if combine.rule == "keep":
-            return lambda block: block.w
+        if combine.rule == CombineRule.KEEP:
+            return super().rule(combine, manifest, updates)
         by = {
             p.client: f
             for p in updates

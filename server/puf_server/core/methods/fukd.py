@@ -33,7 +33,7 @@ from puf_server.core.methods.base import (
     installed,
 )
 from puf_server.core.state.members import Member
-from puf_server.core.state.rounds import Assignment, Combine, Part
+from puf_server.core.state.rounds import Assignment, Combine, CombineRule, Part
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Scope, Ticket
 
@@ -98,7 +98,7 @@ class Fukd(Method):
         if view.started.step == 0:
             sums = (_key(t.member) for t in view.targets)
             kept = tuple(sorted(key for key in sums if key in view.state.history))
-            return Step(base=view.state.version, combine=Combine(rule="erase", history=kept))
+            return Step(base=view.state.version, combine=Combine(rule=CombineRule.ERASE, history=kept))
         distillers = roster.distillers(view.state, view.presence, view.config, view.now)
         if not distillers:
             return None
@@ -112,11 +112,11 @@ class Fukd(Method):
             options=self.options.routine(),
             aux=view.state.version,
         )
-        combine = Combine(rule="install")
+        combine = Combine(rule=CombineRule.INSTALL)
         return Step(base=view.model, assignments=(assignment,), combine=combine, lr=self.options.lr, last=True)
 
     def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
-        if combine.rule == "install":
+        if combine.rule == CombineRule.INSTALL:
             return installed
         return lambda block: (
             erase(block.w, [p.u for p in block.updates if p.u is not None])

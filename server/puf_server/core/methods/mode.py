@@ -33,7 +33,7 @@ from puf_server.core.methods.base import (
     UpdateBlock,
     View,
 )
-from puf_server.core.state.rounds import Assignment, Combine, Part
+from puf_server.core.state.rounds import Assignment, Combine, CombineRule, Part
 
 __all__ = ["Mode", "ModeOptions", "blend", "dealt_anew", "phases"]
 
@@ -93,10 +93,10 @@ class Mode(Method):
         phase = planned[job.step]
         if phase == "fresh":
             seed = float(view.config.recipe.seed % 2**53)
-            return Step(base=0, combine=Combine(rule="fresh", options={"seed": seed}), into=_DEGRADED)
+            return Step(base=0, combine=Combine(rule=CombineRule.FRESH, options={"seed": seed}), into=_DEGRADED)
         degraded = job.aux[_DEGRADED]
         if phase == "blend":
-            return Step(base=view.model, combine=Combine(rule="blend", others={_DEGRADED: degraded}))
+            return Step(base=view.model, combine=Combine(rule=CombineRule.BLEND, others={_DEGRADED: degraded}))
         if not view.enough:
             return None
         if phase == "degrade":
@@ -120,7 +120,7 @@ class Mode(Method):
         return retained >= ceil(plan.participation * plan.quorum * len(others))
 
     def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
-        if combine.rule == "fresh":
+        if combine.rule == CombineRule.FRESH:
             return dealt_anew(int(combine.options["seed"]))
         keep = self.options.keep
         return lambda b: blend(b.w, b.others[_DEGRADED], keep) if b.tensor.role == "parameter" else b.w

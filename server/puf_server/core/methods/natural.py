@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pydantic import Field
 
-from puf_common.tensors.manifest import Manifest
-from puf_server.core.methods.base import Method, Options, Requirements, Rule, Step, UpdateBlock, View
-from puf_server.core.state.rounds import Combine
+from puf_server.core.methods.base import Method, Options, Requirements, Step, View
+from puf_server.core.state.rounds import Combine, CombineRule
 
 __all__ = ["Natural", "NaturalOptions"]
 
@@ -38,11 +35,8 @@ class Natural(Method):
 
     def step(self, view: View) -> Step:
         """The model as it is, under a version of its own: the old one goes when the request is completed."""
-        return Step(base=view.state.version, combine=Combine(rule="keep"), last=True)
+        return Step(base=view.state.version, combine=Combine(rule=CombineRule.KEEP), last=True)
 
     @property
     def recovery_bounds(self) -> tuple[int, int | None]:
         return self.options.rounds, self.options.rounds
-
-    def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
-        return lambda block: block.w

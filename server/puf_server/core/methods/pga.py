@@ -32,7 +32,7 @@ from puf_server.core.methods.base import (
     installed,
 )
 from puf_server.core.state.members import Member
-from puf_server.core.state.rounds import Assignment, Combine, Part, RoundKind
+from puf_server.core.state.rounds import Assignment, Combine, CombineRule, Part, RoundKind
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Scope, Ticket
 
@@ -120,7 +120,9 @@ class Pga(Method):
             options=self.options.routine(share(target.member, view.state) or 0.0, last),
             lr=self.options.lr,
         )
-        return Step(base=view.state.version, assignments=(assignment,), combine=Combine(rule="install"), last=True)
+        return Step(
+            base=view.state.version, assignments=(assignment,), combine=Combine(rule=CombineRule.INSTALL), last=True
+        )
 
     def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
         # Buffers stay the model's: they are no part of the ball, and the target's data must not enter by them.

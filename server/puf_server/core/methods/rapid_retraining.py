@@ -7,15 +7,14 @@ averaged as always. The earliest of several targets decides how far back. A chec
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from pydantic import Field
 
 from puf_common.errors import NotNow
-from puf_common.tensors.manifest import Manifest
-from puf_server.core.methods.base import Memory, Method, Options, Requirements, Rule, Step, UpdateBlock, View
+from puf_server.core.methods.base import Memory, Method, Options, Requirements, Step, View
 from puf_server.core.state.models import ModelStatus
-from puf_server.core.state.rounds import Combine, RoundKind
+from puf_server.core.state.rounds import Combine, CombineRule, RoundKind
 from puf_server.core.state.state import State
 
 __all__ = ["Rapid", "RapidOptions", "checkpoints", "rollback"]
@@ -62,7 +61,7 @@ class Rapid(Method):
         method_state = view.started.method_state or self._plan(view)
         number = int(method_state["checkpoint"]) + view.started.step + 1
         if not method_state["rounds"]:
-            return Step(base=int(method_state["base"]), combine=Combine(rule="keep"), last=True)
+            return Step(base=int(method_state["base"]), combine=Combine(rule=CombineRule.KEEP), last=True)
         if not view.enough:
             return None
         return Step(
@@ -85,9 +84,6 @@ class Rapid(Method):
         number = max(kept) if found is None else found
         since = sum(r.kind is RoundKind.TRAIN and r.number > number for r in view.state.records.values())
         return {"base": kept[number], "checkpoint": number, "rounds": self.options.rounds or since}
-
-    def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
-        return lambda block: block.w
 
 
 def checkpoints(state: State) -> dict[int, int]:

@@ -6,13 +6,10 @@ result is, to the bit, what that federation would have trained with the same cli
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pydantic import Field
 
-from puf_common.tensors.manifest import Manifest
-from puf_server.core.methods.base import Method, Options, Requirements, Rule, Step, UpdateBlock, View
-from puf_server.core.state.rounds import Combine
+from puf_server.core.methods.base import Method, Options, Requirements, Step, View
+from puf_server.core.state.rounds import Combine, CombineRule
 
 __all__ = ["Retrain", "RetrainOptions"]
 
@@ -45,7 +42,7 @@ class Retrain(Method):
         rounds = int(view.started.method_state.get("rounds", self.options.rounds or view.state.trained))
         number = view.started.step + 1
         if rounds == 0:
-            return Step(base=0, combine=Combine(rule="keep"), last=True)
+            return Step(base=0, combine=Combine(rule=CombineRule.KEEP), last=True)
         if not view.enough:
             return None
         return Step(
@@ -62,6 +59,3 @@ class Retrain(Method):
     def recovery_bounds(self) -> tuple[int, int | None]:
         """It is as good as training without the target can be: there is nothing to recover."""
         return 0, 0
-
-    def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
-        return lambda block: block.w

@@ -16,7 +16,7 @@ from pydantic import Field
 from puf_common.tensors.manifest import Manifest
 from puf_server.core.methods.base import Method, Options, Requirements, Rule, Step, UpdateBlock, View
 from puf_server.core.methods.layers import first_layer
-from puf_server.core.state.rounds import Combine
+from puf_server.core.state.rounds import Combine, CombineRule
 
 __all__ = ["NoT", "NoTOptions"]
 
@@ -44,7 +44,7 @@ class NoT(Method):
     options: NoTOptions
 
     def step(self, view: View) -> Step:
-        return Step(base=view.state.version, combine=Combine(rule="negate"), last=True)
+        return Step(base=view.state.version, combine=Combine(rule=CombineRule.NEGATE), last=True)
 
     def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
         chosen = first_layer(manifest, include_bias=self.options.include_bias)

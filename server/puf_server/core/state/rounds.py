@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -12,6 +12,7 @@ from puf_server.core.state.tickets import Flip
 __all__ = [
     "Assignment",
     "Combine",
+    "CombineRule",
     "HistoryRecord",
     "Part",
     "ReceivedUpdate",
@@ -19,6 +20,7 @@ __all__ = [
     "RoundKind",
     "RoundPhase",
     "RoundRecord",
+    "Step",
 ]
 
 
@@ -96,63 +98,107 @@ class ReceivedUpdate:
     digest_kind: Literal["sha256", "blake3"] = "sha256"
 
 
+class CombineRule(StrEnum):
+    """Rules of the methods that come with the server. A method of the user's names its own rules."""
+
+    # The weighted sum of all updates.
+    FOLD = "fold"
+    # The base model as it is.
+    KEEP = "keep"
+    NEGATE = "negate"
+    MIX = "mix"
+    CALIBRATE = "calibrate"
+    FRESH = "fresh"
+    BLEND = "blend"
+    ERASE = "erase"
+    INSTALL = "install"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combine:
-    """What the shell makes of a closed round. `fold` is the one rule; others are their method's own equations."""
+    """How the updates of a closed round become a model."""
 
-    rule: str = "fold"
+    rule: str = CombineRule.FOLD
     options: Mapping[str, float] = field(default_factory=dict)
-    # Numbers per client, such as lengths that were kept.
+    # Numbers per client, such as stored lengths.
     values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    # Further models that enter, by the name the rule knows them under.
+    # Further models, by the name that the rule uses.
     others: Mapping[str, int] = field(default_factory=dict)
-    # Kept updates, by their key, that enter as if they had come just now.
+    # Keys of stored updates that enter like received ones.
     history: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one round does: who works, from which model, and what becomes of the result. Without assignments the server
+    works alone."""
+
+    base: int
+    assignments: tuple[Assignment, ...] = ()
+    combine: Combine = field(default_factory=Combine)
+    # The frozen n. None: n is what was received, and the server's learning rate applies.
+    denominator: int | None = None
+    # None: that of the round's own number.
+    lr: float | None = None
+    # Random choices derive from this round. None: from the round's own number.
+    stream: int | None = None
+    # Whether the federation's setting for unlearning without augmentation applies.
+    plain: bool = True
+    # Whether the result is the federation's model; in a job, whether the commit applies the tickets.
+    last: bool = False
+    # The name of the auxiliary model that the result becomes. None: it is the model itself.
+    into: str | None = None
+    # What the method needs to know in later steps.
+    method_state: Mapping[str, float | int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """The round under way. `denominator` is the frozen n of an unlearning round; None: n is what was received."""
+    """The open round."""
 
     number: int
     attempt: int
     kind: RoundKind
-    base: int
+    step: Step
+    # The clients' learning rate where their assignment names none.
     lr: float
-    assignments: tuple[Assignment, ...]
     opened_at: float
     deadline_at: float | None = None
-    denominator: int | None = None
     phase: RoundPhase = RoundPhase.COLLECTING
     received: Mapping[str, ReceivedUpdate] = field(default_factory=dict)
-    # Slots that will not be filled, with the client's reason.
+    # Assignments that will not be filled, with the client's reason.
     declined: Mapping[str, str] = field(default_factory=dict)
-    # The newest of these answers; where nobody else can fill the assignments, their clients are asked again after a while.
-    declined_at: float = 0.0
+    # When the newest of these reasons arrived. Without a replacement, the clients are asked again after a while.
+    declined_at: float | None = None
     repeats: int = 0
-    # Grows when something is taken out, so that a sum computed before is known to be outdated.
+    # Grows when an update is taken out: a sum that was computed before is outdated.
     revision: int = 0
-    # Rounds of an job: the method whose step this is, how its result comes about, and what becomes of it.
-    method: str = ""
-    combine: Combine = field(default_factory=Combine)
-    last: bool = True
-    into: str = ""
-    # Known once this is committed.
-    method_state: Mapping[str, float | int | str] = field(default_factory=dict)
-    # The round that random choices derive from where it is not this one; 0: this one.
-    stream: int = 0
-    # Whether the federation's wish for unlearning without augmentation holds here.
-    plain: bool = True
-    # Tickets that are served by it, whether or not their clients take part.
+    # In a job: the method whose step this is, and the tickets that it serves.
+    method: str | None = None
     targets: tuple[str, ...] = ()
 
     @property
+    def base(self) -> int:
+        return self.step.base
+
+    @property
+    def assignments(self) -> tuple[Assignment, ...]:
+        return self.step.assignments
+
+    @property
+    def denominator(self) -> int | None:
+        return self.step.denominator
+
+    @property
     def missing(self) -> tuple[Assignment, ...]:
-        return tuple(s for s in self.assignments if s.key not in self.received)
+        return tuple(a for a in self.assignments if a.key not in self.received)
 
     @property
     def tickets(self) -> tuple[str, ...]:
-        return self.targets or tuple(dict.fromkeys(s.ticket for s in self.assignments if s.ticket))
+        return self.targets or tuple(dict.fromkeys(a.ticket for a in self.assignments if a.ticket))
+
+    def with_assignments(self, assignments: tuple[Assignment, ...]) -> Round:
+        return replace(self, step=replace(self.step, assignments=assignments))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from puf_server.core import methods, roster, rounds, tickets
 from puf_server.core.config import FederationConfig
-from puf_server.core.methods.base import Method, Step, View
+from puf_server.core.methods.base import Method, View
 from puf_server.core.state.jobs import Recovery, UnlearningJob
 from puf_server.core.state.presence import Presence
-from puf_server.core.state.rounds import Round, RoundKind, RoundPhase
+from puf_server.core.state.rounds import Round, RoundKind, RoundPhase, Step
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Applied, Mode, Outcome, Ticket, TicketState
 from puf_server.core.unlearning import evaluation, history, model_versions
@@ -57,7 +57,7 @@ def start(state: State, presence: Presence, config: FederationConfig, waiting: l
         if _nothing_to_forget(state, ticket):
             return _complete_empty(state, ticket, now)
     if roster.nobody_left(state):
-        return rounds.close(rounds.open_round(state, config, RoundKind.RESET, (), now, base=0), now)
+        return rounds.close(rounds.open_round(state, config, RoundKind.RESET, Step(base=0, last=True), now), now)
     first = waiting[0]
     method = methods.serving(config.forgetting, first)
     alike = [t for t in waiting if bool(t.fallback) == bool(first.fallback)]
@@ -108,24 +108,7 @@ def drive(state: State, presence: Presence, config: FederationConfig, now: float
 
 def _open(state: State, config: FederationConfig, job: UnlearningJob, step: Step, now: float) -> State:
     assert not (step.last and step.into), "the last step of a method makes the model"
-    state = rounds.open_round(
-        state,
-        config,
-        RoundKind.UNLEARN,
-        step.assignments,
-        now,
-        denominator=step.denominator,
-        base=step.base,
-        lr=step.lr,
-        method=job.method,
-        combine=step.combine,
-        last=step.last,
-        into=step.into,
-        method_state=step.method_state,
-        stream=step.stream,
-        plain=step.plain,
-        targets=job.tickets,
-    )
+    state = rounds.open_round(state, config, RoundKind.UNLEARN, step, now, method=job.method, targets=job.tickets)
     if not step.assignments:
         return rounds.close(state, now)
     if any(s.ticket for s in step.assignments):
@@ -174,7 +157,7 @@ def _close_without_targets(
         return state
     if current.assignments and rounds.has_quorum(current, config):
         return rounds.close_without(state, now)
-    if current.declined and now < current.declined_at + config.plan.absent_seconds:
+    if current.declined_at is not None and now < current.declined_at + config.plan.absent_seconds:
         return state
     return rounds.abandon(state, now, "too few clients answered")
 
@@ -183,12 +166,12 @@ def stepped(state: State, current: Round) -> State:
     """A step that is not the last is committed: the job goes on from what it made; what that replaces is gone."""
     job, made = state.job, state.newest
     assert job is not None
-    old = job.aux.get(current.into) if current.into else job.working
+    old = job.aux.get(current.step.into) if current.step.into else job.working
     if old is not None:
         state = model_versions.delete(state, (old,))
-    job = replace(job, step=job.step + 1, method_state={**job.method_state, **current.method_state})
-    if current.into:
-        return replace(state, job=replace(job, aux={**job.aux, current.into: made}))
+    job = replace(job, step=job.step + 1, method_state={**job.method_state, **current.step.method_state})
+    if current.step.into:
+        return replace(state, job=replace(job, aux={**job.aux, current.step.into: made}))
     return replace(state, job=replace(job, working=made))
 
 

@@ -148,7 +148,7 @@ def _needed(state: State, config: FederationConfig, now: float) -> set[int]:
     if state.evaluation:
         needed.add(state.evaluation.version)
     if state.round:
-        needed |= set(state.round.combine.others.values())
+        needed |= set(state.round.step.combine.others.values())
     if state.job:
         needed |= set(made_by(state.job))
     for t in state.tickets.values():

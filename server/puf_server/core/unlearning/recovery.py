@@ -41,7 +41,7 @@ def drive(state: State, presence: Presence, config: FederationConfig, now: float
     for ticket in state.tickets.values():
         if ticket.state is TicketState.APPLIED:
             state = tickets.move(state, ticket.id, TicketState.RECOVERING, now, "recovery rounds have begun")
-    return rounds.open_round(state, config, RoundKind.RECOVER, rounds.ordinary_assignments(alive, config), now)
+    return rounds.open_round(state, config, RoundKind.RECOVER, rounds.ordinary_step(state, config, alive), now)
 
 
 def _verdict(state: State, config: FederationConfig, recovery: Recovery, now: float) -> tuple[bool, bool | None]:

@@ -13,7 +13,7 @@ from puf_server.core import rounds, tickets
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus
-from puf_server.core.state.rounds import Round, RoundKind
+from puf_server.core.state.rounds import Round, RoundKind, Step
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import model_versions
@@ -44,7 +44,9 @@ def begin(state: State, config: FederationConfig, now: float) -> State:
             state = tickets.move(state, ticket_id, TicketState.PENDING, now, why)
         state = model_versions.delete(state, model_versions.made_by(job))
     state = replace(rounds.abandon(state, now, why), job=None, evaluation=None)
-    return rounds.close(rounds.open_round(state, config, RoundKind.ROLLBACK, (), now, base=min(before)), now)
+    return rounds.close(
+        rounds.open_round(state, config, RoundKind.ROLLBACK, Step(base=min(before), last=True), now), now
+    )
 
 
 def done(state: State, config: FederationConfig, current: Round, now: float) -> State:

@@ -86,7 +86,7 @@ def test_the_server_erases_and_the_distiller_repairs() -> None:
     before = f.state.version
     ticket = f.file("b")
     assert (f.round.assignments, f.round.base) == ((), before)
-    assert (f.round.combine.rule, f.round.combine.history) == ("erase", ("sums/b/1",))
+    assert (f.round.step.combine.rule, f.round.step.combine.history) == ("erase", ("sums/b/1",))
     f.commit()
     [assignment] = f.round.assignments
     assert (assignment.client, assignment.routine, assignment.samples, assignment.aux) == (
@@ -111,7 +111,7 @@ def test_without_a_distiller_it_is_refused_and_while_one_is_away_it_waits() -> N
     assert ticket.state is TicketState.PENDING
     f.beat("public")
     f.apply(f.state)
-    assert f.round.combine.rule == "erase"
+    assert f.round.step.combine.rule == "erase"
 
 
 def test_a_sum_that_does_not_reach_back_to_the_first_round_is_refused() -> None:

@@ -86,17 +86,17 @@ def test_the_steps_of_a_request() -> None:
     f = federation()
     ticket = f.file("b")
     before = f.state.version
-    assert (f.round.assignments, f.round.base, f.round.combine.rule) == ((), 0, "fresh")
+    assert (f.round.assignments, f.round.base, f.round.step.combine.rule) == ((), 0, "fresh")
     f.commit()
     assert f.state.models[3].status is ModelStatus.AUXILIARY
     assert (f.round.base, [(s.client, s.routine) for s in f.round.assignments]) == (3, [("a", "train"), ("c", "train")])
     assert f.round.lr == f.config.recipe.lr
     f.run_round(RoundKind.UNLEARN)
     assert f.state.models[3].status is ModelStatus.DELETED
-    assert (f.round.base, f.round.combine.rule, f.round.combine.others) == (before, "blend", {"degraded": 4})
+    assert (f.round.base, f.round.step.combine.rule, f.round.step.combine.others) == (before, "blend", {"degraded": 4})
     f.commit()
     for last in (False, True):
-        assert f.round.last == last
+        assert f.round.step.last == last
         told = {s.client: (s.routine, s.aux, s.lr) for s in f.round.assignments}
         assert told == {"a": ("train", None, 5e-4), "b": ("guide", 4, 5e-4), "c": ("train", None, 5e-4)}
         # Until it is done, the federation's model is the old one.

@@ -60,12 +60,12 @@ def test_retraining_begins_before_the_target_came_and_takes_as_many_rounds_as_th
     ticket = f.file("c")
     assert f.round.base == first - 1
     for number in range(first, 5):
-        assert (f.round.stream, f.round.lr) == (number, 1e-3)
+        assert (f.round.step.stream, f.round.lr) == (number, 1e-3)
         assert {(s.client, s.routine, s.options["block"]) for s in f.round.assignments} == {
             ("a", "curvature", 3.0),
             ("b", "curvature", 3.0),
         }
-        assert f.round.last == (number == 4)
+        assert f.round.step.last == (number == 4)
         f.run_round(RoundKind.UNLEARN)
     assert applied(f.ticket(ticket.id)).method == "rapid"
     assert [v for v, m in f.state.models.items() if m.status is ModelStatus.READY and 0 < v < first] == [1, 2][
@@ -80,4 +80,4 @@ def test_who_stays_with_fewer_samples_retrains_on_the_rest() -> None:
     f.file("b", scope="samples", forget_samples=4, retain_samples=6)
     assert f.round.base == 0
     assert [(s.client, s.part, s.samples) for s in f.round.assignments] == [("a", "main", 10), ("b", "retain", 6)]
-    assert f.round.last
+    assert f.round.step.last
