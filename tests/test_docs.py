@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import subprocess
@@ -10,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from puf_client.cli.main import main as client
 from puf_common.v1 import federation_pb2, operator_pb2, tensors_pb2, tickets_pb2
+from puf_lab.cli.main import main as lab
+from puf_server.cli.main import main as server
 
 ROOT = Path(__file__).parent.parent
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
@@ -64,13 +69,49 @@ def test_the_glossary_names_every_value_of_the_contracts_states() -> None:
         assert not [word for word in words if not re.search(rf"\b{word}", GLOSSARY, re.IGNORECASE)], enum
 
 
+PROGRAMS = {"puf-server": server, "puf-client": client, "puf-lab": lab}
+
+
+def help_of(program: str, *words: str) -> str:
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        PROGRAMS[program]([*words])
+    return shown.getvalue()
+
+
+def actions(shown: str) -> list[str]:
+    """Commands of a program, or actions of a command, as its help lists them."""
+    listed = re.search(r"^  (?:COMMAND|ACTION)\n(.*)", shown, re.MULTILINE | re.DOTALL)
+    return re.findall(r"^    ([a-z]+)(?: |$)", listed[1], re.MULTILINE) if listed else []
+
+
+def flags(program: str, *words: str) -> set[str]:
+    """All flags of a command and of its actions."""
+    shown = help_of(program, *words, "--help")
+    if "--help-all" in shown:
+        shown = help_of(program, *words, "--help-all")
+    inner = [flags(program, *words, action) for action in actions(shown)]
+    return set(re.findall(r"--[a-z][a-z-]+", shown)).union(*inner)
+
+
 @pytest.mark.parametrize("program", ["puf-server", "puf-client"])
 def test_every_command_is_on_a_page(program: str) -> None:
     pages = "\n".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-    shown = subprocess.run(
-        [str(Path(sys.executable).parent / program), "--help"], capture_output=True, text=True, check=True
-    ).stdout
-    names = re.findall(r"^    ([a-z]+) ", shown.partition("COMMAND\n")[2], re.MULTILINE)
-    assert len(names) > 10
-    missing = [name for name in names if not re.search(rf"{program} [^\n]*\b{name}\b", pages)]
-    assert not missing
+    commands = actions(help_of(program, "--help"))
+    assert len(commands) > 10
+    assert not [name for name in commands if not re.search(rf"{program} [^\n]*\b{name}\b", pages)]
+
+
+def test_every_flag_on_a_page_exists() -> None:
+    known = set[str]().union(*map(flags, PROGRAMS))
+    assert len(known) > 100
+    others = re.compile(r"docker|kubectl|systemctl|systemd-run|useradd|runuser|venv|--scale")
+    unknown = [
+        f"{path.name}: {flag}"
+        for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*/README.md")]
+        for line in path.read_text().splitlines()
+        if not others.search(line)
+        for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z](?![\w*-])", line)
+        if flag not in known
+    ]
+    assert not unknown
