@@ -15,7 +15,7 @@ from torch.nn import functional
 from puf_common.config import plugins
 from puf_common.errors import UsageError
 
-__all__ = ["Classification", "Segmentation", "Task", "task_named"]
+__all__ = ["BUILT_IN", "Classification", "Segmentation", "Task", "task_named"]
 
 
 @runtime_checkable
@@ -108,13 +108,11 @@ def _one_hot(classes: Tensor, count: int, dtype: torch.dtype) -> Tensor:
 
 def task_named(spec: str) -> Task:
     """Returns a built-in task, or an instance of the user's package.module:Class."""
-    if spec == "classification":
-        return Classification()
-    if spec == "segmentation":
-        return Segmentation()
+    if spec in BUILT_IN:
+        return BUILT_IN[spec]()
     if ":" not in spec:
         raise UsageError(
-            f"there is no built-in task {spec!r}; use classification, segmentation, or package.module:Class for your task"
+            f"there is no built-in task {spec!r}; use {', '.join(BUILT_IN)}, or package.module:Class for your task"
         )
     task = plugins.call(plugins.load(spec))
     missing = [name for name in _METHODS if not callable(getattr(task, name, None))]
@@ -123,4 +121,5 @@ def task_named(spec: str) -> Task:
     return cast(Task, task)
 
 
+BUILT_IN: dict[str, type[Task]] = {"classification": Classification, "segmentation": Segmentation}
 _METHODS = ("loss", "sample_losses", "sample_scores", "confidences")

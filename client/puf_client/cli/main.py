@@ -24,84 +24,54 @@ C = TypeVar("C", bound="Connection")
 
 
 class Command(NamedTuple):
-    """`function` is module:name in puf_client. It gets the options, then the values of `arguments` from the parser."""
+    """`function` is module:name in puf_client. It gets the options, then the values of `arguments` from the parser.
+
+    The options of the command `run` are `options.RunOptions`, and so on. `needs` says what the options must name.
+    """
 
     text: str
-    options: str
     function: str
-    arguments: tuple[str, ...] = ()
     needs: str = ""
-    logs: bool = True
+    arguments: tuple[str, ...] = ()
 
 
 _COMMANDS = {
-    "run": Command(
-        "take part in a federation until it ends or forgets this client",
-        "RunOptions",
-        "cli.main:run",
-        needs="name data",
-        logs=False,
-    ),
+    "run": Command("take part in a federation until it ends or forgets this client", "cli.main:run", "name data"),
     "unlearn": Command(
         "ask to be forgotten, as a whole or some samples, and follow the request (also: puf-client --unlearn)",
-        "UnlearnOptions",
         "unlearning.run:run_unlearn",
-        needs="name",
+        "name",
     ),
     "status": Command(
-        "show this client's requests to be forgotten",
-        "StatusOptions",
-        "unlearning.tickets:show_status",
-        ("json",),
-        needs="name",
+        "show this client's requests to be forgotten", "unlearning.tickets:show_status", "name", ("json",)
     ),
     "withdraw": Command(
-        "withdraw a request before its round has begun",
-        "WithdrawOptions",
-        "unlearning.tickets:withdraw",
-        ("ticket",),
-        needs="name",
+        "withdraw a request before its round has begun", "unlearning.tickets:withdraw", "name", ("ticket",)
     ),
     "receipt": Command(
-        "fetch the signed receipt of a completed request",
-        "ReceiptOptions",
-        "unlearning.receipt:fetch_receipt",
-        ("ticket",),
-        needs="name",
+        "fetch the signed receipt of a completed request", "unlearning.receipt:fetch_receipt", "name", ("ticket",)
     ),
-    "verify": Command(
-        "check a receipt, without a network",
-        "VerifyOptions",
-        "unlearning.receipt:verify_receipt",
-        ("receipt",),
-        logs=False,
-    ),
+    "verify": Command("check a receipt, without a network", "unlearning.receipt:verify_receipt", "", ("receipt",)),
     "present": Command(
         "present a receipt to a server that was restored from a backup",
-        "PresentOptions",
         "unlearning.receipt:present_receipt",
+        "name",
         ("receipt",),
-        needs="name",
     ),
     "data": Command(
         "show when a sample was trained on, or name forgotten samples again after the loss of a state directory",
-        "DataOptions",
         "cli.data:run_data",
+        "name",
         ("action", "what", "json"),
-        needs="name",
     ),
     "enroll": Command(
         "create a key and a request for this client's certificate; the key stays on this machine",
-        "EnrollOptions",
         "cli.enroll:run_enroll",
-        logs=False,
     ),
-    "init": Command(
-        "write a configuration and a task to start from", "InitOptions", "cli.scaffold:run_init", logs=False
-    ),
-    "check": Command("try data, model and device before joining", "CheckOptions", "cli.check:run_check", needs="data"),
-    "model": Command("write an initial model file", "ModelOptions", "cli.model:run_model", logs=False),
-    "fleet": Command("start many clients on this machine", "FleetOptions", "cli.main:fleet", needs="data"),
+    "init": Command("write a configuration and a task to start from", "cli.scaffold:run_init"),
+    "check": Command("try data, model and device before joining", "cli.check:run_check", "data"),
+    "model": Command("write an initial model file", "cli.model:run_model"),
+    "fleet": Command("start many clients on this machine", "cli.main:fleet", "data"),
 }
 
 
@@ -159,14 +129,14 @@ def _add_flags(command: argparse.ArgumentParser, name: str) -> None:
             "--except", dest="leave_out", action="append", metavar="I,J", help="shards without a client"
         )
     skip = ("leave_out", "shard") if name == "fleet" else ()
-    add_settings(command, getattr(options, _COMMANDS[name].options), skip=skip)
+    add_settings(command, getattr(options, f"{name.capitalize()}Options"), skip=skip)
 
 
 def _run(name: str, arguments: argparse.Namespace) -> int:
     from puf_client import options as settings
 
     command = _COMMANDS[name]
-    options = resolve(getattr(settings, command.options), arguments, also=settings.EVERYTHING)
+    options = resolve(getattr(settings, f"{name.capitalize()}Options"), arguments, also=settings.EVERYTHING)
     if "name" in command.needs:
         options = _named(options)
     if "data" in command.needs and not options.data:
@@ -174,7 +144,7 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
     if name == "check" and not (getattr(arguments, "server", None) or os.environ.get("PUF_SERVER")):
         # A configuration file names a server for `run`. A check uses it only if a flag or a variable names it.
         options = options.model_copy(update={"server": ""})
-    if command.logs:
+    if command.needs and name != "run":
         _configure_logs(options, **({"client": options.name} if name == "unlearn" else {}))
     module, _, function = command.function.partition(":")
     values = [getattr(arguments, argument) for argument in command.arguments]

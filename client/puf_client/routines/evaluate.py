@@ -35,21 +35,10 @@ class PerSample:
     confidences: NDArray[np.float64]
 
 
-def evaluate(
-    model: nn.Module,
-    dataset: Samples,
-    task: Task,
-    *,
-    device: torch.device,
-    batch_size: int = 256,
-    should_stop: Callable[[], bool] | None = None,
-) -> EvaluationSums:
+def evaluate(model: nn.Module, dataset: Samples, task: Task, *, device: torch.device) -> EvaluationSums:
     """Returns loss and score, summed over the samples."""
-    losses, scores = 0.0, 0.0
-    for output, y in outputs(model, dataset, device, batch_size, should_stop):
-        losses += task.sample_losses(output, y).double().sum().item()
-        scores += task.sample_scores(output, y).double().sum().item()
-    return EvaluationSums(count(dataset), losses, scores)
+    each = per_sample(model, dataset, task, device=device)
+    return EvaluationSums(len(each.losses), float(each.losses.sum()), float(each.scores.sum()))
 
 
 def per_sample(

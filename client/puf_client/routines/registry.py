@@ -46,9 +46,14 @@ class RoutineInputs:
     # Builds a model with the weights of another seed.
     fresh: Callable[[int], nn.Module]
 
-    def required_second(self, routine: str) -> nn.Module:
+    @property
+    def common(self) -> tuple[nn.Module, Samples, Task, TrainSettings]:
+        return self.model, self.samples, self.task, self.settings
+
+    @property
+    def required_second(self) -> nn.Module:
         if self.second is None:
-            raise UsageError(f"the routine {routine!r} needs a second model, and the assignment names none")
+            raise UsageError("the routine needs a second model, and the assignment names none")
         return self.second
 
 
@@ -62,55 +67,40 @@ def run_routine(name: str, inputs: RoutineInputs, context: RoutineContext) -> Tr
 
 
 def _train(given: RoutineInputs, context: RoutineContext) -> TrainResult:
-    return train(given.model, given.samples, given.task, given.settings, context)
+    return train(*given.common, context)
 
 
 def _ascent(given: RoutineInputs, context: RoutineContext) -> TrainResult:
     from puf_client.routines.ascent import AscentOptions, ascend
 
     options = options_from(AscentOptions, given.options)
-    last = given.required_second("ascent")
-    return ascend(
-        given.model, given.samples, given.task, given.settings, options, context, last=last, fresh=given.fresh
-    )
+    return ascend(*given.common, options, context, last=given.required_second, fresh=given.fresh)
 
 
 def _guide(given: RoutineInputs, context: RoutineContext) -> TrainResult:
     from puf_client.routines.guide import guide
 
-    teacher = given.required_second("guide")
-    return guide(given.model, given.samples, given.task, given.settings, context, teacher=teacher, forget=given.forget)
+    return guide(*given.common, context, teacher=given.required_second, forget=given.forget)
 
 
 def _aux_head(given: RoutineInputs, context: RoutineContext) -> TrainResult:
     from puf_client.routines.aux_head import AuxHeadOptions, aux_head
 
     options = options_from(AuxHeadOptions, given.options)
-    return aux_head(
-        given.model,
-        given.samples,
-        given.task,
-        given.settings,
-        options,
-        context,
-        forget=given.forget,
-        outputs_named=given.outputs,
-    )
+    return aux_head(*given.common, options, context, forget=given.forget, outputs_named=given.outputs)
 
 
 def _curvature(given: RoutineInputs, context: RoutineContext) -> TrainResult:
     from puf_client.routines.curvature import CurvatureOptions, descend_by_curvature
 
-    options = options_from(CurvatureOptions, given.options)
-    return descend_by_curvature(given.model, given.samples, given.task, given.settings, options, context)
+    return descend_by_curvature(*given.common, options_from(CurvatureOptions, given.options), context)
 
 
 def _distill(given: RoutineInputs, context: RoutineContext) -> TrainResult:
     from puf_client.routines.distill import DistillOptions, distill
 
     options = options_from(DistillOptions, given.options)
-    teacher = given.required_second("distill")
-    return distill(given.model, given.samples, given.settings, options, context, teacher=teacher)
+    return distill(given.model, given.samples, given.settings, options, context, teacher=given.required_second)
 
 
 _ROUTINES: dict[str, Callable[[RoutineInputs, RoutineContext], TrainResult]] = {

@@ -80,11 +80,7 @@ def prepare(device: torch.device, threads: int) -> None:
 
 
 def train(
-    model: nn.Module,
-    dataset: Samples,
-    task: Task,
-    settings: TrainSettings,
-    context: RoutineContext,
+    model: nn.Module, dataset: Samples, task: Task, settings: TrainSettings, context: RoutineContext
 ) -> TrainResult:
     """Trains the model in place, on the device.
 
@@ -252,16 +248,8 @@ class Sgd:
         self.momenta.update((i, momentum) for (i, _, _), momentum in zip(trained, momenta, strict=True))
 
 
-def _adam(parameters: list[nn.Parameter], settings: TrainSettings) -> _Optimizer:
-    return torch.optim.Adam(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
-
-
-def _adamw(parameters: list[nn.Parameter], settings: TrainSettings) -> _Optimizer:
-    return torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
-
-
 _OPTIMIZERS: dict[str, Callable[[list[nn.Parameter], TrainSettings], _Optimizer]] = {
     "sgd": Sgd,
-    "adam": _adam,
-    "adamw": _adamw,
+    "adam": lambda parameters, s: torch.optim.Adam(parameters, lr=s.lr, weight_decay=s.weight_decay),
+    "adamw": lambda parameters, s: torch.optim.AdamW(parameters, lr=s.lr, weight_decay=s.weight_decay),
 }

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from puf_client.session.assignment import Assignment, EvaluationRequest, Work
-from puf_client.session.model_cache import ModelCache
 from puf_client.session.update import LocalUpdate, upload_of
 from puf_client.transport.base import Transport
 from puf_common.errors import (
@@ -25,18 +24,19 @@ from puf_common.errors import (
     NotNow,
     PufError,
     Superseded,
+    TransferCorrupted,
     Unavailable,
     UnknownSession,
 )
 from puf_common.logging import get_logger
 from puf_common.receipts.signing import fingerprint
+from puf_common.tensors.chunks import Payload
 from puf_common.tensors.digests import DigestKind, digest_kind
-from puf_common.tensors.manifest import Manifest
+from puf_common.tensors.manifest import MODEL, Manifest
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
 __all__ = ["Session"]
@@ -45,6 +45,7 @@ log = get_logger("puf_client.session.session")
 
 Answer = TypeVar("Answer")
 
+_MODELS_KEPT = 2
 # A request for samples has two parts, with one update each.
 _UPDATES_KEPT = 2
 _REFUSED_PAUSE = 1.0
@@ -100,7 +101,7 @@ class Session:
         self._renewing = threading.RLock()
         self._failure: PufError | None = None
         self._current: Assignment | None = None
-        self._models = ModelCache(transport, self.manifest)
+        self._models: OrderedDict[int, Payload] = OrderedDict()
         self._updates: OrderedDict[str, LocalUpdate] = OrderedDict()
         self._pause = 0.0
         self._closing = threading.Event()
@@ -148,7 +149,11 @@ class Session:
         kind = reply.WhichOneof("work")
         if kind == "leave":
             self.leave = reply.leave
-            log.info("the server ends the session", reason=_reason(reply.leave), message=reply.leave.message)
+            log.info(
+                "the server ends the session",
+                reason=pb.LeaveOrder.Reason.Name(reply.leave.reason),
+                message=reply.leave.message,
+            )
             return None
         try:
             if kind == "train":
@@ -169,6 +174,21 @@ class Session:
             with self._renewing:
                 self._request.samples = samples
                 self._attached(self._join)
+
+    def fetch(self, version: int) -> memoryview:
+        """Returns the bytes of a model, read-only. Keeps the last two models in memory."""
+        if version not in self._models:
+            header, payload = self.transport.fetch_model(version)
+            self.manifest.require(header.manifest_fingerprint, f"model {version}")
+            if header.version != version or len(payload) != self.manifest.nbytes(MODEL):
+                raise TransferCorrupted(
+                    f"requested model {version}, received {len(payload)} bytes of model {header.version}"
+                )
+            self._models[version] = payload
+            while len(self._models) > _MODELS_KEPT:
+                self._models.popitem(last=False)
+        self._models.move_to_end(version)
+        return memoryview(self._models[version]).toreadonly()
 
     def drop_models(self) -> None:
         """Frees the memory of fetched models."""
@@ -211,9 +231,7 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _train(self, work: pb.TrainWork) -> Assignment | None:
@@ -227,18 +245,18 @@ class Session:
             client=self.name,
             recipe=self.description.recipe,
             manifest=self.manifest,
-            payload=self._models.fetch(work.base_version),
+            payload=self.fetch(work.base_version),
             announced=self.samples,
             deliver=self._deliver,
             refuse=self._decline,
-            aux_payload=self._models.fetch(work.aux_version) if work.HasField("aux_version") else None,
+            aux_payload=self.fetch(work.aux_version) if work.HasField("aux_version") else None,
         )
         self.activity = f"training round {work.key.round}"
         return self._current
 
     def _evaluate(self, work: pb.EvaluateWork) -> EvaluationRequest:
         self.activity = f"evaluating model {work.version}"
-        return EvaluationRequest(work, self.manifest, self._models.fetch(work.version), self._answer)
+        return EvaluationRequest(work, self.manifest, self.fetch(work.version), self._answer)
 
     def _deliver(self, work: pb.TrainWork, update: LocalUpdate) -> bool:
         if work.training_id:
@@ -255,10 +273,7 @@ class Session:
         self._wanted(lambda: self.transport.decline_work(request), f"declining round {work.key.round}")
 
     def _answer(
-        self,
-        work: pb.EvaluateWork,
-        holdout: tickets_pb2.EvaluationSums,
-        training: tickets_pb2.EvaluationSums | None,
+        self, work: pb.EvaluateWork, holdout: tickets_pb2.EvaluationSums, training: tickets_pb2.EvaluationSums | None
     ) -> bool:
         request = pb.ReportEvaluationRequest(
             evaluation=work.evaluation, version=work.version, holdout=holdout, training=training
@@ -266,9 +281,7 @@ class Session:
         return self._wanted(lambda: self.transport.report_evaluation(request), f"evaluation of model {work.version}")
 
     def _wanted(
-        self,
-        call: Callable[[], pb.SubmitUpdateReply | pb.DeclineWorkReply | pb.ReportEvaluationReply],
-        what: str,
+        self, call: Callable[[], pb.SubmitUpdateReply | pb.DeclineWorkReply | pb.ReportEvaluationReply], what: str
     ) -> bool:
         """Sends a result and returns whether the server wanted it. A late or repeated result is not an error."""
         try:
@@ -348,7 +361,3 @@ class Session:
             except PufError as error:
                 # Usually the client was forgotten. The main thread gets the same error and reports it.
                 log.debug("heartbeat refused", reason=error.message)
-
-
-def _reason(order: pb.LeaveOrder) -> str:
-    return pb.LeaveOrder.Reason.Name(order.reason).removeprefix("REASON_").lower()

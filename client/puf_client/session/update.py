@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from puf_common.v1 import tensors_pb2, tickets_pb2
 __all__ = ["HasStateDict", "LocalUpdate", "TrainingResult", "cut", "difference", "restricted", "upload_of"]
 
 
-@runtime_checkable
 class HasStateDict(Protocol):
     """A torch module, or another object that names its tensors in the same way."""
 

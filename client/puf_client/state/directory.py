@@ -39,7 +39,7 @@ from puf_common.files.private import create_once, write_over
 from puf_common.names import check_name
 from puf_common.receipts.signing import fingerprint
 
-__all__ = ["Exclusion", "StateDirectory", "default_root"]
+__all__ = ["Exclusion", "StateDirectory", "damaged", "default_root"]
 
 _SALT_BYTES = 32
 
@@ -96,9 +96,6 @@ class StateDirectory:
         path = self._file(request_key)
         return self._read(path) if path.exists() else None
 
-    def by_ticket(self, ticket_id: str) -> Exclusion | None:
-        return next((e for e in self.exclusions() if e.ticket_id == ticket_id), None) if ticket_id else None
-
     def prepare(self, request_key: str, ids: Iterable[str]) -> Exclusion:
         """Stores a request before it is filed. It takes effect when its ticket is known."""
         known = self.exclusion(request_key)
@@ -154,14 +151,12 @@ class StateDirectory:
     @property
     def forgotten(self) -> dict[str, Any] | None:
         """When and by which ticket this client was forgotten; None if it was not."""
-        path = self.path / "forgotten.json"
-        return _load(path) if path.exists() else None
+        return self._json("forgotten.json")
 
     def mark_forgotten(self, *, membership: int, ticket_id: str = "") -> None:
         LocalModels(self).delete()
         if self.forgotten is None:
-            content = {"membership": membership, "ticket_id": ticket_id, "at": time.time()}
-            self.write(self.path / "forgotten.json", json.dumps(content).encode())
+            self._write_json("forgotten.json", membership=membership, ticket_id=ticket_id, at=time.time())
 
     def clear_forgotten(self) -> None:
         """Deletes the mark, for a readmitted client that joined again. Forgotten samples stay excluded."""
@@ -170,13 +165,11 @@ class StateDirectory:
     @property
     def server_key(self) -> bytes:
         """The pinned key; empty if there is none."""
-        path = self.path / "server-key.json"
-        if not path.exists():
-            return b""
+        content = self._json("server-key.json")
         try:
-            return bytes.fromhex(_load(path)["key"])
+            return bytes.fromhex(content["key"]) if content is not None else b""
         except (KeyError, TypeError, ValueError):
-            raise StorageCorrupted(f"{path} is damaged; restore it from a backup", file=path) from None
+            raise damaged(self.path / "server-key.json") from None
 
     def check_server_key(self, key: bytes) -> None:
         """Raises for a server whose key is missing or differs from the pinned key."""
@@ -194,24 +187,20 @@ class StateDirectory:
         """Stores the key of the first server. Raises for any other key."""
         self.check_server_key(key)
         if key and not self.server_key:
-            content = {"key": key.hex(), "at": time.time()}
-            self.write(self.path / "server-key.json", json.dumps(content).encode())
+            self._write_json("server-key.json", key=key.hex(), at=time.time())
 
     @property
     def shard(self) -> tuple[int, int] | None:
         """The leased shard that this client has worked on, and the number of shards."""
-        path = self.path / "shard.json"
-        if not path.exists():
-            return None
+        content = self._json("shard.json")
         try:
-            content = _load(path)
-            return int(content["shard"]), int(content["shards"])
+            return (int(content["shard"]), int(content["shards"])) if content is not None else None
         except (KeyError, TypeError, ValueError):
-            raise StorageCorrupted(f"{path} is damaged; restore it from a backup", file=path) from None
+            raise damaged(self.path / "shard.json") from None
 
     def write_shard(self, shard: int, shards: int) -> None:
         if self.shard != (shard, shards):
-            self.write(self.path / "shard.json", json.dumps({"shard": shard, "shards": shards}).encode())
+            self._write_json("shard.json", shard=shard, shards=shards)
 
     def request_key(self, ids: Iterable[str]) -> str:
         """Returns a key for these samples that does not disclose them. Equal samples give an equal key."""
@@ -231,11 +220,21 @@ class StateDirectory:
 
     def write(self, path: Path, content: bytes) -> None:
         """Replaces a file durably and atomically."""
-        try:
-            make_directories(path.parent, self._files)
-        except OSError as error:
-            raise UsageError(f"cannot write to {path.parent}: {error.strerror}; choose another --state") from None
+        self._make_directory(path.parent)
         write_over(path, content, files=self._files)
+
+    def _make_directory(self, path: Path) -> None:
+        try:
+            make_directories(path, self._files)
+        except OSError as error:
+            raise UsageError(f"cannot write to {path}: {error.strerror}; choose another --state") from None
+
+    def _json(self, name: str) -> dict[str, Any] | None:
+        path = self.path / name
+        return _load(path) if path.exists() else None
+
+    def _write_json(self, name: str, **content: object) -> None:
+        self.write(self.path / name, json.dumps(content).encode())
 
     @property
     def _requests(self) -> Path:
@@ -266,7 +265,7 @@ class StateDirectory:
                 content.get("withdrawing", content["withdrawn"]),
             )
         except (KeyError, TypeError):
-            raise StorageCorrupted(f"{path} is damaged; restore it from a backup", file=path) from None
+            raise damaged(path) from None
 
     def _write(self, exclusion: Exclusion) -> Exclusion:
         content = {**asdict(exclusion), "hashes": sorted(exclusion.hashes)}
@@ -294,10 +293,7 @@ class StateDirectory:
                     "with `puf-client data exclude`",
                     file=path,
                 )
-            try:
-                make_directories(path.parent, self._files)
-            except OSError as error:
-                raise UsageError(f"cannot write to {path.parent}: {error.strerror}; choose another --state") from None
+            self._make_directory(path.parent)
             if not path.exists():
                 with suppress(FileExistsError):
                     create_once(path, secrets.token_bytes(_SALT_BYTES), self._files)
@@ -307,13 +303,18 @@ class StateDirectory:
         return salt
 
 
+def damaged(path: Path) -> StorageCorrupted:
+    """Returns the error for a file of the state directory that cannot be read."""
+    return StorageCorrupted(f"{path} is missing or damaged; restore it from a backup", file=path)
+
+
 def _load(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        raise StorageCorrupted(f"{path} is damaged; restore it from a backup", file=path)
+        raise damaged(path)
     return content
 
 

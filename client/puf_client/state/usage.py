@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from puf_client.state.directory import StateDirectory
-from puf_common.errors import StorageCorrupted
+from puf_client.state.directory import StateDirectory, damaged
 
 __all__ = ["SampleUsage", "Used"]
 
@@ -92,7 +91,7 @@ def _read(path: Path) -> Used:
         content = json.loads(path.read_bytes())
         return Used(_rounds(content["trained"]), _rounds(content["unlearned"]))
     except (ValueError, KeyError, TypeError):
-        raise StorageCorrupted(f"{path} is damaged; restore it from a backup", file=path) from None
+        raise damaged(path) from None
 
 
 def _rounds(content: list[int] | None) -> Rounds:
@@ -105,5 +104,5 @@ def _rounds(content: list[int] | None) -> Rounds:
 def _content(path: Path) -> bytes:
     content = path.read_bytes() if path.exists() else b""
     if not content or len(content) % _BYTES:
-        raise StorageCorrupted(f"{path} is missing or damaged; restore it from a backup", file=path)
+        raise damaged(path)
     return content

@@ -27,7 +27,6 @@ from puf_common.v1 import federation_pb2_grpc as pb_grpc
 from puf_common.v1 import tensors_pb2, tickets_pb2
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
 __all__ = ["GrpcTransport"]
@@ -184,9 +183,7 @@ class GrpcTransport:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _unary(

@@ -50,11 +50,8 @@ class Substitute:
         except (WorkerAlive, Forgotten) as error:
             log.info("not needed as a worker", reason=error.message)
 
-    def work(self) -> None:
+    def work(self, session: Session) -> None:
         """Does the next work, if there is one within a second."""
-        session = self.session
-        if session is None:
-            return
         try:
             work = session.step(_POLL_SECONDS)
             if work is not None:
@@ -96,10 +93,10 @@ class TicketFollower:
                 self._substitute_worker(ticket)
                 waits = f" and waits for operator approval: {ticket.held}" if ticket.held else ""
                 self._display.say(f"{ticket.id} is {state_name(ticket.state)}{waits}")
-                if self._substitute is not None:
-                    self._substitute.work()
-                idle = self._substitute is None or self._substitute.session is None
-                ticket = _newest(changes, ticket, wait=idle)
+                session = self._substitute.session if self._substitute is not None else None
+                if self._substitute is not None and session is not None:
+                    self._substitute.work(session)
+                ticket = _newest(changes, ticket, wait=session is None)
                 self._handle(ticket)
         finally:
             if self._substitute is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from puf_client.options import PresentOptions, ReceiptOptions, VerifyOptions
@@ -92,9 +93,9 @@ def _trusted(receipt: Receipt, options: VerifyOptions) -> None:
         if Path(given).is_file():
             given = Path(given).read_text("utf-8", "replace").strip()
         given = given.lower()
-        if len(given) == 2 * KEY_BYTES and _is_hex(given):
+        if re.fullmatch(f"[0-9a-f]{{{2 * KEY_BYTES}}}", given):
             given = fingerprint(bytes.fromhex(given))
-        if len(given) != KEY_BYTES or not _is_hex(given):
+        if not re.fullmatch(f"[0-9a-f]{{{KEY_BYTES}}}", given):
             raise UsageError("--key must be a public key or its fingerprint in hexadecimal, or a file with one of them")
         wanted = given
     else:
@@ -110,10 +111,6 @@ def _trusted(receipt: Receipt, options: VerifyOptions) -> None:
         wanted = fingerprint(pinned)
     if receipt.key_fingerprint != wanted:
         raise Mismatch(f"signed with the key {receipt.key_fingerprint}, expected {wanted}")
-
-
-def _is_hex(text: str) -> bool:
-    return all(c in "0123456789abcdef" for c in text)
 
 
 def _bytes(path: Path) -> bytes:

@@ -35,10 +35,7 @@ def show_request(
         scope = f"{request.forget_samples} samples; {name} stays a member with the other {request.retain_samples}"
     else:
         scope = f"all contributions of {name}; the client leaves the federation"
-    rows = {
-        "federation": f"{description.title} ({description.federation_id})",
-        "forget": scope,
-    }
+    rows = {"federation": f"{description.title} ({description.federation_id})", "forget": scope}
     if (description.method or "puf") == "puf":
         rows |= {
             "mode": _MODES.get(request.mode, "set by the federation"),
@@ -67,37 +64,29 @@ def show_request(
 def show_outcome(ticket: tk.Ticket, measured: Mapping[int, ModelMeasurement]) -> None:
     """Prints the table of models, and the outcome in sentences."""
     out = console()
-    models = [
-        (label, getattr(ticket, f"version_{label}"), getattr(ticket, f"score_{label}"), ticket.HasField(score))
-        for label, version, score in _MODELS
-        if ticket.HasField(version)
-    ]
-    if models:
-        out.print(_table(models, measured))
+    table = _table(ticket, measured)
+    if table.row_count:
+        out.print(table)
     for sentence in (*_sentences(ticket), *_verdict(ticket, measured)):
         out.print(sentence)
     if ticket.state == tk.TICKET_STATE_COMPLETED:
         out.print(f"Forgetting is {STATEMENT}: compare the forget data with the client's hold-out in the table.")
 
 
-_MODELS = (
-    ("before", "version_before", "score_before"),
-    ("unlearned", "version_unlearned", "score_unlearned"),
-    ("recovered", "version_recovered", "score_recovered"),
-)
-
-
-def _table(models: list[tuple[str, int, tk.Score, bool]], measured: Mapping[int, ModelMeasurement]) -> Table:
+def _table(ticket: tk.Ticket, measured: Mapping[int, ModelMeasurement]) -> Table:
     table = Table("model", "forget data", "mean loss", "own hold-out", "others' hold-outs", "by loss", "by confidence")
-    for label, version, score, scored in models:
+    for label in ("before", "unlearned", "recovered"):
+        if not ticket.HasField(f"version_{label}"):
+            continue
+        version = getattr(ticket, f"version_{label}")
         mine = measured.get(version, ModelMeasurement(None))
-        sums = mine.forget
+        sums, holdout = mine.forget, mine.holdout
         table.add_row(
             f"{label} ({version})",
             _percent(sums.score_sum / sums.samples) if sums and sums.samples else "not measured",
             f"{sums.loss_sum / sums.samples:.3f}" if sums and sums.samples else "",
-            _percent(mine.holdout.score_sum / mine.holdout.samples) if mine.holdout else "",
-            _percent(score.accuracy) if scored else "",
+            _percent(holdout.score_sum / holdout.samples) if holdout else "",
+            _percent(getattr(ticket, f"score_{label}").accuracy) if ticket.HasField(f"score_{label}") else "",
             _shares(mine.yeom),
             _shares(mine.song),
         )
@@ -126,8 +115,8 @@ def _verdict(ticket: tk.Ticket, measured: Mapping[int, ModelMeasurement]) -> lis
     return [explained, _VERDICTS[judged]]
 
 
-def _percent(score: float | None) -> str:
-    return "" if score is None else f"{100 * score:.1f} %"
+def _percent(score: float) -> str:
+    return f"{100 * score:.1f} %"
 
 
 def _sentences(ticket: tk.Ticket) -> list[str]:

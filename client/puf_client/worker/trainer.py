@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from puf_client.data import ClientData, DataContext, load_data
-from puf_client.data.samples import Samples, batch, explain_out_of_memory, resident, select
+from puf_client.data.samples import Samples, batch, count, resident, select
 from puf_client.options import LocalOptions
 from puf_client.routines.context import Progress, RoutineContext
-from puf_client.routines.evaluate import PerSample, per_sample
+from puf_client.routines.evaluate import PerSample, outputs, per_sample
 from puf_client.routines.inputs import model_from
 from puf_client.routines.registry import WITHOUT_AUGMENTATION, RoutineInputs, run_routine
 from puf_client.routines.train import TrainResult, TrainSettings
 from puf_client.routines.train import prepare as prepare_torch
 from puf_client.session.assignment import Assignment
-from puf_client.tasks import Task, task_named
+from puf_client.tasks import BUILT_IN, Task, task_named
 from puf_client.worker.devices import Choice, choose
 from puf_common.config import plugins
 from puf_common.errors import PufError, UsageError
@@ -34,14 +33,13 @@ from puf_common.v1 import federation_pb2 as pb
 
 __all__ = ["Trainer", "context_of", "prepare", "settings_of"]
 
-_BUILT_IN_TASKS = ("classification", "segmentation")
 _TRIAL_SAMPLES = 2
 
 
 def prepare(options: LocalOptions, description: pb.DescribeReply, data: ClientData | None = None) -> Trainer:
     """Loads the data, unless given, and builds the model. Raises if the model differs from the federation's."""
     model_spec = options.model or _local(description.model, built_in(), "model")
-    task_spec = options.task or _local(description.task, _BUILT_IN_TASKS, "task")
+    task_spec = options.task or _local(description.task, BUILT_IN, "task")
     choice = choose(options.device, index=options.shard_of[0], memory_fraction=options.memory_fraction)
     model = build_any(model_spec, description.model_options, description.recipe.seed)
     manifest = manifest_of(model)
@@ -72,7 +70,7 @@ def context_of(options: LocalOptions) -> DataContext:
     )
 
 
-def _local(name: str, known: Sequence[str], kind: str) -> str:
+def _local(name: str, known: Collection[str], kind: str) -> str:
     """Returns a name from the network if it is built in. Such a name is never imported."""
     if name not in known:
         raise UsageError(
@@ -98,29 +96,23 @@ class Trainer:
     def check_fit(self, *, labels: bool = True) -> None:
         """Raises `UsageError` if a batch of the data does not fit the model or the task. Changes no weights."""
         prepare_torch(self.choice.device, max(1, self.recipe.threads))
-        sources = {"training data": self.data.train_plain, "hold-out data": self.data.holdout}
-        for name, dataset in sources.items():
-            if dataset is None or not (count := min(_TRIAL_SAMPLES, len(dataset))):  # type: ignore[arg-type]
+        for name, dataset in (("training", self.data.train_plain), ("hold-out", self.data.holdout)):
+            if dataset is None:
                 continue
-            x, y = batch(dataset, range(count), self.choice.device)
-            shapes = f"{name} with x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)} {y.dtype}"
-            training = self.model.training
-            self.model.to(self.choice.device).eval()
+            few = select(dataset, range(min(_TRIAL_SAMPLES, count(dataset))))
             try:
-                with torch.no_grad(), explain_out_of_memory(self.choice.device, "trying a batch"):
-                    output = self.model(x)
+                for output, y in outputs(self.model, few, self.choice.device, _TRIAL_SAMPLES, None):
                     if labels:
                         self.task.loss(output, y)
             except PufError:
                 raise
             except Exception as error:
-                reason = " ".join(str(error).split())
+                x, y = batch(few, range(count(few)))
+                shapes = f"x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)} {y.dtype}"
+                reason = " ".join(str(error).split()) or type(error).__name__
                 raise UsageError(
-                    f"the {shapes} does not fit the model and the task: {reason or type(error).__name__}; "
-                    "try it with `puf-client check`"
+                    f"the {name} data, {shapes} for {count(few)} samples, does not fit the model and the task: {reason}"
                 ) from error
-            finally:
-                self.model.train(training)
 
     def run(
         self,

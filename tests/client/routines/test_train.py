@@ -187,7 +187,7 @@ def test_a_caller_can_stop_between_batches() -> None:
         )  # fmt: skip
     assert len(dataset.asked) == 10
     with pytest.raises(Abandoned):
-        evaluate(_linear(), _points(), TASK, device=CPU, should_stop=lambda: True)
+        per_sample(_linear(), _points(), TASK, device=CPU, should_stop=lambda: True)
 
 
 def test_a_loss_that_is_not_finite_says_what_to_do() -> None:
@@ -238,7 +238,7 @@ def test_evaluation_sums_what_is_measured_of_every_sample_and_changes_nothing(tr
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2)).train(training)
     before = _payload(model)
     points = _points(23)
-    sums = evaluate(model, points, TASK, device=CPU, batch_size=5)
+    sums = evaluate(model, points, TASK, device=CPU)
     each = per_sample(model, points, TASK, device=CPU, batch_size=7)
     assert sums.samples == 23 == len(each.losses) == len(each.scores) == len(each.confidences)
     assert sums.loss_sum == pytest.approx(each.losses.sum())

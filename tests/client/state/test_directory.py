@@ -63,16 +63,6 @@ def test_withdrawing_puts_samples_back_but_not_those_of_others(state: StateDirec
     assert state.exclusion("r1").withdrawn  # type: ignore[union-attr]
 
 
-def test_a_request_is_found_by_its_ticket(state: StateDirectory) -> None:
-    state.prepare("r1", IDS[:3])
-    assert state.by_ticket("") is None
-    state.filed("r1", "t1")
-    found = state.by_ticket("t1")
-    assert found is not None
-    assert found.request_key == "r1"
-    assert state.by_ticket("t2") is None
-
-
 def test_a_request_of_another_machine_is_explained(state: StateDirectory) -> None:
     with pytest.raises(UsageError, match="another machine"):
         state.forget_indices(IDS, "r9")
