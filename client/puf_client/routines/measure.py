@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -97,10 +97,4 @@ def measure(values: SampleValues, retained: tk.EvaluationSums | None) -> ModelMe
 
 
 def _attack(message: tk.MembershipAttack) -> Attack:
-    return Attack(
-        threshold=message.threshold,
-        forget_members=message.forget_members,
-        forget_samples=message.forget_samples,
-        holdout_members=message.holdout_members,
-        holdout_samples=message.holdout_samples,
-    )
+    return Attack(**{field.name: getattr(message, field.name) for field in fields(Attack)})

@@ -151,7 +151,7 @@ class Session:
             self.leave = reply.leave
             log.info(
                 "the server ends the session",
-                reason=pb.LeaveOrder.Reason.Name(reply.leave.reason),
+                reason=pb.LeaveOrder.Reason.Name(reply.leave.reason).removeprefix("REASON_").lower(),
                 message=reply.leave.message,
             )
             return None

@@ -12,6 +12,7 @@ from puf_client import options
 from puf_client.cli.main import main
 from puf_common.config.exit_codes import Exit
 from puf_common.tensors.model_file import read_manifest
+from puf_common.version import VERSION
 
 COMMANDS = ["run", "unlearn", "status", "withdraw", "receipt", "verify", "present", "init", "check", "model", "fleet"]
 
@@ -108,20 +109,24 @@ def test_one_file_serves_all_commands(
     assert "did you mean shard?" in capsys.readouterr().err
 
 
-def test_files_to_start_from_pass_the_check(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert main(["init"]) == Exit.OK
-    own = ["--model", "my_task:build", "--task", "my_task:Task"]
-    assert main(["check", "--config", "puf-client.toml", *own]) == Exit.OK
-    told = capsys.readouterr().out
-    for word in ("200 training samples in 20 groups", "the same when loaded twice", "computing on", "MB", "per batch"):
-        assert word in told
-    (tmp_path / "my_task.py").write_text("mine now")
-    assert main(["init"]) == Exit.USAGE
-    assert (tmp_path / "my_task.py").read_text() == "mine now"
+def test_unknown_data_is_refused_before_the_server_is_called(capsys: pytest.CaptureFixture[str]) -> None:
+    server = ["--server", "127.0.0.1:1", "--patience", "0", "--name", "a"]
+    for command in (["run"], ["unlearn", "--yes"]):
+        for data, says in (("mnist", "no built-in dataset 'mnist'"), ("cifar10", "cifar10 needs --data-dir")):
+            assert main([*command, "--data", data, *server]) == Exit.USAGE
+            error = capsys.readouterr().err
+            assert says in error
+            assert "no server answers" not in error
+
+
+def test_an_impossible_port_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--name", "a", "--server", "localhost:99999"]) == Exit.USAGE
+    assert "the port must lie between 1 and 65535" in capsys.readouterr().err
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == Exit.OK
+    assert capsys.readouterr().out == f"puf-client {VERSION}\n"
 
 
 def test_a_check_asks_the_server_that_a_flag_or_a_variable_names(

@@ -9,10 +9,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from tests.pki import Pki
 
-from puf_client.options import Secured
-from puf_client.transport.dial import TokenFile, dial
 from puf_common.errors import UsageError
-from puf_common.files.private import exposed, write_new, write_over
+from puf_common.files.private import exposed, write_new
 from puf_common.network.certificates import new_key
 from puf_common.network.tls import ClientTls, ServerTls, refusal
 
@@ -67,36 +65,6 @@ def test_files_come_together(pki: Pki) -> None:
             ClientTls.load(pki.ca, *half)
     shown = ClientTls.load(pki.ca, cert, key)
     assert "PRIVATE" not in repr(shown)
-
-
-def test_a_client_that_cannot_be_known_is_told_before_it_dials(pki: Pki, tmp_path: Path) -> None:
-    cert, key = paths(pki)
-    operator = pki.authority.operator("ada")
-    token = tmp_path / "anna.token"
-    token.write_text("puf_secret\n")
-    for options, says in (
-        (Secured(tls_ca=pki.ca, tls_cert=cert, tls_key=key), "for anna, not for bert"),
-        (Secured(tls_ca=pki.ca, tls_cert=operator.certificate, tls_key=operator.key), "operator's certificate"),
-        (Secured(token_file=token), "over TLS only"),
-        (Secured(tls_server_name="x"), "needs --tls-ca"),
-        (Secured(tls_ca=pki.ca, token_file=tmp_path / "gone"), "cannot read --token-file"),
-        (Secured(tls_ca=pki.ca, tls_cert=tmp_path / "{name}.crt", tls_key=key), r"bert\.crt"),
-    ):
-        with pytest.raises(UsageError, match=says):
-            dial(options, server="127.0.0.1:1", name="bert", patience=1)
-
-
-def test_a_token_is_read_anew_when_its_file_changes(tmp_path: Path) -> None:
-    path = tmp_path / "token"
-    write_new(path, b"first\n")
-    token = TokenFile(path)
-    assert token() == "first"
-    write_over(path, b"second\n")
-    assert token() == "second"
-    for nonsense in (b"", b"two words", b"\xff\xfe"):
-        write_over(path, nonsense)
-        with pytest.raises(UsageError, match="holds no token"):
-            token()
 
 
 def test_private_files_are_private_and_whole(tmp_path: Path) -> None:
