@@ -77,7 +77,7 @@ def test_a_mismatch_names_the_tensor(change: Any, names: str) -> None:
 
 def test_tied_parameters_of_a_torch_module_are_sent_once() -> None:
     torch = pytest.importorskip("torch")
-    from puf_common.models.registry import manifest_of, payload_of
+    from puf_common.models.module_tensors import manifest_of, payload_of
 
     net = torch.nn.Sequential(torch.nn.Linear(3, 3, bias=False), torch.nn.Linear(3, 3, bias=False))
     net[1].weight = net[0].weight

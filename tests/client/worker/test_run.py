@@ -10,7 +10,8 @@ from tests.running import make_state, running, tiny_config
 from puf_client.options import RunOptions
 from puf_client.worker.run import run_worker
 from puf_common.errors import UsageError
-from puf_common.models.registry import build, manifest_of, payload_of
+from puf_common.models.module_tensors import manifest_of, payload_of
+from puf_common.models.networks import build
 
 MODULE = """
 import torch

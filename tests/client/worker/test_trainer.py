@@ -14,7 +14,7 @@ from puf_client.data import ClientData
 from puf_client.worker.devices import choose
 from puf_client.worker.trainer import Trainer
 from puf_common.errors import UsageError
-from puf_common.models.registry import manifest_of
+from puf_common.models.module_tensors import manifest_of
 from puf_common.v1 import federation_pb2 as pb
 
 
