@@ -1,1 +1,1 @@
-"""Experiments: what forgetting costs and what it leaves behind, measured, compared and drawn."""
+"""The lab: experiments that measure what forgetting costs and what a model still knows afterwards."""

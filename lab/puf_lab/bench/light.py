@@ -44,9 +44,9 @@ class _Tally:
 async def _client(address: str, name: str, tally: _Tally, starting: asyncio.Semaphore, until: list[float]) -> None:
     async with aio.insecure_channel(address, options=channel_options(address)) as channel:
         stub: Any = rpc.FederationStub(channel)
-        who = {"metadata": ((IDENTITY_KEY, name),), "timeout": 90.0}
+        call = {"metadata": ((IDENTITY_KEY, name),), "timeout": 90.0}
         async with starting:
-            described = await stub.Describe(fed.DescribeRequest(), **who)
+            described = await stub.Describe(fed.DescribeRequest(), **call)
             manifest = Manifest.from_pb(described.manifest)
             joined = await stub.Join(
                 fed.JoinRequest(
@@ -55,7 +55,7 @@ async def _client(address: str, name: str, tally: _Tally, starting: asyncio.Sema
                     manifest_fingerprint=manifest.fingerprint,
                     recipe_fingerprint=described.recipe.fingerprint,
                 ),
-                **who,
+                **call,
             )
         tally.joined += 1
 
@@ -63,7 +63,7 @@ async def _client(address: str, name: str, tally: _Tally, starting: asyncio.Sema
             while True:
                 await asyncio.sleep(joined.heartbeat_seconds)
                 begun = time.monotonic()
-                await stub.Heartbeat(fed.HeartbeatRequest(session=joined.session), **who)
+                await stub.Heartbeat(fed.HeartbeatRequest(session=joined.session), **call)
                 tally.beats += 1
                 tally.slowest_beat = max(tally.slowest_beat, time.monotonic() - begun)
 
@@ -72,11 +72,11 @@ async def _client(address: str, name: str, tally: _Tally, starting: asyncio.Sema
         try:
             while time.monotonic() < until[0]:
                 wait = fed.WaitForWorkRequest(session=joined.session, timeout_seconds=20.0)
-                reply = await stub.WaitForWork(wait, **who)
+                reply = await stub.WaitForWork(wait, **call)
                 if reply.WhichOneof("work") == "leave":
                     return
                 if reply.WhichOneof("work") == "train":
-                    await _train(stub, manifest, reply.train, payload, who)
+                    await _train(stub, manifest, reply.train, payload, call)
                     tally.updates += 1
                 if beating.done():
                     await beating
@@ -84,8 +84,8 @@ async def _client(address: str, name: str, tally: _Tally, starting: asyncio.Sema
             beating.cancel()
 
 
-async def _train(stub: Any, manifest: Manifest, work: fed.TrainWork, payload: bytes, who: dict[str, Any]) -> None:
-    async for _ in stub.FetchModel(fed.FetchModelRequest(version=work.base_version), **who):
+async def _train(stub: Any, manifest: Manifest, work: fed.TrainWork, payload: bytes, call: dict[str, Any]) -> None:
+    async for _ in stub.FetchModel(fed.FetchModelRequest(version=work.base_version), **call):
         pass
     header = fed.UpdateHeader(
         key=work.key,
@@ -102,7 +102,7 @@ async def _train(stub: Any, manifest: Manifest, work: fed.TrainWork, payload: by
         for chunk in chunks(payload):
             yield fed.SubmitUpdateRequest(chunk=chunk)
 
-    await stub.SubmitUpdate(frames(), **who)
+    await stub.SubmitUpdate(frames(), **call)
 
 
 async def _run(address: str, clients: int, seconds: float) -> _Tally:

@@ -47,12 +47,12 @@ def transfer(report: Report, scratch: Path, repeats: int) -> None:
             last = {name: spread(times[-_IN_A_ROW:]) for name, times in (("tcp", tcp), ("puf", ours), ("mtls", mtls))}
             report.print(f"  turn {turn + 1}: raw TCP {last['tcp']} s, PUF {last['puf']} s, over mTLS {last['mtls']} s")
         memory = plain.peak_memory()
-        computed = {who: (after - computed[who]) / len(ours) for who, after in plain.cpu_seconds().items()}
+        computed = {side: (after - computed[side]) / len(ours) for side, after in plain.cpu_seconds().items()}
     limit, median = statistics.median(tcp), statistics.median(ours)
     report.details["round_seconds"] = {"raw_tcp": tcp, "raw_tcp_from_one_block": hot, "puf": ours, "puf_mtls": mtls}
     report.details["round_cpu_seconds"] = computed
     busy = sum(computed.values()) / median / (os.cpu_count() or 1)
-    shares = ", ".join(f"{who.replace('_', ' ')} {seconds:.2f}" for who, seconds in computed.items())
+    shares = ", ".join(f"{side.replace('_', ' ')} {seconds:.2f}" for side, seconds in computed.items())
     report.at_most("round_keeps_processors_busy", busy, None, "x", f"processor seconds of a round: {shares}")
     note = f"PUF {spread(ours)} s, raw TCP {spread(tcp)} s"
     report.at_most("round_to_raw_tcp", median / limit, 4.0, note=note)

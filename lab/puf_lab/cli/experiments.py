@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_experiments"]
 
+# Repeated here, because importing their modules would delay `--help`.
 _FEDERATIONS = ("in-process", "processes")
 _EXECUTORS = ("local", "pool", "ray")
 # `--engine` of version 0.1.0 in terms of the two flags that replace it.

@@ -15,6 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from puf_client.worker.devices import choose
 from puf_common.config.exit_codes import Exit
 from puf_common.logging import configure
 from puf_lab.evaluation.metrics import names_for
@@ -50,7 +51,9 @@ def run_experiment(
     cache.delete_orphans()
     names = names_for(experiment.federation.task, metrics)
     jobs = list(jobs_of(experiment))
-    device = jobs[0].federation.device  # a missing checkpoint is refused here, before files are written
+    device = jobs[0].federation.device
+    if options.kind != "ray":
+        choose(device)  # refuses a missing device before files are written; nodes of a cluster may have others
     missing = [job for job in jobs if not cache.has(job)]
     pairs = [
         (job, targets)

@@ -113,7 +113,7 @@ class InProcessFederation:
             strength.kappa = kappa
         elif eta_u is not None:
             strength.eta_u = eta_u
-        # Without the pause the first request would get an unlearning round of its own.
+        # Without the pause the first request would get a separate unlearning round.
         self._paused(True)
         ids = [self._file(shard, mode, strength, tuple((samples or {}).get(shard, ()))) for shard in sorted(targets)]
         self._paused(False)

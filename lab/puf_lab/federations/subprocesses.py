@@ -97,7 +97,7 @@ class ProcessFederation:
         """Runs `puf-client --unlearn` for several clients together and waits until all are completed."""
         strength = {"--mode": mode, "--kappa": kappa, "--eta-u": eta_u, "--unlearn-epochs": epochs or None}
         flags = [word for flag, value in strength.items() if value is not None for word in (flag, str(value))]
-        # Without the pause the first request would get an unlearning round of its own.
+        # Without the pause the first request would get a separate unlearning round.
         self._server.control.pause()
         with ExitStack() as stack:
             requests = []

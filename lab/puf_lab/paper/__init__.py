@@ -1,4 +1,4 @@
-"""The paper's tables as data, so that a run can be printed beside them, and what is known to be wrong in them."""
+"""The paper's tables as data, for comparison with measured results, and their known errors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from importlib.resources import files
 __all__ = ["Erratum", "Row", "errata", "impossible", "rows"]
 
 METRICS = ("forget", "song", "yeom", "loss")
-# The last printed digit may be half a unit off in each of the three numbers.
+# Rounding of the three printed numbers, each by half a unit of its last digit.
 _ROUNDING = {"forget": 0.15, "song": 0.15, "yeom": 0.15, "loss": 0.015}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method in one setting. Values are per cent (loss aside), None where the paper gives none."""
+    """One method in one setting. Values are per cent (except loss), None if the paper has no value."""
 
     setting: str
     method: str
@@ -60,7 +60,7 @@ def errata() -> tuple[Erratum, ...]:
 
 
 def impossible() -> Iterator[tuple[Row, str, float, float]]:
-    """Rows whose mean |difference| to Retrain is smaller than the difference of means: (row, metric, printed, least)."""
+    """(row, metric, printed, least): rows with a mean |difference| to Retrain below the difference of means."""
     retrained = {row.setting: row for row in rows() if row.method == "Retrain"}
     for row in rows():
         for metric in METRICS:

@@ -75,18 +75,18 @@ def lines(results: Results) -> Iterable[dict[str, Any]]:
     for seed, counts in results.labels.items():
         yield {"kind": "labels", **base, "seed": seed, "counts": counts}
     for run in results.runs:
-        who = {"method": run.method, "targets": run.targets, "seed": run.seed}
-        summary = {k: v for k, v in asdict(run).items() if k not in ("values", "curve", *who)}
-        yield {"kind": "run", **base, **who, **summary}
+        run_id = {"method": run.method, "targets": run.targets, "seed": run.seed}
+        summary = {k: v for k, v in asdict(run).items() if k not in ("values", "curve", *run_id)}
+        yield {"kind": "run", **base, **run_id, **summary}
         where = {"commit": facts["commit"], "device": facts["device"]}
         for stage, values in run.values.items():
             for metric, value in values.items():
                 at = {"stage": stage, "round": run.stages.get(stage), "metric": metric, "value": value}
-                yield {"kind": "value", **base, **who, **at, **where}
+                yield {"kind": "value", **base, **run_id, **at, **where}
         for number, test, forget in run.curve:
             for metric, value in (("test", test), ("forget", forget)):
                 at = {"stage": CURVE, "round": number, "metric": metric, "value": value}
-                yield {"kind": "value", **base, **who, **at, **where}
+                yield {"kind": "value", **base, **run_id, **at, **where}
 
 
 def write(results: Results, folder: Path) -> Path:
@@ -133,13 +133,13 @@ def _read_file(path: Path) -> list[Results]:
             elif line["kind"] == "labels":
                 found[where].labels[line["seed"]] = line["counts"]
             else:
-                who = (line["method"], line["targets"], line["seed"])
+                run_id = (line["method"], line["targets"], line["seed"])
                 if line["kind"] == "run":
                     fields = {k: v for k, v in line.items() if k in Run.__dataclass_fields__}
-                    runs[*where, *who] = run = Run(**fields)
+                    runs[*where, *run_id] = run = Run(**fields)
                     found[where].runs.append(run)
                 else:
-                    _add_value(runs[*where, *who], line)
+                    _add_value(runs[*where, *run_id], line)
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is not a file of results: {type(error).__name__} {error}") from None
     return list(found.values())

@@ -60,12 +60,11 @@ def test_every_combination_gives_the_same_bits(
 
 @pytest.mark.e2e
 def test_client_processes_use_the_device_of_the_experiment(tiny: ExperimentSpec, tmp_path: Path) -> None:
-    """They did not: they trained on the CPU, and the results named the GPU."""
+    """A client process that is given a missing device fails; it does not train on the CPU."""
     original = next(jobs_of(tiny.placed(kind="processes", device="cuda:99")))
     with pytest.raises(PufError, match="fleet ended with code"):
         perform(original, Cache(tmp_path / "cache"))
-    logs = [path.read_text() for path in (tmp_path / "cache").rglob("client-0.log")]
-    assert not logs, "the failed job leaves no folder"
+    assert not list((tmp_path / "cache").iterdir()), "a failed job leaves no folder"
 
 
 def test_executors_from_flags() -> None:

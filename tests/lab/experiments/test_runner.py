@@ -164,6 +164,7 @@ def test_invalid_commands_are_refused_with_a_reason(
         ("quality", "--targets", "1"): "--goals needs at least 3 targets",
         ("run", str(tiny_file), "--methods", "natural", "--goals"): "this experiment has no puf-special",
         ("run", str(tiny_file), "--seeds", "a"): "--seeds a must be numbers",
+        ("run", str(tiny_file), "--device", "cuda:99"): "device cuda:99",
         ("run", str(tiny_file), "--jobs", "0"): "--jobs must be at least 1",
         ("run", str(tiny_file), "--method", "nowhere:Method"): "there is no module nowhere",
         ("run", "cifar100-noniid-mitb0"): "name the checkpoint with --weights FILE.safetensors",

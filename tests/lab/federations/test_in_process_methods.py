@@ -1,4 +1,4 @@
-"""Every method in a federation in this process, and what it declares held against what it does."""
+"""Every method in a federation in this process does what it declares."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from puf_server.storage.layout import history_name
 
 ALL = list(methods.known())
 HISTORIES = tuple(name for name, method in methods.known().items() if method.memory.words)
-# Tiny models are allowed to end up worse than an operator would want to see.
+# Tiny models may collapse. They must not wait for an operator.
 BRIEF = {"max_recovery_rounds": 1, "collapse_ratio": 0.0}
 SETTING = FederationSpec(
     title="methods",
@@ -37,7 +37,7 @@ SETTING = FederationSpec(
     recipe=Recipe(lr=0.1, batch_size=10, seed=1),
     forgetting=Forgetting(also_remember=HISTORIES, **BRIEF),
 )
-# Fewer rounds and passes than published, where a test is about something else.
+# Fewer rounds and epochs than published, to save time.
 SHORT: dict[str, dict[str, str]] = {
     "natural": {"rounds": "1"},
     "mode": {"rounds": "2", "degrade_rounds": "1"},
@@ -59,7 +59,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessFeder
 
 
 @pytest.mark.parametrize("method", ALL)
-def test_what_a_method_declares_is_what_it_does(method: str, trained: InProcessFederation, tmp_path: Path) -> None:
+def test_a_method_does_what_it_declares(method: str, trained: InProcessFederation, tmp_path: Path) -> None:
     declared = methods.known()[method].requires
     unlearned, rounds = [], []
     for target in (1, 2):
@@ -70,19 +70,19 @@ def test_what_a_method_declares_is_what_it_does(method: str, trained: InProcessF
             assert made is not None
             unlearned.append(federation.state.models[made].digest)
             asked = [r.expected for r in federation.state.records.values() if r.kind is RoundKind.UNLEARN]
-            # What the server does alone is no round of communication.
+            # A step that the server does alone is not a round of communication.
             rounds.append(sum(number > 0 for number in asked))
             assert bool(sum(asked)) == (
                 declared.target_takes_part or declared.retained_take_part or declared.auxiliary_data
             )
-            # Nothing of the target is left: neither on the roster nor in what was remembered.
+            # The history has no record of the target.
             assert client_name(target) not in {r.client for r in federation.state.history.values()}
     assert (unlearned[0] != unlearned[1]) == declared.selective
     assert (max(rounds) <= 1) == declared.single_round
 
 
 @pytest.mark.parametrize("method", ALL)
-def test_several_targets_at_once_where_a_method_says_so(
+def test_methods_that_declare_it_forget_several_targets_at_once(
     method: str, trained: InProcessFederation, tmp_path: Path
 ) -> None:
     with trained.copy(tmp_path / "two", forgetting=policy(method)) as federation:
@@ -93,7 +93,7 @@ def test_several_targets_at_once_where_a_method_says_so(
 
 
 @pytest.mark.parametrize("method", ALL)
-def test_a_target_that_is_gone_is_no_hindrance_where_a_method_says_so(
+def test_methods_that_declare_it_forget_an_absent_target(
     method: str, trained: InProcessFederation, tmp_path: Path
 ) -> None:
     with trained.copy(tmp_path / "gone", without=[1], forgetting=policy(method)) as federation:
@@ -107,7 +107,7 @@ def test_a_target_that_is_gone_is_no_hindrance_where_a_method_says_so(
 
 
 @pytest.mark.parametrize("method", ALL)
-def test_only_a_method_that_declares_history_leaves_any(method: str, tmp_path: Path) -> None:
+def test_only_methods_that_declare_history_store_it(method: str, tmp_path: Path) -> None:
     setting = SETTING.model_copy(update={"rounds": 1, "forgetting": policy(method)})
     with InProcessFederation(setting, tmp_path / "f") as federation:
         federation.train()
@@ -122,7 +122,7 @@ def test_only_a_method_that_declares_history_leaves_any(method: str, tmp_path: P
         )
 
 
-def test_retraining_gives_the_very_model_of_a_federation_without_the_target(
+def test_retraining_gives_the_model_of_a_federation_without_the_target(
     trained: InProcessFederation, tmp_path: Path
 ) -> None:
     with trained.copy(tmp_path / "again", forgetting=policy("retrain")) as federation:
@@ -140,7 +140,7 @@ def test_natural_without_a_round_is_the_original(trained: InProcessFederation, t
         assert outcome(ticket).version_recovered == applied(ticket).version_unlearned
 
 
-def test_federaser_does_not_depend_on_what_was_kept_of_the_target(trained: InProcessFederation, tmp_path: Path) -> None:
+def test_federaser_does_not_read_the_history_of_the_target(trained: InProcessFederation, tmp_path: Path) -> None:
     digests = []
     for poisoned in (False, True):
         with trained.copy(tmp_path / f"p-{poisoned}", forgetting=policy("federaser")) as federation:
@@ -152,7 +152,7 @@ def test_federaser_does_not_depend_on_what_was_kept_of_the_target(trained: InPro
     assert digests[0] == digests[1]
 
 
-def test_a_method_whose_history_was_not_kept_is_refused(tmp_path: Path) -> None:
+def test_a_method_without_stored_history_is_refused(tmp_path: Path) -> None:
     setting = SETTING.model_copy(update={"rounds": 1, "forgetting": policy("puf")})
     with InProcessFederation(setting, tmp_path / "f") as federation:
         federation.train()
@@ -164,7 +164,7 @@ def test_a_method_whose_history_was_not_kept_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["federaser", "mode", "fukd", "rapid"])
-def test_a_server_that_ends_in_the_middle_of_any_step_comes_to_the_same_weights(
+def test_a_restart_within_any_step_gives_the_same_weights(
     method: str, trained: InProcessFederation, tmp_path: Path
 ) -> None:
     with trained.copy(tmp_path / "whole", forgetting=policy(method)) as federation:
@@ -179,7 +179,7 @@ def test_a_server_that_ends_in_the_middle_of_any_step_comes_to_the_same_weights(
     for number in range(first, first + steps):
         federation.run_until(partial(_half_way, number))
         gone = [1] if federation.state.members[client_name(1)].status is MemberStatus.FORGOTTEN else []
-        # Nobody says goodbye: what the next process knows is what is on disk.
+        # No client leaves. The next process knows only the state on disk.
         federation.close()
         federation = InProcessFederation(setting, tmp_path / "cut", without=gone)
     federation.run_until(lambda s: not any(t.open for t in s.tickets.values()))
@@ -190,14 +190,12 @@ def test_a_server_that_ends_in_the_middle_of_any_step_comes_to_the_same_weights(
 
 
 def _half_way(number: int, state: State) -> bool:
-    """In a round with something received and something missing, or past it."""
+    """Whether the round has received some updates and lacks others, or is over."""
     current = state.round
     return state.number >= number or (current is not None and current.number == number and bool(current.received))
 
 
-def test_a_target_that_has_not_kept_its_model_says_so_on_the_ticket(
-    trained: InProcessFederation, tmp_path: Path
-) -> None:
+def test_the_ticket_says_that_the_target_lacks_its_local_model(trained: InProcessFederation, tmp_path: Path) -> None:
     with trained.copy(tmp_path / "lost", forgetting=policy("pga")) as federation:
         for path in (tmp_path / "lost" / "clients").glob("*/client-1/last-models/*"):
             path.unlink()
@@ -208,10 +206,10 @@ def test_a_target_that_has_not_kept_its_model_says_so_on_the_ticket(
         assert "has not stored its local model of round 3" in ticket.history[-1].note
 
 
-def test_fukd_with_nothing_distilled_is_the_model_without_what_the_target_contributed(
+def test_fukd_without_distillation_subtracts_the_targets_contributions(
     trained: InProcessFederation, tmp_path: Path
 ) -> None:
-    """The sums of all clients and w_0 are the model; so the erased one is w_0 and the others' sums."""
+    """The model is w_0 plus the sums of all clients. The erased model is w_0 plus the sums of the others."""
     manifest = trained.engine.manifest
     with trained.copy(tmp_path / "sums", forgetting=policy("fukd", lr="1e-30")) as federation:
         sums = {
@@ -235,7 +233,7 @@ from puf_server.core.state.rounds import Assignment, Combine, Part
 
 
 class Transplant(Method):
-    """Everything that a step can be: an auxiliary model, a second model for the client, a part that comes back, a state."""
+    """Uses every feature of a step: an auxiliary model, a second model for the client, a partial update, a state."""
 
     name, summary = "transplant", "the target trains a head on its own; the model gets the difference"
     requires = Puf.requires
@@ -266,7 +264,7 @@ class Transplant(Method):
 '''
 
 
-def test_a_method_of_ones_own_may_use_everything_that_a_step_can_be(
+def test_the_users_method_may_use_every_feature_of_a_step(
     trained: InProcessFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own_method.py").write_text(OWN)
@@ -280,7 +278,7 @@ def test_a_method_of_ones_own_may_use_everything_that_a_step_can_be(
         *body, weight, bias = (t.name for t in manifest.tensors)
         assert all(np.array_equal(new[name], old[name] / 2) for name in body)
         assert not any(np.array_equal(new[name], old[name]) for name in (weight, bias))
-        # The head alone came back, the auxiliary model went when the ticket was applied.
+        # Only the head was sent. The auxiliary model was deleted when the ticket was applied.
         record = federation.state.records[applied(ticket).round]
         assert record.nbytes_up == new[weight].nbytes + new[bias].nbytes
         assert federation.state.models[4].status is ModelStatus.DELETED
