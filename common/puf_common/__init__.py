@@ -1,1 +1,1 @@
-"""What server, client and lab share: values, tensors on the wire, errors, models by name."""
+"""Code that server, client and lab share: errors, tensors, receipts, networks, settings and files."""

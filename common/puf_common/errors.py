@@ -23,9 +23,10 @@ PufError                      a message for people, a stable reason for programs
 
 The last column is the gRPC status code. `reason` is the name that programs match on; it travels beside the status.
 
-Two reasons are older than their classes. `CORRUPTED` once stood for both kinds of damage, `USAGE_ERROR` for every invalid
-argument. Peers of version 0.1.0 match on them, so TransferCorrupted and InvalidArgument keep them. Such a peer does not know
-`STORAGE_CORRUPTED` and falls back to the status code. A UsageError concerns this process only; a server does not send it.
+Two reasons are older than their classes. `CORRUPTED` once stood for both kinds of damage, `USAGE_ERROR` for every
+invalid argument. Peers of version 0.1.0 match on them, so TransferCorrupted and InvalidArgument keep them. Such a peer
+does not know `STORAGE_CORRUPTED` and falls back to the status code. A UsageError concerns this process only; a server
+does not send it.
 """
 
 from __future__ import annotations

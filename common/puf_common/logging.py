@@ -1,8 +1,8 @@
-"""Logs on stderr: coloured lines when a person watches, one JSON object per line when nobody does.
+"""Logs on stderr: coloured lines on a terminal, one JSON object per line elsewhere.
 
-`get_logger("puf_server.engine.engine", federation="demo").info("round opened", round=3)`: events are short sentences without
-numbers in them, ids (round, client, ticket) are keys. Everything rides on the standard library's logging, so the
-warnings of other libraries come out in the same form, and a program that never calls `configure` keeps its own set-up.
+`get_logger("puf_server.engine.engine", federation="demo").info("round opened", round=3)`: an event is a short sentence
+without numbers; ids (round, client, ticket) are keys. All entries pass through the standard library's logging. Warnings
+of other libraries therefore have the same form, and a program that never calls `configure` keeps its own configuration.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class LogSettings(BaseModel):
-    """Two flags for every command: inherit them or add them beside its own."""
+    """The logging flags of every command."""
 
     log_format: LogFormat = Field(
         "auto", description="Form of the logs on stderr; auto is console on a terminal and json elsewhere"
@@ -39,22 +39,22 @@ class LogSettings(BaseModel):
 def configure(
     *, log_format: LogFormat = "auto", level: LogLevel = "info", stream: TextIO | None = None, **ids: object
 ) -> None:
-    """Sends all logs of the process to stderr (or `stream`). Calling it again replaces the earlier set-up.
+    """Sends all logs of the process to stderr (or `stream`). Another call replaces the configuration.
 
-    `ids` are those of the process, such as the client it works as: every line carries them, whoever writes it.
+    `ids` belong to the process, e.g. the name of its client. Every line has them, also those of other libraries.
     """
     import structlog
 
     target = sys.stderr if stream is None else stream
-    watched = target.isatty()
+    terminal = target.isatty()
     chain: list[Any] = [partial(_stamp, ids=ids), structlog.stdlib.ProcessorFormatter.remove_processors_meta]
-    if log_format == "console" or (log_format == "auto" and watched):
+    if log_format == "console" or (log_format == "auto" and terminal):
         console = structlog.dev.ConsoleRenderer(
-            colors=watched and not os.environ.get("NO_COLOR"),
+            colors=terminal and not os.environ.get("NO_COLOR"),
             pad_event_to=28,
             timestamp_key="time",
             sort_keys=False,
-            # The default shows local variables: tokens and data do not belong into logs.
+            # The default formatter shows local variables. Logs must not contain tokens or data.
             exception_formatter=structlog.dev.plain_traceback,
         )
         chain += [_for_people, console]
@@ -73,7 +73,7 @@ def configure(
 
 
 def get_logger(name: str, **ids: object) -> BoundLogger:
-    """A logger with ids bound to every entry; `.bind(round=3)` gives one with more."""
+    """A logger that adds these ids to every entry. `.bind(round=3)` returns one with more ids."""
     import structlog
 
     logger: BoundLogger = structlog.wrap_logger(
@@ -89,7 +89,7 @@ def get_logger(name: str, **ids: object) -> BoundLogger:
 
 
 def _ours_or_serious(record: logging.LogRecord) -> bool:
-    """Other libraries speak only from warnings on: their debug entries would drown ours."""
+    """Whether an entry is shown: all of PUF's, and warnings and errors of other libraries."""
     return isinstance(record.msg, dict) or record.levelno >= logging.WARNING
 
 
@@ -107,14 +107,14 @@ def _stamp(_logger: Any, _method: str, event: MutableMapping[str, Any], *, ids: 
 def _for_people(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     event["time"] = datetime.fromisoformat(event["time"]).astimezone().strftime("%H:%M:%S")
     for key, value in event.items():
-        # A client chooses its name; it must not forge lines or steer the terminal.
+        # A client chooses its name. The name must not forge lines or control the terminal.
         if isinstance(value, str) and not value.isprintable():
             event[key] = repr(value)[1:-1]
     return event
 
 
 def _for_programs(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
-    """JSON knows neither NaN nor infinity, and a diverging loss must not make the log unreadable."""
+    """The entry with NaN and infinity as text: JSON has neither, and a diverging loss must stay readable."""
     return {key: _finite(value) for key, value in event.items()}
 
 

@@ -1,8 +1,8 @@
-"""What the C library does with freed memory, for processes that move large payloads round after round.
+"""How the C library treats freed memory, for processes that move large payloads in every round.
 
-Left alone it gives every buffer of a mebibyte and more back to the system, and takes it anew for the next one: the kernel
-then clears the same pages again and again, which costs a round more than its sums. And it keeps a heap per thread, each
-with free memory of its own.
+By default glibc returns every buffer of a mebibyte or more to the system and requests it again for the next one. The
+kernel then clears the same pages repeatedly, which takes longer than the sums of a round. It also keeps one heap per
+thread, each with its own free memory.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import ctypes
 
 __all__ = ["keep_freed_memory"]
 
-# Of mallopt(3).
+# Constants of mallopt(3).
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
 _ARENA_MAX = -8
 
-# Free memory at the end of a heap that is kept, and buffers that come from heaps rather than from the system.
+# Free memory that a heap keeps at its end; the largest buffer that comes from a heap; the number of heaps.
 _KEPT = 128 << 20
 _LARGEST = 64 << 20
 _HEAPS = 2
 
 
 def keep_freed_memory() -> bool:
-    """Has buffers used again within this process; for its start. False where the C library has no such choice."""
+    """Makes this process reuse freed buffers. Call it at the start. False if the C library cannot be set so."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Random streams that depend on what they are for, never on a clock, an attempt or the order of events."""
+"""Seeds that depend on their purpose only, never on a clock, an attempt or the order of events."""
 
 from __future__ import annotations
 

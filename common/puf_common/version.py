@@ -8,5 +8,5 @@ __all__ = ["VERSION"]
 
 try:
     VERSION = version("puf")
-except PackageNotFoundError:  # run from a bare checkout
+except PackageNotFoundError:  # not installed
     VERSION = "0+unknown"

@@ -111,10 +111,14 @@ def outsiders(c: Companies) -> None:
     late = ["certs/clients/late.crt", "certs/clients/late.key"]
     date_back(Authority.open(c.certs), c.directory / late[0])
     cases: list[tuple[list[str], Exit, str]] = [
-        (c.to_server("other/clients/client-0.crt", "other/clients/client-0.key"), Exit.REFUSED, "its own authority"),
-        (c.to_server(own[0], own[1], ca="other/ca.crt"), Exit.REFUSED, "not of the authority in --tls-ca"),
+        (
+            c.to_server("other/clients/client-0.crt", "other/clients/client-0.key"),
+            Exit.REFUSED,
+            "certificate of its authority",
+        ),
+        (c.to_server(own[0], own[1], ca="other/ca.crt"), Exit.REFUSED, "was not signed by the authority in --tls-ca"),
         ([*c.to_server(own[0], own[1]), "--tls-server-name", "fed.example.org"], Exit.REFUSED, "--tls-server-name"),
-        ([*c.to_server(own[0], own[1]), "--name", "client-1"], Exit.USAGE, "client-0's, not client-1's"),
+        ([*c.to_server(own[0], own[1]), "--name", "client-1"], Exit.USAGE, "for client-0, not for client-1"),
         (c.to_server(late[0], late[1]), Exit.USAGE, "expired on"),
         (["--server", c.address, "--name", "client-0", "--tls-ca", "certs/ca.crt"], Exit.REFUSED, "--tls-cert"),
         (["--server", c.address, "--name", "client-0"], Exit.REFUSED, "--tls-ca"),
@@ -175,7 +179,7 @@ def test_between_two_hosts(tmp_path: Path) -> None:
 
         # The default address: all of them with TLS, for clients; this machine's own for the operator.
         with serving(c, here, *tls):
-            assert "anna has not asked" in status("10.99.0.1:7300", *anna).out
+            assert "anna has no request to be forgotten" in status("10.99.0.1:7300", *anna).out
             wrong = status("10.99.0.3:7300", *anna)
             assert (wrong.code, "for another name" in wrong.err) == (Exit.REFUSED, True)
             assert status("10.99.0.3:7300", *anna, "--tls-server-name", "10.99.0.1").code == Exit.OK

@@ -438,10 +438,10 @@ def _waiting(transport: GrpcTransport) -> threading.Thread:
 def test_clients_are_told_in_one_line(server: Server, pki: Pki, tmp_path: Path, case: str) -> None:
     other = Pki(tmp_path / "other")
     tls, says = {
-        "wrong authority": (pki.client("anna", ca=other.ca), "not of the authority in --tls-ca"),
+        "wrong authority": (pki.client("anna", ca=other.ca), "was not signed by the authority in --tls-ca"),
         "wrong name": (pki.client("bert", server_name="fed.example.org"), "--tls-server-name"),
         "no certificate": (pki.nobody(), "--tls-cert and --tls-key"),
-        "another's authority": (other.client("anna", ca=pki.ca), "a certificate of its own authority"),
+        "another's authority": (other.client("anna", ca=pki.ca), "a certificate of its authority"),
         "no TLS": (None, "see --tls-ca"),
     }[case]
     with GrpcTransport(f"127.0.0.1:{server.port}", "anna", tls=tls, retry=RetryPolicy(20)) as transport:

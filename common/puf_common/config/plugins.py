@@ -1,6 +1,6 @@
-"""Code of the user's own, named by local flags as package.module:name.
+"""The user's code, named by a local flag as package.module:name.
 
-Whatever goes wrong in it is told in one line that says where, because the reader knows that code and not this.
+An error in the user's code becomes one line with its file and line number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["call", "load", "plugin_version"]
 
 
 def load(spec: str) -> Callable[..., Any]:
-    """The function or class behind "package.module:name", looked for in the current directory first."""
+    """The function or class of "package.module:name". The current directory is searched first."""
     name, colon, attribute = spec.partition(":")
     if not (colon and attribute.isidentifier() and all(part.isidentifier() for part in name.split("."))):
         raise UsageError(f"{spec!r} must be package.module:name, e.g. my_task:load")
@@ -31,14 +31,14 @@ def load(spec: str) -> Callable[..., Any]:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise _told(f"cannot import {name}", error) from error
+            raise _located(f"cannot import {name}", error) from error
         raise UsageError(
             f"there is no module {name}: looked in {here} and the installed packages; is {name.split('.')[0]}.py there?"
         ) from None
     except PufError:
         raise
     except Exception as error:
-        raise _told(f"cannot import {name}", error) from error
+        raise _located(f"cannot import {name}", error) from error
     try:
         found = getattr(module, attribute)
     except AttributeError:
@@ -53,22 +53,23 @@ def load(spec: str) -> Callable[..., Any]:
 
 
 def call(function: Callable[..., Any], *arguments: object) -> Any:
-    """Calls the user's function; its own failures become one line, ours pass."""
+    """The result of the user's function. Its exceptions become a UsageError; a PufError passes through."""
     try:
         return function(*arguments)
     except PufError:
         raise
     except Exception as error:
-        raise _told(f"{getattr(function, '__qualname__', function)} failed", error) from error
+        raise _located(f"{getattr(function, '__qualname__', function)} failed", error) from error
 
 
 def plugin_version(plugin: object) -> str:
-    """`__version__` of a module, or of the module that a loaded function or class comes from; "" where it has none."""
+    """`__version__` of a module, or of the module that defines a function or class; "" if it has none."""
     module = plugin if isinstance(plugin, ModuleType) else sys.modules.get(getattr(plugin, "__module__", None) or "")
     return str(getattr(module, "__version__", ""))
 
 
-def _told(what: str, error: Exception) -> UsageError:
+def _located(what: str, error: Exception) -> UsageError:
+    """The error in one line with the place in the user's code."""
     text = " ".join(str(error).split())
     if isinstance(error, SyntaxError):
         text = error.msg
@@ -76,7 +77,7 @@ def _told(what: str, error: Exception) -> UsageError:
 
 
 def _where(error: Exception) -> str:
-    """File and line where the user's code failed, even when the exception came from a library that it called."""
+    """File and line in the user's code, even if a library that it called raised the exception."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
     ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -1,7 +1,7 @@
-"""The few things that are done to files which must survive a power cut, behind one small port.
+"""The file operations that durability depends on, behind one small interface.
 
-Nothing is durable before its `fsync`, no name before the `fsync_dir` of its directory. A test puts a recorder in the
-place of the disk and rebuilds every state in which a power cut could have left it.
+Data is durable after its `fsync`, a name after the `fsync_dir` of its directory. Tests replace the disk by a recorder
+and rebuild every state in which a power cut could leave the directory.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Protocol, cast
 __all__ = ["DISK", "Bytes", "Disk", "Writes", "make_directories"]
 
 Bytes = bytes | bytearray | memoryview
-# Of sync_file_range(2): begin to write out, wait for nothing.
+# SYNC_FILE_RANGE_WRITE of sync_file_range(2): start writing to the disk, do not wait.
 _BEGIN = 2
-# More in one call, and the system caches it in huge pages. In a virtual machine whose host takes free ones back, touching
-# them for the first time costs many times the copying; smaller pages are mostly ones that were used a moment ago.
+# The system caches larger writes in huge pages. If a virtual machine's host reclaims free memory, the first access to such a
+# page takes many times longer than the copy. Smaller pages were mostly used a moment ago.
 _AT_ONCE = 1 << 17
 
 
 def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """Linux has it, the standard library has not."""
+    """The function of the C library; None where there is none. The standard library does not offer it."""
     try:
         function = ctypes.CDLL(None).sync_file_range
     except (OSError, AttributeError):
@@ -37,13 +37,13 @@ _SYNC_FILE_RANGE = _sync_file_range()
 
 class Writes(Protocol):
     def create(self, path: Path, mode: int = 0o600) -> int:
-        """Opens a file that must not exist, for writing, readable by its owner alone unless `mode` says otherwise."""
+        """Creates a file that must not exist and opens it for writing. By default only its owner can read it."""
         ...
 
     def write(self, handle: int, data: Bytes) -> None: ...
 
     def hasten(self, handle: int, offset: int, nbytes: int) -> None:
-        """Lets the system begin to write these bytes out, so that the sync to come has less to wait for."""
+        """Starts writing these bytes to the disk, so that the next `fsync` waits less."""
         ...
 
     def fsync(self, handle: int) -> None: ...
@@ -53,7 +53,7 @@ class Writes(Protocol):
     def rename(self, source: Path, target: Path) -> None: ...
 
     def link(self, source: Path, target: Path) -> None:
-        """A second name; unlike a rename it never replaces what is there."""
+        """Gives a file a second name. Unlike a rename it never replaces a file."""
         ...
 
     def unlink(self, path: Path) -> None: ...
@@ -64,7 +64,7 @@ class Writes(Protocol):
 
 
 class Disk:
-    """The real thing."""
+    """The disk of this machine."""
 
     def create(self, path: Path, mode: int = 0o600) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), mode)
@@ -76,7 +76,7 @@ class Disk:
 
     def hasten(self, handle: int, offset: int, nbytes: int) -> None:
         if _SYNC_FILE_RANGE is not None:
-            # Whatever comes of it, also an error, is told by the sync.
+            # An error is reported by the sync that follows.
             _SYNC_FILE_RANGE(handle, offset, nbytes, _BEGIN)
 
     def fsync(self, handle: int) -> None:
@@ -111,7 +111,7 @@ DISK = Disk()
 
 
 def make_directories(directory: Path, files: Writes = DISK) -> None:
-    """Makes what is missing on the way, each name on disk before anything is put below it."""
+    """Makes a directory and its missing parents. Each name is on disk before the next one is made below it."""
     missing = []
     while not directory.is_dir():
         missing.append(directory)
@@ -120,7 +120,7 @@ def make_directories(directory: Path, files: Writes = DISK) -> None:
         try:
             files.mkdir(path)
         except FileExistsError:
-            # Somebody else was faster, and may not have synced it yet.
+            # Another process made it, and may not have synced it yet.
             if not path.is_dir():
                 raise
         files.fsync_dir(path.parent)

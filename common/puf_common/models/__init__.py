@@ -1,0 +1,1 @@
+"""Networks by name, and the bytes of a torch module."""

@@ -1,7 +1,7 @@
-"""MiT-B0, the encoder of SegFormer, as a classifier: 3,319,392 parameters, the head of one layer not counted.
+"""MiT-B0, the encoder of SegFormer, as a classifier: 3,319,392 parameters without its head of one layer.
 
-The encoder is that of segmentation-models-pytorch, whose tensors have the names of the published weights, so that
-checkpoints trained on ImageNet load: in those names, or in those that Hugging Face's transformers gave them.
+The encoder is that of segmentation-models-pytorch. Its tensors have the names of the published weights, so checkpoints
+trained on ImageNet can be loaded, also with the names of Hugging Face's transformers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _INSIDE = {
 
 
 def mit_b0(classes: int) -> nn.Module:
-    """Mean over the last stage's positions, then one linear layer."""
+    """The encoder, the mean over the positions of its last stage, and one linear layer."""
     from torch import nn
 
     try:
@@ -59,7 +59,7 @@ def mit_b0(classes: int) -> nn.Module:
 
 
 def load_published(model: nn.Module, path: Path) -> None:
-    """Sets the encoder to a published checkpoint (a safetensors file); the head keeps its fresh weights."""
+    """Loads a published checkpoint (a safetensors file) into the encoder. The head keeps its initial weights."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -70,15 +70,15 @@ def load_published(model: nn.Module, path: Path) -> None:
         tensors = translated(load_file(path))
     except (OSError, SafetensorError) as error:
         raise UsageError(f"cannot read {path} as safetensors: {error}") from None
-    own = encoder.state_dict()
-    missing = [name for name in own if name not in tensors or tensors[name].shape != own[name].shape]
+    expected = encoder.state_dict()
+    missing = [name for name in expected if name not in tensors or tensors[name].shape != expected[name].shape]
     if missing:
-        raise UsageError(f"{path} is no checkpoint of MiT-B0: {missing[0]} is missing in it or has another shape")
-    encoder.load_state_dict({name: tensors[name] for name in own})
+        raise UsageError(f"{path} is not a checkpoint of MiT-B0: {missing[0]} is missing or has another shape")
+    encoder.load_state_dict({name: tensors[name] for name in expected})
 
 
 def translated(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """By the encoder's names; keys and values, apart in one naming, are one tensor in the other."""
+    """The tensors by the encoder's names. transformers stores keys and values separately, the encoder as one tensor."""
     import torch
 
     found: dict[str, Tensor] = {}

@@ -1,0 +1,1 @@
+"""gRPC channels and servers: addresses, TLS, certificates, and errors as statuses."""

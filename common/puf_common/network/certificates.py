@@ -1,8 +1,8 @@
-"""Who a certificate speaks for, and the keys and signing requests that lead to one.
+"""The identity in a certificate, and the keys and signing requests for one.
 
-A certificate made for a federation says it in a URI among its alternative names: `puf:client:clinic-7` or
-`puf:operator:ada`. One of another authority that has no such URI speaks for the client in its common name, so that
-certificates a company has already can be used. Operators always need the URI: nobody becomes one by a common name.
+A certificate made for a federation names its holder by a URI among its alternative names: `puf:client:clinic-7` or
+`puf:operator:ada`. A certificate without such a URI stands for the client in its common name, so that a company can use
+certificates that it already has. An operator always needs the URI.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ _URI = re.compile(rf"puf:(client|operator):({NAME.pattern})")
 
 @dataclass(frozen=True)
 class Holder:
-    """Whom a certificate speaks for, and until when."""
+    """The client or operator that a certificate stands for, and its validity."""
 
     role: Role
     name: str
     serial: str
-    # SHA-256 of the public key: what all certificates for one key have in common.
+    # SHA-256 of the public key: the same in all certificates for one key.
     key: str
     not_before: datetime
     not_after: datetime
 
     def require_current(self, now: datetime | None = None) -> None:
-        """Connections live longer than the handshake that looked at the dates."""
+        """Raises NotAuthenticated outside the validity. A connection can outlive the dates that its handshake checked."""
         now = now or datetime.now(UTC)
         if now > self.not_after:
             raise NotAuthenticated(
-                f"the certificate of {self.name} expired on {self.not_after:%Y-%m-%d}; have it renewed "
+                f"the certificate of {self.name} expired on {self.not_after:%Y-%m-%d}; renew it "
                 "(puf-server certs client or sign, with --renew) and start again",
                 client=self.name,
             )
@@ -80,7 +80,7 @@ def common_name(name: x509.Name) -> str:
 
 
 def holder_of(certificate: x509.Certificate) -> Holder:
-    """Whom the certificate speaks for; NotAuthenticated where it names nobody, or more than one."""
+    """The holder of the certificate. Raises NotAuthenticated if it names none, or more than one."""
     role, name = _named(certificate.extensions, certificate.subject)
     return Holder(
         role,
@@ -113,11 +113,11 @@ def _named(extensions: x509.Extensions, whole: x509.Name) -> tuple[Role, str]:
         uris = []
     ours = [u for u in uris if u.lower().startswith("puf:")]
     if len(ours) > 1:
-        raise NotAuthenticated("the certificate speaks for more than one name")
+        raise NotAuthenticated("the certificate stands for more than one name")
     if ours:
         match = _URI.fullmatch(ours[0])
         if match is None:
-            raise NotAuthenticated(f"the certificate's name {ours[0][:100]!r} is none that this version knows")
+            raise NotAuthenticated(f"the certificate's name {ours[0][:100]!r} is not of a kind that this version knows")
         return ("operator" if match[1] == "operator" else "client"), match[2]
     name = common_name(whole)
     if not NAME.fullmatch(name):
@@ -129,7 +129,7 @@ def _named(extensions: x509.Extensions, whole: x509.Name) -> tuple[Role, str]:
 
 
 def server_names(certificate: x509.Certificate) -> list[str]:
-    """Host names and addresses a server's certificate is for."""
+    """The host names and addresses in a server's certificate."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -148,7 +148,7 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def signing_request(key: ec.EllipticCurvePrivateKey, name: str) -> bytes:
-    """Asks an authority for a client's certificate, in PEM."""
+    """A request to an authority for a client's certificate, in PEM."""
     alternatives = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri("client", name))])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject(name)).add_extension(alternatives, False)
     return request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)

@@ -1,8 +1,7 @@
-"""Between errors and gRPC statuses, in both directions, and the options of every channel and server.
+"""Errors as gRPC statuses, in both directions, and the options of every channel and server.
 
-A status carries google.rpc.ErrorInfo (domain "puf", the reason of the error, its facts), so that a client in any
-language can tell a stale round from a wrong fingerprint without reading sentences; what may be tried again carries
-RetryInfo.
+A status has a google.rpc.ErrorInfo (domain "puf", the reason of the error, its facts): a client in any language can
+tell a stale round from a wrong fingerprint without parsing sentences. A call that may be repeated has a RetryInfo, too.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ __all__ = [
 ]
 
 DOMAIN = "puf"
-# Names the caller where there is no client certificate to do so.
+# The name of the caller, if it has no client certificate.
 IDENTITY_KEY = "puf-client"
-# Carries a client's token, over TLS only.
+# The client's token, over TLS only.
 TOKEN_KEY = "authorization"  # noqa: S105  # a key, not a secret
-# One chunk and its framing; the rest is room for the manifest of a model with ten thousand tensors.
+# Enough for a chunk and its framing, and for the manifest of a model with ten thousand tensors.
 MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES
 RETRY_SECONDS = 1.0
 
 _KEEPALIVE_MS = 30_000
 _KEEPALIVE_TIMEOUT_MS = 15_000
-# Statuses travel in HTTP/2 trailers, which peers cut at 8 KiB. The message is in there twice: as UTF-8 in base64 among
-# the details, and percent-encoded, which takes three bytes for every byte that is not plain ASCII.
+# Statuses are sent in HTTP/2 trailers, which peers limit to 8 KiB. A trailer has the message twice: in base64 among the
+# details, and percent-encoded, which takes three bytes for every byte that is not plain ASCII.
 _MESSAGE_BYTES = 1200
 _FACT_BYTES = 200
 _FACTS = 8
@@ -61,21 +60,21 @@ Options = list[tuple[str, int]]
 
 
 def server_options() -> Options:
-    """Options of every server. Its ping rule must allow the clients' keep-alive, or it hangs up on idle ones."""
+    """Options of every server. The ping rule must allow the clients' keep-alive; otherwise idle clients are disconnected."""
     return [
         *_both_sides(),
         ("grpc.http2.lookahead_bytes", CHUNK_BYTES // 8),
         ("grpc.http2.min_ping_interval_without_data_ms", _KEEPALIVE_MS // 3),
-        # A second server on the same port must fail, not share it in silence.
+        # A second server on the same port must fail instead of sharing it.
         ("grpc.so_reuseport", 0),
     ]
 
 
 def channel_options(target: str) -> Options:
-    """Options of every channel. Retries happen above the stub, a proxy is never asked for a server on this machine."""
+    """Options of every channel. gRPC repeats no calls; the caller does. A server on this machine needs no proxy."""
     return [
         *_both_sides(),
-        # A whole chunk may be under way: fewer wake-ups. A server holds as much for each upload that waits for its turn.
+        # Room for a whole chunk: fewer wake-ups. A server needs as much memory for each upload that waits.
         ("grpc.http2.lookahead_bytes", CHUNK_BYTES),
         ("grpc.enable_retries", 0),
         ("grpc.initial_reconnect_backoff_ms", 200),
@@ -93,9 +92,9 @@ def _both_sides() -> Options:
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        # Bandwidth probing doubles the memory of a server that takes many uploads at once and gains nothing.
+        # Bandwidth probing doubles the memory of a server with many uploads and makes nothing faster.
         ("grpc.http2.bdp_probe", 0),
-        # A chunk travels in one frame: fewer pieces to copy together.
+        # One frame per chunk: fewer copies.
         ("grpc.http2.max_frame_size", MAX_MESSAGE_BYTES),
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -103,7 +102,7 @@ def _both_sides() -> Options:
 
 
 def status_of(error: PufError) -> grpc.Status:
-    """The rich status for an error: for `context.abort_with_status`, or field by field for `aio`."""
+    """The status of an error with its details."""
     facts = {_cut(key, 40): _cut(value, _FACT_BYTES) for key, value in list(error.facts.items())[:_FACTS]}
     details = [error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=facts)]
     packed = []
@@ -118,7 +117,7 @@ def status_of(error: PufError) -> grpc.Status:
 
 
 def _cut(text: str, most: int) -> str:
-    """The beginning of a text that takes at most `most` bytes in a trailer."""
+    """The beginning of a text, at most `most` bytes in a trailer."""
     taken = 0
     for at, character in enumerate(text):
         taken += 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode(errors="replace"))
@@ -148,32 +147,32 @@ def abort_sync(context: grpc.ServicerContext, error: PufError) -> NoReturn:
 
 
 def error_from(call: grpc.RpcError, target: str = "") -> PufError:
-    """The error behind a failed call. `target` is named in the message when nobody answers there.
+    """The error of a failed call. The message names `target` if no server answers there.
 
-    A delay that the server asked for is kept as the fact "retry_seconds".
+    A delay that the server asked for becomes the fact "retry_seconds".
     """
     code = call.code()
     message = call.details() or code.name.lower().replace("_", " ")
     info, delay = _details(call)
-    # These two would collide with the constructor's own names.
+    # These two are parameters of the constructor.
     facts = {key: value for key, value in info.metadata.items() if key not in ("self", "message")}
     if delay is not None:
         facts["retry_seconds"] = f"{delay:g}"
     if info.domain != DOMAIN and code is grpc.StatusCode.CANCELLED:
-        # Not our own doing: a server that stops cancels the calls it has not answered.
-        return Unavailable(f"the server at {target or 'the other end'} cut the call off", **facts)
+        # This side did not cancel: a server that stops cancels the calls that it has not answered.
+        return Unavailable(f"the server at {target or 'the other end'} cancelled the call", **facts)
     if info.domain != DOMAIN:
         return from_status(code.name, "", _for_people(code, message, target), facts)
     return from_status(code.name, info.reason, message, facts)
 
 
 def is_transient(error: PufError) -> bool:
-    """Whether the same call may succeed later: nobody answered in time, or the server asked to try again."""
+    """Whether the same call may succeed later: no answer in time, or the server asked to try again."""
     return isinstance(error, Unavailable) or "retry_seconds" in error.facts
 
 
 def _details(call: grpc.RpcError) -> tuple[error_details_pb2.ErrorInfo, float | None]:
-    """What the status says beyond code and sentence; nothing where it is absent or unreadable."""
+    """Details and delay of the status; empty if they are absent or unreadable."""
     info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     delay: float | None = None
     try:
@@ -188,27 +187,27 @@ def _details(call: grpc.RpcError) -> tuple[error_details_pb2.ErrorInfo, float | 
 
 
 def _for_people(code: grpc.StatusCode, message: str, target: str) -> str:
-    """A sentence for what gRPC itself reports: its own texts speak of subchannels and errno."""
+    """A sentence for an error of gRPC itself, whose texts are about subchannels and errno."""
     where = target or "the server's address"
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return f"what answers at {where} is no PUF server, or one of another version ({message})"
+        return f"the program that answers at {where} is no PUF server, or has another version ({message})"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"the server at {where} did not answer in time"
     if code is not grpc.StatusCode.UNAVAILABLE:
         return message
     lower = message.lower()
-    for sign, sentence in _SIGNS.items():
-        if sign in lower:
+    for text, sentence in _CAUSES.items():
+        if text in lower:
             return f"{sentence.format(where=where)} ({_last_error(message)})"
     return f"the server at {where} cannot be reached ({_last_error(message)})"
 
 
-_SIGNS: Mapping[str, str] = {
+_CAUSES: Mapping[str, str] = {
     "connection refused": "no server answers at {where}; is puf-server running there, and is the port right?",
     "name resolution": "the host name in {where} is unknown; check --server",
     "dns": "the host name in {where} is unknown; check --server",
-    "handshake": "{where} does not agree on TLS: certificates differ, or one side runs without",
-    "wrong_version_number": "{where} does not agree on TLS: one side runs without",
+    "handshake": "the TLS handshake with {where} failed: certificates differ, or one side runs without TLS",
+    "wrong_version_number": "the TLS handshake with {where} failed: one side runs without TLS",
 }
 
 

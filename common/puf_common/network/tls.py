@@ -1,6 +1,6 @@
-"""From files to the credentials of a channel or a server, with a clear word for each thing that can be wrong with them.
+"""TLS credentials of channels and servers from files, with a clear error for each problem.
 
-A server's files are looked at again whenever somebody connects: a renewed certificate is used without a restart.
+A server checks its files at every new connection: a renewed certificate is used without a restart.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class ClientTls:
-    """How a channel is secured: whom to trust, and what to show. Everything in PEM."""
+    """The trusted authorities of a channel, and the client's own certificate and key. All in PEM."""
 
     roots: bytes = field(repr=False)
     certificate: bytes | None = field(default=None, repr=False)
     key: bytes | None = field(default=None, repr=False)
-    # The name to look for in the server's certificate, where it is not the one that is dialled.
+    # The expected name in the server's certificate, if it differs from the host of the address.
     server_name: str = ""
 
     @classmethod
@@ -40,23 +40,25 @@ class ClientTls:
         cls, ca: Path | None, certificate: Path | None = None, key: Path | None = None, server_name: str = ""
     ) -> ClientTls:
         if ca is None:
-            raise UsageError("TLS needs --tls-ca: the certificate of the authority that the server's certificate is of")
+            raise UsageError(
+                "TLS needs --tls-ca: the certificate of the authority that signed the server's certificate"
+            )
         roots = _roots(ca, "--tls-ca")
         if certificate is None and key is None:
             return cls(roots, server_name=server_name)
         if certificate is None or key is None:
-            raise UsageError("--tls-cert and --tls-key go together: the certificate and the key it was made for")
+            raise UsageError("--tls-cert and --tls-key go together: the certificate and its key")
         shown, secret, _ = _pair(certificate, key)
         return cls(roots, shown, secret, server_name)
 
     @classmethod
     def pinned(cls, server_certificate: Path, certificate: bytes, key: bytes) -> ClientTls:
-        """Trusts this one server and nobody else."""
+        """Trusts this server only."""
         server = read_certificates(server_certificate)[0]
         return cls(_pem(server), certificate, key, server_names(server)[0])
 
     def holder(self) -> Holder | None:
-        """Whom the certificate speaks for; None without one."""
+        """The holder of the certificate; None without a certificate."""
         if self.certificate is None:
             return None
         try:
@@ -77,22 +79,22 @@ class ServerTls:
     certificate: Path
     key: Path
     client_ca: Path | None = None
-    # In PEM, beside those in `client_ca`.
+    # More authorities in PEM, besides those in `client_ca`.
     more_roots: bytes = b""
 
     def names(self) -> list[str]:
         return server_names(read_certificates(self.certificate)[0])
 
     def warn(self) -> None:
-        """Tells of what works and should not be left so."""
+        """Logs problems that do not stop the server: an exposed key, a certificate that expires soon."""
         if exposed(self.key):
-            log.warning("others can read the server's key; run chmod 600 on it", file=str(self.key))
+            log.warning("other users can read the server's key; run chmod 600 on it", file=str(self.key))
         left = _pair(self.certificate, self.key)[2].not_valid_after_utc - datetime.now(UTC)
         if left.days < 30:
             log.warning("the server's certificate expires soon", file=str(self.certificate), days=left.days)
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Raises UsageError for what is wrong now; what is wrong later is logged, and the files before are kept."""
+        """The credentials. Files that are wrong now raise UsageError. Files that are wrong later are logged and not used."""
         paths = [path.expanduser() for path in (self.certificate, self.key, self.client_ca) if path is not None]
         files = Watched(self._configuration, paths)
 
@@ -101,16 +103,16 @@ class ServerTls:
                 if not files.refresh():
                     return None
             except (OSError, PufError) as error:
-                log.error("TLS files changed and cannot be used; the ones before stay in use", error=str(error))
+                log.error("TLS files changed and cannot be used; the previous files stay in use", error=str(error))
                 return None
-            log.info("TLS files read anew", certificate=str(self.certificate))
+            log.info("TLS files read again", certificate=str(self.certificate))
             return files.value
 
-        # None, for "as before", is in gRPC's documentation and not in its stubs.
-        return grpc.dynamic_ssl_server_credentials(files.value, fetch, self._asks)  # type: ignore[arg-type]
+        # gRPC documents None as "unchanged"; its stubs do not allow it.
+        return grpc.dynamic_ssl_server_credentials(files.value, fetch, self._requests_certificates)  # type: ignore[arg-type]
 
     @property
-    def _asks(self) -> bool:
+    def _requests_certificates(self) -> bool:
         return self.client_ca is not None or bool(self.more_roots)
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
@@ -121,33 +123,35 @@ class ServerTls:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why two sides do not come together over TLS. `certain`: trying again will not help."""
+    """Why a TLS connection failed. `certain`: another attempt will fail, too."""
 
     sentence: str
     certain: bool
 
 
 def refusal(details: str, target: str, *, tls: bool) -> Refusal | None:
-    """What a failed connection says about TLS; None where it says nothing about it."""
+    """The reason of a failed connection as far as it concerns TLS; None if it does not."""
     text = details.lower()
     if not tls:
         if "socket closed" in text or "connection reset" in text:
-            return Refusal(f"{target} hangs up on a connection without TLS: it wants one with, see --tls-ca", False)
+            return Refusal(
+                f"the server at {target} closed a connection without TLS: it requires TLS, see --tls-ca", False
+            )
         return None
     if "wrong_version_number" in text or "wrong version number" in text:
-        return Refusal(f"the server at {target} runs without TLS: leave --tls-ca away, or ask its operator", True)
+        return Refusal(f"the server at {target} runs without TLS: omit --tls-ca, or ask its operator", True)
     if "hostname verification" in text or "is not in peer certificate" in text:
         return Refusal(
-            f"the certificate of the server at {target} is for another name: dial one that it names, say which with "
-            "--tls-server-name, or have it made for this one too (puf-server certs server --name ...)",
+            f"the certificate of the server at {target} is for another name: connect to a name in it, state the name with "
+            "--tls-server-name, or issue it for this name too (puf-server certs server --name ...)",
             True,
         )
     if "certificate_verify_failed" in text:
         return Refusal(f"the server at {target} is not trusted: {_why_not(text)}", True)
     if "socket closed" in text or "connection reset" in text or "handshake" in text or "broken pipe" in text:
         return Refusal(
-            f"the server at {target} ended the TLS handshake: it takes clients with a certificate of its own authority "
-            "only (--tls-cert and --tls-key; not expired, not one for servers), or it runs without TLS",
+            f"the server at {target} ended the TLS handshake: it accepts only clients with a certificate of its authority "
+            "(--tls-cert and --tls-key; not expired, not a server's), or it runs without TLS",
             False,
         )
     return None
@@ -158,7 +162,7 @@ def _why_not(text: str) -> str:
         return "its certificate has expired; its operator renews it with `puf-server certs server --renew`"
     if "not yet valid" in text:
         return "its certificate is not valid yet; compare the clocks of both machines"
-    return "its certificate is not of the authority in --tls-ca"
+    return "its certificate was not signed by the authority in --tls-ca"
 
 
 def read_certificates(path: Path) -> list[x509.Certificate]:
@@ -166,20 +170,20 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(_read(path))
     except ValueError:
-        raise UsageError(f"{path} is no certificate in PEM form (-----BEGIN CERTIFICATE-----)") from None
+        raise UsageError(f"{path} is not a certificate in PEM form (-----BEGIN CERTIFICATE-----)") from None
 
 
 def read_key(path: Path) -> PrivateKeyTypes:
     try:
         return serialization.load_pem_private_key(_read(path), password=None)
     except TypeError:
-        raise UsageError(f"the key {path} has a password; store it without one, readable by its owner alone") from None
+        raise UsageError(f"the key {path} has a password; store it without one, readable by its owner only") from None
     except ValueError:
-        raise UsageError(f"{path} is no private key in PEM form (-----BEGIN PRIVATE KEY-----)") from None
+        raise UsageError(f"{path} is not a private key in PEM form (-----BEGIN PRIVATE KEY-----)") from None
 
 
 def _roots(path: Path, flag: str) -> bytes:
-    """Authorities to trust. gRPC would take an empty or expired one without a word and refuse everybody."""
+    """The trusted authorities in PEM. gRPC would accept an expired one without an error and refuse all peers."""
     found = read_certificates(path)
     now = datetime.now(UTC)
     if all(now > authority.not_valid_after_utc for authority in found):
@@ -192,16 +196,16 @@ def _pair(certificate: Path, key: Path) -> tuple[bytes, bytes, x509.Certificate]
     chain, secret = read_certificates(certificate), read_key(key)
     own, now = chain[0], datetime.now(UTC)
     if _public(own.public_key()) != _public(secret.public_key()):
-        raise UsageError(f"{key} is not the key of the certificate {certificate}: give the two that were made together")
+        raise UsageError(f"{key} is not the key of the certificate {certificate}: use the key that was made with it")
     if now > own.not_valid_after_utc:
         raise UsageError(
-            f"the certificate {certificate} expired on {own.not_valid_after_utc:%Y-%m-%d}: have it renewed "
+            f"the certificate {certificate} expired on {own.not_valid_after_utc:%Y-%m-%d}: renew it "
             "(puf-server certs, with --renew)"
         )
     if now < own.not_valid_before_utc:
         raise UsageError(
-            f"the certificate {certificate} is valid from {own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on: "
-            "check this machine's clock"
+            f"the certificate {certificate} is not valid before {own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC: "
+            "check the clock of this machine"
         )
     pem = secret.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -1,0 +1,1 @@
+"""Receipts: their content, file, signature and page, and the evidence in them."""

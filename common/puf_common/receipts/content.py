@@ -1,8 +1,9 @@
 """The content of a receipt: the facts that the server states about one completed ticket.
 
-The signature covers the canonical bytes, so the names and types of the fields are part of the format. Three sources are kept
-apart: the server's own record, the other clients' hold-out data, and the target's figures, which the server only passes on.
-A field that a newer server adds is ignored when a receipt is read; the signature is checked over the text that was received.
+The signature covers the canonical bytes, so the names and types of the fields are part of the format. Three sources are
+kept apart: the server's own record, the other clients' hold-out data, and the target's figures, which the server only
+passes on. A field that a newer server adds is ignored when a receipt is read; the signature is checked over the text
+that was received.
 """
 
 from __future__ import annotations

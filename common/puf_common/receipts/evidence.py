@@ -1,12 +1,12 @@
-"""What the leaver can show about a model: membership attacks on its own data, with intervals and a verdict.
+"""The target's evidence about a model: membership attacks on its own data, with intervals and a verdict.
 
-An attack says of every sample whether it looks like training data. The forgotten samples should look like samples the
-model never saw, so the same attack is run on the owner's hold-out and the two shares are compared: more members among
-the forgotten samples means that they are remembered, fewer that their absence shows. Both attacks are calibrated with
-sums over the retained clients' training data, never with the forgotten samples.
+An attack decides for every sample whether it looks like training data, a "member". The forgotten samples should look
+like samples that the model never saw. The same attack therefore runs on the target's hold-out data, and the two shares
+are compared. More members among the forgotten samples: the model remembers them. Fewer: their absence shows. Both
+attacks are calibrated with sums over the retained clients' training data, never with the forgotten samples.
 
-Two attacks are looked at, so each comparison is made at 97.5 %: a model that truly never saw the data is wrongly called
-"not like unseen data" in about one case of twenty.
+There are two attacks, so each comparison is made at 97.5 %. A model that never saw the data is wrongly called "not like
+unseen data" in about one case of twenty.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from puf_common.errors import InvalidArgument
 
 __all__ = ["BINS", "FEWEST", "MARGIN", "STATEMENT", "Attack", "Verdict", "histogram", "judge", "song", "wilson", "yeom"]
 
-# On every receipt, whatever the figures say.
+# On every receipt, for all figures.
 STATEMENT = "approximate, not a proof of erasure"
-# Confidences travel as counts in this many equal bins of [0, 1].
+# Confidences are sent as counts in this many equal bins of [0, 1].
 BINS = 20
-# Fewer samples on either side allow no statement.
+# Fewer samples on either side allow no verdict.
 FEWEST = 10
-# Shares that differ by less are called alike however many samples say so.
+# Shares that differ by less are called alike, for any number of samples.
 MARGIN = 0.05
-# An interval of the difference that reaches further than this on either side of it allows no statement either.
+# If the interval of the difference reaches further than this on either side, there is no verdict either.
 WIDEST = 0.25
 
 _Z95 = 1.959963984540054
@@ -45,13 +45,13 @@ class Verdict(StrEnum):
 
 
 def wilson(successes: float, samples: int, z: float = _Z95) -> tuple[float, float]:
-    """Wilson's score interval of a share; at 95 % unless told. Sensible for 0, for all and for few samples."""
+    """Wilson's score interval of a share, by default at 95 %. It is meaningful for no, all and few successes."""
     if samples < 1 or not 0 <= successes <= samples:
         raise InvalidArgument(f"no interval for {successes:g} of {samples} samples")
     share, square = successes / samples, z * z
     centre = (share + square / (2 * samples)) / (1 + square / samples)
     reach = z / (1 + square / samples) * math.sqrt(share * (1 - share) / samples + square / (4 * samples * samples))
-    # At the ends the interval touches 0 or 1 exactly; rounding must not push it off.
+    # At the ends the interval touches 0 or 1 exactly, without a rounding error.
     low = 0.0 if successes == 0 else max(0.0, centre - reach)
     high = 1.0 if successes == samples else min(1.0, centre + reach)
     return low, high
@@ -59,7 +59,7 @@ def wilson(successes: float, samples: int, z: float = _Z95) -> tuple[float, floa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """How many samples one attack takes for members. Counts, so that everything else follows from them."""
+    """How many samples one attack takes for members. Shares, intervals and the verdict follow from the counts."""
 
     threshold: float
     forget_members: int
@@ -87,7 +87,7 @@ class Attack:
 
     @property
     def difference(self) -> tuple[float, float]:
-        """Newcombe's interval, at 97.5 %, of the forget data's share of members less the hold-out's."""
+        """Newcombe's interval at 97.5 % of the difference: share of members in the forget data minus that in the hold-out."""
         f, h = self.forget_share, self.holdout_share
         f_low, f_high = wilson(self.forget_members, self.forget_samples, _Z975)
         h_low, h_high = wilson(self.holdout_members, self.holdout_samples, _Z975)
@@ -107,7 +107,7 @@ class Attack:
 
 
 def judge(attacks: Iterable[Attack | None]) -> Verdict | None:
-    """The verdict on one model: one attack that tells the data apart is enough. None where none was run."""
+    """The verdict on one model: that of the worst attack. None without an attack."""
     verdicts = {attack.verdict for attack in attacks if attack is not None}
     for worst in (Verdict.NOT_LIKE_UNSEEN, Verdict.TOO_FEW, Verdict.LIKE_UNSEEN):
         if worst in verdicts:
@@ -116,13 +116,13 @@ def judge(attacks: Iterable[Attack | None]) -> Verdict | None:
 
 
 def histogram(confidences: ArrayLike) -> tuple[int, ...]:
-    """Counts in BINS equal bins of [0, 1]; a bin holds its lower edge, the last one also 1."""
+    """Counts in BINS equal bins of [0, 1]. A bin includes its lower edge, the last bin also 1."""
     counts = np.bincount(_bins(_vector(confidences, "confidences")), minlength=BINS)
     return tuple(int(count) for count in counts)
 
 
 def yeom(forget_losses: ArrayLike, holdout_losses: ArrayLike, *, loss_sum: float, samples: int) -> Attack:
-    """Yeom et al. 2018: members are samples whose loss is at most the mean over the retained training data."""
+    """The attack of Yeom et al. 2018: a member's loss is at most the mean loss of the retained training data."""
     if samples < 1 or not math.isfinite(loss_sum):
         raise InvalidArgument("the Yeom attack needs losses of retained training data")
     threshold = loss_sum / samples
@@ -137,10 +137,10 @@ def yeom(forget_losses: ArrayLike, holdout_losses: ArrayLike, *, loss_sum: float
 
 
 def song(forget_confidences: ArrayLike, holdout_confidences: ArrayLike, *, members: Sequence[int]) -> Attack:
-    """After Song & Mittal: the one threshold on the confidence that best tells members from non-members.
+    """The attack after Song & Mittal: the threshold on the confidence that best separates members from non-members.
 
-    `members` are the retained clients' training samples by bins, non-members the owner's hold-out. Candidates are lower
-    edges of bins, from the highest down, and the first of the best balanced accuracy wins, as in the lab's exact form.
+    `members` counts the retained clients' training samples by bins. Non-members are the target's hold-out. Candidates are the
+    lower edges of bins, from the highest down. The first with the best balanced accuracy is used, as in the lab's exact form.
     """
     if len(members) != BINS or min(members) < 0 or sum(members) < 1:
         raise InvalidArgument(f"the Song attack needs retained training samples in {BINS} bins")
@@ -162,7 +162,7 @@ def song(forget_confidences: ArrayLike, holdout_confidences: ArrayLike, *, membe
 
 
 def _bins(confidences: NDArray[np.float64]) -> NDArray[np.intp]:
-    """The bin of every confidence; float32 softmax may leave [0, 1] by a rounding error."""
+    """The bin of every confidence. A float32 softmax can leave [0, 1] by a rounding error."""
     return np.clip(np.floor(confidences * BINS), 0, BINS - 1).astype(np.intp)
 
 

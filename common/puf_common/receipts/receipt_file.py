@@ -2,8 +2,8 @@
 
     {"receipt": {...}, "signature": {"algorithm": "Ed25519", "public_key": hex, "value": hex}}
 
-The signature covers the line "puf receipt 1" and the canonical bytes of "receipt". The file itself has one valid spelling, too:
-no byte of it can change unnoticed, not even a space.
+The signature covers the line "puf receipt 1" and the canonical bytes of "receipt". The file itself has one valid
+spelling, too: no byte of it can change unnoticed, not even a space.
 """
 
 from __future__ import annotations

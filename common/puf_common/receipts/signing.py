@@ -1,4 +1,4 @@
-"""Ed25519 as both sides use it: the server signs, everybody else checks against a key they have pinned."""
+"""Ed25519 signatures: the server signs, others check against the key that they have pinned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY_BYTES = 32
 
 
 class SigningKey:
-    """A private key; its file is PEM (PKCS 8), as every tool reads it."""
+    """A private key. Its file is PEM (PKCS 8)."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -49,7 +49,7 @@ class SigningKey:
 
 
 def signed_by(public: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether the signature over the message was made with the private half of this key."""
+    """Whether the private key of this public key made the signature over the message."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
     except (InvalidSignature, ValueError):
@@ -58,5 +58,5 @@ def signed_by(public: bytes, message: bytes, signature: bytes) -> bool:
 
 
 def fingerprint(public: bytes) -> str:
-    """What people compare: half of the key's SHA-256. Empty for no key."""
+    """The first half of the key's SHA-256, for people to compare. Empty for no key."""
     return hashlib.sha256(public).hexdigest()[:32] if public else ""

@@ -1,0 +1,1 @@
+"""Tensor bytes: manifest, chunks, digests, encodings, scaling and model files."""

@@ -1,9 +1,9 @@
-"""Chunk frames by hand: the bytes that the generated classes make and read, without their copies.
+"""Frames of chunks without the copies of the generated classes, byte for byte the same.
 
-`FetchModelReply` and `SubmitUpdateRequest` are laid out alike (header = 1, chunk = 2), and nearly every message of a
-federation is a chunk of a mebibyte. Through the generated classes its data is copied four times on its way, each time
-under the interpreter lock. Here it is copied once, and read where it lies. Whatever is not laid out as a
-protobuf encoder lays it out, `chunk_of` leaves to the generated class: the contract is protobuf's, not this module's.
+`FetchModelReply` and `SubmitUpdateRequest` have the same layout (header = 1, chunk = 2), and nearly every message of a
+federation is a chunk of some mebibytes. The generated classes copy its data four times, each time under the interpreter
+lock. This module copies it once when it writes, and never when it reads. `chunk_of` accepts only the usual layout of
+protobuf encoders and leaves any other to the generated class: protobuf defines the contract, not this module.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from puf_common.tensors.chunks import ChunkView, Payload
 
 __all__ = ["chunk_frame", "chunk_of"]
 
-# Field 2 of the frame and of the chunk, length-delimited; field 1 of the chunk, a varint.
+# Tags: field 2 of the frame and of the chunk, length-delimited; field 1 of the chunk, a varint.
 _BYTES_2 = 0x12
 _VARINT_1 = 0x08
 
 
 def chunk_frame(offset: int, data: Payload) -> bytes:
-    """A whole frame with one chunk, as `SerializeToString` of the generated class makes it."""
+    """A frame with one chunk, as `SerializeToString` of the generated class makes it."""
     inner = b"" if offset == 0 else bytes((_VARINT_1,)) + _varint(offset)
     if data:
         inner += bytes((_BYTES_2,)) + _varint(len(data))
@@ -26,7 +26,7 @@ def chunk_frame(offset: int, data: Payload) -> bytes:
 
 
 def chunk_of(frame: bytes) -> ChunkView | None:
-    """The chunk in a frame, its data a view into it; None: no chunk, or one for the generated class to judge."""
+    """The chunk in a frame, without a copy. None if the frame has no chunk, or the generated class must read it."""
     try:
         if frame[0] != _BYTES_2:
             return None
@@ -54,7 +54,7 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Value and the position after it. Longer ones than a length or an offset needs are not for us."""
+    """The value and the position after it. A length or an offset has at most 63 bits."""
     value = 0
     for shift in range(0, 63, 7):
         byte = data[at]

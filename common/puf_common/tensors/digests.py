@@ -1,8 +1,8 @@
-"""Digests of tensor bytes: SHA-256 names models wherever they are spoken of, BLAKE3 tells whether a transfer arrived whole.
+"""Digests of tensor bytes: SHA-256 identifies a model, BLAKE3 checks a transfer.
 
-Audit log, receipts and exports name a model by its SHA-256, which every machine can compute. A round, though, hashes every
-byte that travels three times, and SHA-256 alone would take a quarter of it; BLAKE3 is as hard to collide with and takes a
-tenth. Whoever has no BLAKE3 checks and states SHA-256: both are in the contract.
+The audit log, receipts and exports identify a model by its SHA-256, which every machine can compute. A round hashes
+every transferred byte three times. SHA-256 would take a quarter of the round; BLAKE3 takes a tenth and is as hard to
+collide with. A peer without BLAKE3 checks and states SHA-256: the contract has both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["DIGEST_BYTES", "DigestKind", "Hasher", "Payload", "digest", "digest_
 
 Payload = bytes | bytearray | memoryview
 DigestKind = Literal["sha256", "blake3"]
-# Of either kind.
+# The length of both kinds.
 DIGEST_BYTES = 32
 
 _KINDS: dict[int, DigestKind] = {pb.DIGEST_KIND_UNSPECIFIED: "sha256", pb.DIGEST_KIND_BLAKE3: "blake3"}
@@ -37,14 +37,14 @@ def hasher(kind: DigestKind = "sha256") -> Hasher:
 
 
 def digest(payload: Payload, kind: DigestKind = "sha256") -> bytes:
-    """Of a whole payload, as headers state it."""
+    """The digest of a whole payload, as headers state it."""
     computed = hasher(kind)
     computed.update(payload)
     return computed.digest()
 
 
 def digest_kind(stated: int) -> DigestKind | None:
-    """Of a header; None: a kind that this version does not know."""
+    """The kind that a header states; None for a kind that this version does not know."""
     return _KINDS.get(stated)
 
 

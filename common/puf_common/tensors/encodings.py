@@ -1,11 +1,11 @@
-"""Updates in half the bytes: float32 parameters travel as 16-bit numbers, everything else as it is.
+"""Compact updates in half the bytes: float32 parameters as 16-bit numbers, all other tensors unchanged.
 
-On the wire come first the factors, one float32 for each tensor that is made smaller, then the tensors in manifest order.
-A tensor is divided by its factor, a power of two that brings its largest value to at most 2^15, before it is rounded: so
-small updates do not fall below what 16 bits can tell from zero, and dividing costs no accuracy. The rounding does: each value
-is off by at most 2^-11 of itself in float16 (values below 2^-29 of the tensor's largest: more), 2^-8 in bfloat16.
+A compact update begins with the factors, one float32 for each compacted tensor. The tensors follow in manifest order.
+Before rounding, a tensor is divided by its factor, a power of two that brings its largest value to at most 2^15. Small
+updates therefore stay above the smallest 16-bit number, and the division loses no accuracy. The rounding error of a
+value is at most 2^-11 of it in float16 (more for values below 2^-29 of the tensor's largest) and 2^-8 in bfloat16.
 
-Length and digest in an update's header are those of what the receiver expands, which both sides compute by this module.
+Length and digest in an update's header are those of the expanded update. Both sides expand it with this module.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from puf_common.tensors.manifest import UPDATE, Manifest, TensorRange
 
 __all__ = ["ENCODINGS", "Expander", "compact", "compact_nbytes", "expand"]
 
-# As the setting and the contract name them; "full" is float32 as it is.
+# The names in settings and contract. "full" is the update unchanged.
 ENCODINGS = ("full", "f16", "bf16")
 _LARGEST = 2.0**15
-# Beyond it, expanding could leave float32's range.
+# With a larger factor, an expanded value could exceed the range of float32.
 _LARGEST_FACTOR = 2.0**111
 _BLOCK = 1 << 16
 
 
-def _small(slot: TensorRange) -> bool:
-    return slot.spec.role == "parameter" and slot.dtype.str == "<f4"
+def _compacted(tensor: TensorRange) -> bool:
+    return tensor.spec.role == "parameter" and tensor.dtype.str == "<f4"
 
 
 def compact_nbytes(manifest: Manifest, encoding: str) -> int:
-    """Bytes on the wire."""
+    """The length of an update in this encoding."""
     if encoding == "full":
         return manifest.nbytes(UPDATE)
-    return sum(4 + slot.nbytes // 2 if _small(slot) else slot.nbytes for slot in manifest.ranges(UPDATE))
+    return sum(4 + tensor.nbytes // 2 if _compacted(tensor) else tensor.nbytes for tensor in manifest.ranges(UPDATE))
 
 
 def compact(manifest: Manifest, payload: Payload, encoding: str) -> bytes:
-    """The update as it travels. Its scale, where it has one, is applied before: what is rounded is what counts."""
+    """The compact update. A scale must be applied before, so that both sides use the same rounded values."""
     factors, parts = [], []
-    for slot in manifest.ranges(UPDATE):
-        raw = memoryview(payload)[slot.offset : slot.offset + slot.nbytes]
-        if not _small(slot):
+    for tensor in manifest.ranges(UPDATE):
+        raw = memoryview(payload)[tensor.offset : tensor.offset + tensor.nbytes]
+        if not _compacted(tensor):
             parts.append(bytes(raw))
             continue
         values = np.frombuffer(raw, "<f4")
@@ -56,7 +56,7 @@ def compact(manifest: Manifest, payload: Payload, encoding: str) -> bytes:
 
 
 def expand(manifest: Manifest, wire: Payload, encoding: str) -> bytearray:
-    """What the receiver makes of it."""
+    """The update that the receiver gets from a compact one."""
     expander, whole = Expander(manifest, encoding), bytearray()
     view = memoryview(wire)
     for begin in range(0, len(view), _BLOCK):
@@ -65,71 +65,72 @@ def expand(manifest: Manifest, wire: Payload, encoding: str) -> bytearray:
 
 
 class Expander:
-    """Takes the bytes from the wire in pieces of any size and gives those of the update, as far as they are known."""
+    """Expands a compact update from blocks of any size."""
 
     def __init__(self, manifest: Manifest, encoding: str) -> None:
         self._encoding = encoding
-        self._slots = [slot for slot in manifest.ranges(UPDATE) if slot.nbytes]
-        self._named = [slot for slot in manifest.ranges(UPDATE) if _small(slot)]
+        self._tensors = [tensor for tensor in manifest.ranges(UPDATE) if tensor.nbytes]
+        self._with_factor = [tensor for tensor in manifest.ranges(UPDATE) if _compacted(tensor)]
         self._factors: dict[str, np.float32] | None = None
         self._rest = b""
         self._index = 0
         self._left = self._on_wire()
 
     def feed(self, data: Payload) -> bytes:
+        """The bytes of the update that are known after this block."""
         rest = self._rest + bytes(data)
         if self._factors is None:
-            size = 4 * len(self._named)
+            size = 4 * len(self._with_factor)
             if len(rest) < size:
                 self._rest = rest
                 return b""
             self._factors, rest = self._checked(rest[:size]), rest[size:]
         out = []
-        while rest and self._index < len(self._slots):
-            slot, small = self._slots[self._index], _small(self._slots[self._index])
-            take = min(self._left, len(rest) - len(rest) % 2 if small else len(rest))
+        while rest and self._index < len(self._tensors):
+            tensor, compacted = self._tensors[self._index], _compacted(self._tensors[self._index])
+            take = min(self._left, len(rest) - len(rest) % 2 if compacted else len(rest))
             if not take:
                 break
-            piece, rest = rest[:take], rest[take:]
-            out.append(self._widen(piece, slot) if small else piece)
+            block, rest = rest[:take], rest[take:]
+            out.append(self._widen(block, tensor) if compacted else block)
             self._left -= take
             if not self._left:
                 self._index += 1
                 self._left = self._on_wire()
-        if self._index == len(self._slots) and rest:
-            raise InvalidUpdate("the update is longer than its manifest")
+        if self._index == len(self._tensors) and rest:
+            raise InvalidUpdate("the update is longer than its manifest states")
         self._rest = rest
         return b"".join(out)
 
     def _on_wire(self) -> int:
-        if self._index >= len(self._slots):
+        if self._index >= len(self._tensors):
             return 0
-        slot = self._slots[self._index]
-        return slot.nbytes // 2 if _small(slot) else slot.nbytes
+        tensor = self._tensors[self._index]
+        return tensor.nbytes // 2 if _compacted(tensor) else tensor.nbytes
 
     def _checked(self, raw: bytes) -> dict[str, np.float32]:
         factors = np.frombuffer(raw, "<f4")
-        for slot, factor in zip(self._named, factors, strict=True):
+        for tensor, factor in zip(self._with_factor, factors, strict=True):
             if not 0 < factor <= _LARGEST_FACTOR:
-                raise InvalidUpdate(f"tensor {slot.spec.name} has a factor that cannot be", tensor=slot.spec.name)
-        return {slot.spec.name: factor for slot, factor in zip(self._named, factors, strict=True)}
+                raise InvalidUpdate(f"tensor {tensor.spec.name} has an invalid factor", tensor=tensor.spec.name)
+        return {tensor.spec.name: factor for tensor, factor in zip(self._with_factor, factors, strict=True)}
 
-    def _widen(self, piece: bytes, slot: TensorRange) -> bytes:
+    def _widen(self, block: bytes, tensor: TensorRange) -> bytes:
         assert self._factors is not None
         if self._encoding == "f16":
-            values = np.frombuffer(piece, "<f2").astype("<f4")
+            values = np.frombuffer(block, "<f2").astype("<f4")
         else:
-            values = (np.frombuffer(piece, "<u2").astype("<u4") << 16).view("<f4")
+            values = (np.frombuffer(block, "<u2").astype("<u4") << 16).view("<f4")
         with np.errstate(invalid="ignore"):
             if not (np.abs(values) <= 2 * _LARGEST).all():
                 raise InvalidUpdate(
-                    f"tensor {slot.spec.name} has values that are not finite or out of range", tensor=slot.spec.name
+                    f"tensor {tensor.spec.name} has values that are not finite or out of range", tensor=tensor.spec.name
                 )
-        return (values * self._factors[slot.spec.name]).astype("<f4").tobytes()
+        return (values * self._factors[tensor.spec.name]).astype("<f4").tobytes()
 
 
 def _factor(largest: float) -> float:
-    """A power of two, so that dividing and multiplying by it round nothing."""
+    """A power of two: division and multiplication by it are exact."""
     if not 0 < largest < np.inf:
         return 1.0
     return float(2.0 ** np.clip(np.ceil(np.log2(largest / _LARGEST)), -126, 111))
@@ -138,7 +139,7 @@ def _factor(largest: float) -> float:
 def _narrow(values: NDArray[Any], encoding: str) -> NDArray[Any]:
     if encoding == "f16":
         return values.astype("<f2")
-    # To the nearest, ties to even; numpy has no bfloat16.
+    # numpy has no bfloat16. Round to nearest, ties to even.
     bits = np.ascontiguousarray(values, "<f4").view("<u4")
     rounded: NDArray[Any] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return rounded.astype("<u2")

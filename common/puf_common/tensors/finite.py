@@ -1,4 +1,4 @@
-"""Whether all numbers of an array are finite, at the speed of memory."""
+"""A fast check that all numbers of an array are finite."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["all_finite"]
 
 
 def all_finite(values: NDArray[Any]) -> bool:
-    """One product with itself tells of nearly every array: a sum of squares is finite only where all of them are."""
+    """Whether all values are finite. The sum of squares decides for nearly every array: it is finite only if all values are."""
     flat = values.reshape(-1)
     with np.errstate(all="ignore"):
-        # What is finite, but too large for a sum in its own type, is looked at one by one.
+        # Finite values can overflow the sum; then each value is checked.
         return math.isfinite(float(np.dot(flat, flat))) or bool(np.isfinite(flat).all())

@@ -1,4 +1,4 @@
-"""The layout of a model: which tensors, in which order, and what aggregation does with each."""
+"""The manifest of a model: its tensors, their order, and their role in aggregation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from puf_common.v1 import tensors_pb2 as pb
 
 __all__ = ["MODEL", "UPDATE", "Manifest", "TensorRange", "TensorSpec", "Use"]
 
-# In an update F16 travels as F32; every other type travels as it is in the model.
+# An update has F32 for F16; every other type is the same in model and update.
 _DTYPES: dict[str, str] = {
     "f16": "<f2", "f32": "<f4", "f64": "<f8", "i8": "|i1", "i16": "<i2", "i32": "<i4", "i64": "<i8", "u8": "|u1",
     "bool": "|b1",
@@ -32,7 +32,7 @@ UPDATE: Use = "update"
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor: `role` is "parameter" (updates carry a difference) or "buffer" (updates carry the value itself)."""
+    """One tensor. `role` is "parameter" (an update has its difference) or "buffer" (an update has its value)."""
 
     name: str
     dtype: str
@@ -56,7 +56,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class TensorRange:
-    """Where a tensor lies in the payload of a model or an update."""
+    """The place of a tensor in the payload of a model or an update."""
 
     spec: TensorSpec
     dtype: np.dtype[np.generic]
@@ -102,23 +102,24 @@ class Manifest:
         """The place of every tensor, in order."""
         offset = 0
         for spec in self.tensors:
-            slot = TensorRange(spec, spec.numpy_dtype(use), offset)
-            yield slot
-            offset += slot.nbytes
+            place = TensorRange(spec, spec.numpy_dtype(use), offset)
+            yield place
+            offset += place.nbytes
 
     def nbytes(self, use: Use) -> int:
-        return sum(slot.nbytes for slot in self.ranges(use))
+        return sum(place.nbytes for place in self.ranges(use))
 
     def views(self, payload: bytearray | memoryview | bytes, use: Use) -> dict[str, NDArray[np.generic]]:
-        """Tensors by name as views into one payload, without copying."""
+        """The tensors by name, as views into the payload, without copies."""
         if len(payload) != self.nbytes(use):
-            raise Mismatch(f"payload has {len(payload)} bytes, the manifest asks for {self.nbytes(use)}")
+            raise Mismatch(f"payload has {len(payload)} bytes, the manifest requires {self.nbytes(use)}")
         return {
-            s.spec.name: np.frombuffer(payload, s.dtype, s.spec.size, s.offset).reshape(s.spec.shape)
-            for s in self.ranges(use)
+            t.spec.name: np.frombuffer(payload, t.dtype, t.spec.size, t.offset).reshape(t.spec.shape)
+            for t in self.ranges(use)
         }
 
     def require(self, fingerprint: bytes, whose: str) -> None:
+        """Raises Mismatch unless the fingerprint is that of this manifest."""
         if fingerprint != self.fingerprint:
             raise Mismatch(
                 f"{whose} describes another model: fingerprint {fingerprint.hex()[:16]}, "
@@ -159,7 +160,7 @@ class Manifest:
 
     @classmethod
     def of_arrays(cls, arrays: Iterable[tuple[str, NDArray[np.generic]]], buffers: frozenset[str]) -> Manifest:
-        """Manifest of named arrays in their order; names in `buffers` (and anything not floating) become buffers."""
+        """The manifest of named arrays in their order. Names in `buffers` and arrays that are not floating are buffers."""
         codes = {np.dtype(code): name for name, code in _DTYPES.items()}
         specs = []
         for name, array in arrays:

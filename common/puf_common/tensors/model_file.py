@@ -2,14 +2,16 @@
 
     8 bytes      length of the header, little-endian
     header       JSON: name -> {dtype, shape, data_offsets} and "__metadata__": text -> text; padded with spaces
-    payload      the tensors, one after the other, without holes
+    payload      the tensors, one after the other, without gaps
 
-The header is written by hand because the library sorts tensors and wants them all in memory: here the payload of a
-model on the wire is the tail of its file, byte for byte, and streams either way. The library reads these files, and
-files written by it are read here; the order of the file is then the order of the manifest. Which tensors are buffers
-is in the metadata under "puf.buffers", a JSON list of names; tensors that are not floating are always buffers.
+This module writes the header itself because the safetensors library sorts tensors and needs all of them in memory. Here
+the payload of a model is the end of its file, byte for byte, and can be streamed in both directions. The library can
+read these files, and this module can read files of the library; the order of the file is then the order of the
+manifest. The metadata "puf.buffers" is a JSON list of the names of buffers. Tensors that are not floating are always
+buffers.
 
-A file may come from anywhere: nothing is believed before it is checked, nothing is allocated beyond the file's size.
+A file may be hostile: every value is checked before it is used, and no more memory is allocated than the file has
+bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 __all__ = ["BUFFERS_KEY", "MAX_HEADER", "read_manifest", "read_payload", "save", "write_header"]
 
 BUFFERS_KEY = "puf.buffers"
-MAX_HEADER = 100_000_000  # the library's own limit
+MAX_HEADER = 100_000_000  # the limit of the library
 
 _METADATA = "__metadata__"
 _DTYPES = ("F16", "F32", "F64", "I8", "I16", "I32", "I64", "U8", "BOOL")
@@ -39,16 +41,16 @@ Bytes = bytes | bytearray | memoryview
 
 
 def write_header(manifest: Manifest, metadata: Mapping[str, str]) -> bytes:
-    """Everything that precedes the payload in a file of this manifest."""
+    """The bytes before the payload in a file of this manifest."""
     buffers = [t.name for t in manifest.tensors if t.role == "buffer"]
     header: dict[str, Any] = {_METADATA: {**metadata, BUFFERS_KEY: json.dumps(buffers)}}
-    for slot in manifest.ranges(MODEL):
-        if slot.spec.name == _METADATA or not slot.spec.name.isprintable():
-            raise UsageError(f"a tensor must not be called {slot.spec.name!r}")
-        header[slot.spec.name] = {
-            "dtype": slot.spec.dtype.upper(),
-            "shape": list(slot.spec.shape),
-            "data_offsets": [slot.offset, slot.offset + slot.nbytes],
+    for tensor in manifest.ranges(MODEL):
+        if tensor.spec.name == _METADATA or not tensor.spec.name.isprintable():
+            raise UsageError(f"a tensor must not be called {tensor.spec.name!r}")
+        header[tensor.spec.name] = {
+            "dtype": tensor.spec.dtype.upper(),
+            "shape": list(tensor.spec.shape),
+            "data_offsets": [tensor.offset, tensor.offset + tensor.nbytes],
         }
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
@@ -64,9 +66,9 @@ def save(
     metadata: Mapping[str, str],
     files: Writes = DISK,
 ) -> None:
-    """Writes a model file that is there whole, even after a power cut, or not at all.
+    """Writes a model file: complete, also after a power cut, or not at all.
 
-    The payload, in manifest order, may be an iterable of chunks of any size: no more than one of them is held.
+    The payload is in manifest order. It may be an iterable of chunks of any size; only one chunk is in memory at a time.
     """
     path = Path(path)
     if not path.parent.is_dir():
@@ -74,7 +76,7 @@ def save(
     header = write_header(manifest, metadata)
     chunks = [payload] if isinstance(payload, bytes | bytearray | memoryview) else payload
     expected, written = manifest.nbytes(MODEL), 0
-    # Readable as any other file of its owner: a model is not a secret by itself.
+    # With the usual permissions: a model is not a secret by itself.
     with published(NewFile(draft_path(path), files, 0o666), path) as file:
         file.write(header)
         for chunk in chunks:
@@ -88,13 +90,13 @@ def save(
 
 
 def read_manifest(path: Path) -> tuple[Manifest, dict[str, str], int]:
-    """The manifest in file order, the metadata (without what the manifest says) and where the payload begins."""
+    """The manifest in file order, the other metadata, and the offset of the payload."""
     with _opened(path) as file:
         return _read_header(file, Path(path).name)
 
 
 def read_payload(path: Path, manifest: Manifest | None = None) -> bytearray:
-    """The tensors' bytes: in file order or, given a manifest with the same tensors, in that manifest's order."""
+    """The bytes of the tensors in file order, or in the order of a manifest with the same tensors."""
     with _opened(path) as file:
         stored, _, start = _read_header(file, Path(path).name)
         if manifest is None or _layout(manifest) == _layout(stored):
@@ -102,11 +104,12 @@ def read_payload(path: Path, manifest: Manifest | None = None) -> bytearray:
             _fill(file, start, memoryview(payload), path)
             return payload
         _require_same(stored, manifest, Path(path).name)
-        offsets = {slot.spec.name: slot.offset for slot in stored.ranges(MODEL)}
+        offsets = {tensor.spec.name: tensor.offset for tensor in stored.ranges(MODEL)}
         payload = bytearray(manifest.nbytes(MODEL))
         whole = memoryview(payload)
-        for slot in manifest.ranges(MODEL):
-            _fill(file, start + offsets[slot.spec.name], whole[slot.offset : slot.offset + slot.nbytes], path)
+        for tensor in manifest.ranges(MODEL):
+            target = whole[tensor.offset : tensor.offset + tensor.nbytes]
+            _fill(file, start + offsets[tensor.spec.name], target, path)
         return payload
 
 
@@ -134,7 +137,7 @@ def _read_header(file: BinaryIO, name: str) -> tuple[Manifest, dict[str, str], i
         raise StorageCorrupted(f"{name} is too short to be a model file: {size} bytes")
     length = int.from_bytes(prefix, "little")
     if length > MAX_HEADER:
-        if prefix.startswith((b"PK\x03\x04", b"\x80\x02")):  # what torch.save writes, now and formerly
+        if prefix.startswith((b"PK\x03\x04", b"\x80\x02")):  # files of torch.save, new and old
             raise UsageError(f"{name} looks like a pickled model; save it with safetensors.torch.save_file instead")
         raise StorageCorrupted(f"{name} is not a safetensors file: its header would have {length} bytes")
     if 8 + length > size:
@@ -142,7 +145,7 @@ def _read_header(file: BinaryIO, name: str) -> tuple[Manifest, dict[str, str], i
     header = _parse(file.read(length), name)
     metadata = _metadata(header.pop(_METADATA, None), name)
     buffers = _buffers(metadata.pop(BUFFERS_KEY, "[]"), name)
-    # Stable: empty tensors share their offset with their successor and keep the header's order among themselves.
+    # A stable sort: empty tensors have the offset of their successor and keep the order of the header.
     entries = sorted(
         ((*_entry(key, value, name), key) for key, value in header.items()), key=lambda entry: (entry[0], entry[1])
     )
@@ -150,7 +153,7 @@ def _read_header(file: BinaryIO, name: str) -> tuple[Manifest, dict[str, str], i
     reached = 0
     for begin, end, dtype, shape, key in entries:
         if begin != reached:
-            fault = "overlaps the one before it" if begin < reached else "leaves a hole before it"
+            fault = "overlaps the one before it" if begin < reached else "leaves a gap before it"
             raise StorageCorrupted(f"{name}: tensor {key} {fault} (starts at {begin}, expected {reached})")
         reached = end
         floating = dtype.startswith("F")
@@ -183,7 +186,7 @@ def _parse(text: bytes, name: str) -> dict[str, Any]:
 
 
 def _entry(key: str, value: Any, name: str) -> tuple[int, int, str, tuple[int, ...]]:
-    """Begin, end, dtype and shape of one tensor, each checked on its own."""
+    """Begin, end, dtype and shape of one tensor, after checks."""
     if not key.isprintable():
         raise StorageCorrupted(f"{name}: the tensor name {key!r} has unprintable characters")
     if not isinstance(value, dict) or not {"dtype", "shape", "data_offsets"} <= value.keys():
@@ -231,7 +234,7 @@ def _buffers(text: str, name: str) -> frozenset[str]:
 
 
 def _layout(manifest: Manifest) -> list[tuple[str, str, tuple[int, ...]]]:
-    # Without roles: a file from elsewhere does not know which of its floating tensors are buffers.
+    # Without roles: a file of another program does not state which of its floating tensors are buffers.
     return [(t.name, t.dtype, t.shape) for t in manifest.tensors]
 
 
@@ -244,8 +247,8 @@ def _require_same(stored: Manifest, wanted: Manifest, name: str) -> None:
         if tensor not in want:
             raise Mismatch(f"{name} has the tensor {tensor}, which the model does not have")
         if have[tensor] != want[tensor]:
-            raise Mismatch(f"{name}: tensor {tensor} is {_said(*have[tensor])}, the model has {_said(*want[tensor])}")
+            raise Mismatch(f"{name}: tensor {tensor} is {_shown(*have[tensor])}, the model has {_shown(*want[tensor])}")
 
 
-def _said(dtype: str, shape: tuple[int, ...]) -> str:
+def _shown(dtype: str, shape: tuple[int, ...]) -> str:
     return f"{dtype}[{','.join(map(str, shape))}]"

@@ -129,7 +129,7 @@ def test_mit_b0_loads_published_weights_by_either_naming(tmp_path: Path) -> None
         assert all(torch.equal(loaded[key], value) for key, value in encoder.items())
         assert torch.equal(target.get_parameter("head.weight"), head)
     save_file({"weight": torch.zeros(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(UsageError, match=r"no checkpoint of MiT-B0: patch_embed1\.proj\.weight is missing"):
+    with pytest.raises(UsageError, match=r"not a checkpoint of MiT-B0: patch_embed1\.proj\.weight is missing"):
         load_published(target, tmp_path / "other.safetensors")
     with pytest.raises(UsageError, match="cannot read"):
         load_published(target, tmp_path / "nothing.safetensors")
