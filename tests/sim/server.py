@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from puf_common.errors import Forgotten, NotFound, PufError, StorageCorrupted, Unavailable
 from puf_common.receipts.content import ReceiptContent
 from puf_server.aggregation.folder import FoldResult
 from puf_server.core import assignments as work
-from puf_server.core import roster, rounds, tickets
+from puf_server.core import operations, roster, rounds, tickets
 from puf_server.core.state.measurements import Measurement, Sums
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus, ModelVersion
@@ -381,28 +381,17 @@ class SimServer:
     # -- the operator --------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        self.engine.call(
-            lambda s, now: (s if s.paused else replace(s, paused=True).note("federation.paused", now), None)
-        )
+        self.engine.call(lambda state, now: (operations.pause(state, now), None))
 
     def resume(self) -> None:
-        def change(state: State, now: float) -> tuple[State, None]:
-            if not state.paused and not state.halted:
-                return state, None
-            return replace(state, paused=False, halted="").note("federation.resumed", now), None
-
-        self.engine.call(change)
+        self.engine.call(lambda state, now: (operations.resume(state, now), None))
 
     def extend(self, rounds_more: int) -> None:
-        def change(state: State, now: float) -> tuple[State, None]:
-            planned = max(state.planned, state.trained) + rounds_more
-            return replace(state, planned=planned).note("federation.extended", now, planned=planned), None
-
-        self.engine.call(change)
+        self.engine.call(lambda state, now: (operations.extend(state, rounds_more, now), None))
 
     def stop(self) -> None:
         """An orderly end; the process that comes later continues."""
-        self.engine.call(lambda s, now: (replace(s, stopping=True).note("federation.stopped", now), None))
+        self.engine.call(lambda state, now: (operations.stop(state, now), None))
 
     def readmit(self, name: str) -> None:
         if name not in self.engine.state.members:

@@ -36,8 +36,9 @@ def allowed(state: State, config: FederationConfig, assignment: Assignment) -> N
     if assignment.routine != "train":
         # Ascent, distillation, heads: what a method's own routine sends is not comparable with a round of training.
         return Norms(limits.max_norm, _LARGEST_BUFFER)
-    newest = sorted(state.records, reverse=True)[: limits.norm_rounds]
-    recent = [state.records[number] for number in newest]
+    # Committed rounds are numbered without gaps: this looks at the recent ones only, however many there are.
+    numbers = range(state.number, max(0, state.number - limits.norm_rounds), -1)
+    recent = [state.records[number] for number in numbers if number in state.records]
     # More local epochs than usual go further.
     longer = max(1.0, assignment.epochs / config.recipe.epochs)
     return Norms(

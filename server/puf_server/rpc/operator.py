@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from typing import TypeVar
 
 from puf_common.errors import InvalidArgument, NotNow
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import operator_pb2_grpc as rpc
 from puf_common.version import VERSION
-from puf_server.core import roster, scheduler, shards, tickets
+from puf_server.core import operations, roster, scheduler, shards, tickets
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.state import State
@@ -93,29 +92,26 @@ class OperatorService(rpc.OperatorServicer):
 
     @answered
     async def Pause(self, request: op.PauseRequest, context: Context) -> op.PauseReply:
-        await self._run(self._engine.call, _pause)
+        await self._run(self._engine.call, lambda state, now: (operations.pause(state, now), None))
         return op.PauseReply(position=self._handlers.position())
 
     @answered
     async def Resume(self, request: op.ResumeRequest, context: Context) -> op.ResumeReply:
-        await self._run(self._engine.call, _resume)
+        await self._run(self._engine.call, lambda state, now: (operations.resume(state, now), None))
         return op.ResumeReply(position=self._handlers.position())
 
     @answered
     async def Extend(self, request: op.ExtendRequest, context: Context) -> op.ExtendReply:
-        if not 1 <= request.rounds <= 1_000_000:
-            raise InvalidArgument("say how many rounds to add: at least 1")
-
         def change(state: State, now: float) -> tuple[State, int]:
-            planned = max(state.planned, state.trained) + request.rounds
-            return replace(state, planned=planned).note("federation.extended", now, planned=planned), planned
+            state = operations.extend(state, request.rounds, now)
+            return state, state.planned
 
         planned = await self._run(self._engine.call, change)
         return op.ExtendReply(rounds_planned=planned, position=self._handlers.position())
 
     @answered
     async def Stop(self, request: op.StopRequest, context: Context) -> op.StopReply:
-        await self._run(self._engine.call, _stop)
+        await self._run(self._engine.call, lambda state, now: (operations.stop(state, now), None))
         reply = op.StopReply(position=self._handlers.position())
         self._stop()
         return reply
@@ -202,20 +198,6 @@ class OperatorService(rpc.OperatorServicer):
                 status=model.status,
             )
         return model
-
-
-def _pause(state: State, now: float) -> tuple[State, None]:
-    return (state if state.paused else replace(state, paused=True).note("federation.paused", now)), None
-
-
-def _resume(state: State, now: float) -> tuple[State, None]:
-    if not state.paused and not state.halted:
-        return state, None
-    return replace(state, paused=False, halted="").note("federation.resumed", now), None
-
-
-def _stop(state: State, now: float) -> tuple[State, None]:
-    return replace(state, stopping=True).note("federation.stopped", now), None
 
 
 def _exported(state: State, model: ModelVersion, now: float) -> State:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -85,7 +86,7 @@ def record(number: int, norm: float | None, buffers: float | None = None) -> Rou
 
 
 def after(*records: RoundRecord) -> State:
-    return State(records={r.number: r for r in records})
+    return State(number=len(records), records={r.number: r for r in records})
 
 
 def test_an_update_may_have_ten_times_the_norm_of_recent_rounds() -> None:
@@ -106,6 +107,19 @@ def test_an_update_may_have_ten_times_the_norm_of_recent_rounds() -> None:
     # A target that trains longer goes further.
     assert most(record(1, 2.0), epochs=3.0).parameters == 60.0
     assert most(record(1, 500.0)).parameters == 1000.0
+
+
+class LookUpsOnly(dict[int, RoundRecord]):
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("all records were read")
+
+
+def test_only_recent_rounds_are_read() -> None:
+    f = Federation(config(limits={"norm_rounds": 2}))
+    f.join("a", "b")
+    records = {n: record(n, float(n)) for n in range(1, 100)}
+    state = State(number=99, records=LookUpsOnly(records))
+    assert update_bounds.allowed(state, f.config, f.round.assignments[0]).parameters == 990.0
 
 
 def test_a_round_leaves_the_median_of_its_ordinary_updates_behind() -> None:

@@ -49,28 +49,28 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
-    """A row of the table that compares methods. Tests hold every word of it against behaviour."""
+    """A row of the table that compares methods: a method states what differs. Tests compare every value with behaviour."""
 
-    # Something about clients' updates is kept on the server in ordinary rounds.
-    history: bool
-    # Every retained client has to take part for the method to be the published one.
-    full_participation: bool
-    # A client keeps something from round to round.
-    stateful_clients: bool
-    # Works for any task, not for classification alone.
-    task_agnostic: bool
+    # The server stores something about updates in ordinary rounds.
+    history: bool = False
+    # The method is the published one only if every retained client takes part.
+    full_participation: bool = False
+    # A client stores something from round to round.
+    stateful_clients: bool = False
+    # Works for any task, not for classification only.
+    task_agnostic: bool = True
     # Needs data beside the clients' own.
-    auxiliary_data: bool
+    auxiliary_data: bool = False
     # At most one round of communication before recovery.
-    single_round: bool
+    single_round: bool = True
     # Serves several targets at once.
-    simultaneous: bool
+    simultaneous: bool = True
     # Other targets give another model.
-    selective: bool
-    # The target itself has to be there.
-    target_takes_part: bool
-    # Retained clients work before recovery; where they are away, the request waits.
-    retained_take_part: bool
+    selective: bool = True
+    # The target has to be alive.
+    target_takes_part: bool = False
+    # Retained clients work before recovery. While too few are alive, the request waits.
+    retained_take_part: bool = False
     scopes: tuple[Scope, ...] = (Scope.CLIENT, Scope.SAMPLES)
 
 

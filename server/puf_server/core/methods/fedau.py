@@ -51,18 +51,7 @@ class FedauOptions(Options):
 class FedAU(Method):
     name = "fedau"
     summary = "heads that the targets trained on random labels are mixed into the model's"
-    requires = Requirements(
-        history=False,
-        full_participation=False,
-        stateful_clients=False,
-        task_agnostic=False,
-        auxiliary_data=False,
-        single_round=True,
-        simultaneous=True,
-        selective=True,
-        target_takes_part=True,
-        retained_take_part=False,
-    )
+    requires = Requirements(task_agnostic=False, target_takes_part=True)
     options_type = FedauOptions
     options: FedauOptions
 

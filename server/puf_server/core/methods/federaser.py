@@ -55,17 +55,7 @@ class FedEraser(Method):
     name = "federaser"
     summary = "past rounds replayed without the target: stored lengths, fresh directions"
     requires = Requirements(
-        history=True,
-        full_participation=True,
-        stateful_clients=False,
-        task_agnostic=True,
-        auxiliary_data=False,
-        single_round=False,
-        simultaneous=True,
-        selective=True,
-        target_takes_part=False,
-        retained_take_part=True,
-        scopes=(Scope.CLIENT,),
+        history=True, full_participation=True, single_round=False, retained_take_part=True, scopes=(Scope.CLIENT,)
     )
     memory = Memory(norms=True, first_updates=True, survives_rewrite=True)
     options_type = FedEraserOptions

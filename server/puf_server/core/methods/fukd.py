@@ -55,19 +55,7 @@ class FukdOptions(Options):
 class Fukd(Method):
     name = "fukd"
     summary = "all that the target contributed is subtracted; distillation on unlabeled data repairs the rest"
-    requires = Requirements(
-        history=True,
-        full_participation=False,
-        stateful_clients=False,
-        task_agnostic=False,
-        auxiliary_data=True,
-        single_round=True,
-        simultaneous=True,
-        selective=True,
-        target_takes_part=False,
-        retained_take_part=False,
-        scopes=(Scope.CLIENT,),
-    )
+    requires = Requirements(history=True, task_agnostic=False, auxiliary_data=True, scopes=(Scope.CLIENT,))
     memory = Memory(sums=True)
     options_type = FukdOptions
     options: FukdOptions
@@ -129,10 +117,10 @@ def _key(member: Member) -> str:
     return f"sums/{member.name}/{member.membership}"
 
 
-def accumulate(total: NDArray[Any] | None, update: NDArray[Any], weight: float) -> NDArray[np.float64]:
-    """A_k after one more round. `weight` is what the update was multiplied with when it entered the model."""
-    contribution = weight * update.astype(np.float64)
-    return contribution if total is None else total.astype(np.float64) + contribution
+def accumulate(total: NDArray[Any], update: NDArray[Any], weight: float) -> NDArray[np.float64]:
+    """A_k after one more round. `weight` is the factor of the update when it entered the model."""
+    added: NDArray[np.float64] = total.astype(np.float64) + weight * update.astype(np.float64)
+    return added
 
 
 def erase(model: NDArray[Any], sums: Iterable[NDArray[Any]]) -> NDArray[np.float64]:

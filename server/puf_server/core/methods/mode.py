@@ -73,16 +73,7 @@ class Mode(Method):
     name = "mode"
     summary = "the model drifts towards one that never saw the target, whose labels the target learns"
     requires = Requirements(
-        history=False,
-        full_participation=False,
-        stateful_clients=False,
-        task_agnostic=False,
-        auxiliary_data=False,
-        single_round=False,
-        simultaneous=False,
-        selective=True,
-        target_takes_part=True,
-        retained_take_part=True,
+        task_agnostic=False, single_round=False, simultaneous=False, target_takes_part=True, retained_take_part=True
     )
     options_type = ModeOptions
     options: ModeOptions

@@ -18,18 +18,7 @@ class NaturalOptions(Options):
 class Natural(Method):
     name = "natural"
     summary = "no unlearning: training goes on without the target for a fixed number of rounds"
-    requires = Requirements(
-        history=False,
-        full_participation=False,
-        stateful_clients=False,
-        task_agnostic=True,
-        auxiliary_data=False,
-        single_round=True,
-        simultaneous=True,
-        selective=False,
-        target_takes_part=False,
-        retained_take_part=False,
-    )
+    requires = Requirements(selective=False)
     options_type = NaturalOptions
     options: NaturalOptions
 

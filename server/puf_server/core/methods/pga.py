@@ -71,16 +71,10 @@ class Pga(Method):
     name = "pga"
     summary = "the target climbs its own loss in a ball around the others' last average"
     requires = Requirements(
-        history=False,
         full_participation=True,
         stateful_clients=True,
-        task_agnostic=True,
-        auxiliary_data=False,
-        single_round=True,
         simultaneous=False,
-        selective=True,
         target_takes_part=True,
-        retained_take_part=False,
         scopes=(Scope.CLIENT,),
     )
     memory = Memory(last_local_model=True, survives_rewrite=True)

@@ -38,18 +38,7 @@ class PufOptions(Options):
 class Puf(Method):
     name = "puf"
     summary = "one round in which the target's update enters negated and scaled"
-    requires = Requirements(
-        history=False,
-        full_participation=False,
-        stateful_clients=False,
-        task_agnostic=True,
-        auxiliary_data=False,
-        single_round=True,
-        simultaneous=True,
-        selective=True,
-        target_takes_part=True,
-        retained_take_part=True,
-    )
+    requires = Requirements(target_takes_part=True, retained_take_part=True)
     options_type = PufOptions
     options: PufOptions
 

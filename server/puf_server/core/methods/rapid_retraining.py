@@ -40,18 +40,7 @@ class RapidOptions(Options):
 class Rapid(Method):
     name = "rapid"
     summary = "back to before the target first took part, and on without it by steps of second order"
-    requires = Requirements(
-        history=True,
-        full_participation=True,
-        stateful_clients=False,
-        task_agnostic=True,
-        auxiliary_data=False,
-        single_round=False,
-        simultaneous=True,
-        selective=True,
-        target_takes_part=False,
-        retained_take_part=True,
-    )
+    requires = Requirements(history=True, full_participation=True, single_round=False, retained_take_part=True)
     memory = Memory(checkpoints=True, survives_rewrite=True)
     options_type = RapidOptions
     options: RapidOptions

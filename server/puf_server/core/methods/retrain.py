@@ -21,18 +21,7 @@ class RetrainOptions(Options):
 class Retrain(Method):
     name = "retrain"
     summary = "all rounds again from w_0 without the target"
-    requires = Requirements(
-        history=False,
-        full_participation=False,
-        stateful_clients=False,
-        task_agnostic=True,
-        auxiliary_data=False,
-        single_round=False,
-        simultaneous=True,
-        selective=True,
-        target_takes_part=False,
-        retained_take_part=True,
-    )
+    requires = Requirements(single_round=False, retained_take_part=True)
     options_type = RetrainOptions
     options: RetrainOptions
     rewrites = True

@@ -28,18 +28,7 @@ class NoTOptions(Options):
 class NoT(Method):
     name = "not"
     summary = "the server negates the first layer; retained clients recover the rest"
-    requires = Requirements(
-        history=False,
-        full_participation=False,
-        stateful_clients=False,
-        task_agnostic=True,
-        auxiliary_data=False,
-        single_round=True,
-        simultaneous=True,
-        selective=False,
-        target_takes_part=False,
-        retained_take_part=False,
-    )
+    requires = Requirements(selective=False)
     options_type = NoTOptions
     options: NoTOptions
 
