@@ -158,7 +158,7 @@ def deleted_before_the_commit(patch: pytest.MonkeyPatch) -> None:
 
     def sweep_then_save(self: Store, before: State | None, after: State) -> None:
         if before is not None:
-            self.delete_orphans(after)
+            self.delete_orphans(lambda: after)
         save(self, before, after)
 
     patch.setattr(Store, "save", sweep_then_save)

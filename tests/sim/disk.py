@@ -102,8 +102,9 @@ class SimStore:
             if current is not None and getattr(self.spool.get(spool_name(current, key)), "digest", "") != update.digest
         }
 
-    def delete_orphans(self, state: State, *, everything: bool = False) -> None:
+    def delete_orphans(self, newest: Callable[[], State], *, everything: bool = False) -> None:
         """The real store's rule, on dictionaries."""
+        state = newest()
         coming = f"v{state.newest + 1:06d}-"
         models = {model_name(m) for m in state.models.values() if m.status is not ModelStatus.DELETED}
         self.models = {

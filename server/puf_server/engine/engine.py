@@ -61,6 +61,7 @@ class Engine:
         self._listeners: list[Listener] = []
         self._advanced: State | None = None
         self._lock = threading.Lock()
+        self._deleting = threading.Lock()
         # Overwritten records must leave the database's log.
         self._purge_due = True
         self._purge_reported = False
@@ -80,7 +81,7 @@ class Engine:
             lambda state, now: (scheduler.restarted(state, self.config, now), None),
             lambda _, now: after_restart(self.state, now),
         )
-        self.store.delete_orphans(self.state, everything=True)
+        self.store.delete_orphans(lambda: self.state, everything=True)
         self._purge()
 
     def subscribe(self, listener: Listener) -> None:
@@ -111,12 +112,12 @@ class Engine:
                 self._purge_due = True
             if after.round is not before.round and self.round_to_fold() is not None:
                 hit("round.closed")
-            if (
-                after.models is not before.models
-                or after.history is not before.history
-                or not _only_more_arrived(before.round, after.round)
-            ):
-                self._delete_orphans()
+        if (
+            after.models is not before.models
+            or after.history is not before.history
+            or not _only_more_arrived(before.round, after.round)
+        ):
+            self.delete_orphans()
         if completed:
             self._purge()
         return result
@@ -132,26 +133,18 @@ class Engine:
             for listener in self._listeners:
                 listener(before, self.state)
 
-    def read(self, look: Callable[[State], T]) -> T:
-        """The result of `look`, which runs while no change is under way. For reads that also need the database."""
-        with self._lock:
-            return look(self.state)
-
     def tick(self) -> None:
         """Lets time pass: deadlines, absences, and work that is retried."""
         self.call(lambda state, now: (state, None))
         self._purge()
 
     def delete_orphans(self) -> None:
-        """Deletes files that no record names, while no change is under way."""
-        with self._lock:
-            self._delete_orphans()
-
-    def _delete_orphans(self) -> None:
+        """Deletes files that no record names. Runs outside the engine's lock."""
         try:
-            hit("orphans.before_delete")
-            self.store.delete_orphans(self.state)
-            hit("orphans.after_delete")
+            with self._deleting:
+                hit("orphans.before_delete")
+                self.store.delete_orphans(lambda: self.state)
+                hit("orphans.after_delete")
         except OSError as error:
             # The change that made them superfluous stands; the next deletion removes them.
             log.error("files not deleted yet", error=str(error))

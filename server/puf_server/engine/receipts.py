@@ -7,23 +7,21 @@ from puf_common.receipts import receipt_file
 from puf_common.receipts.receipt_file import Receipt
 from puf_common.receipts.signing import fingerprint
 from puf_common.version import VERSION
-from puf_server.core import audit_chain, tickets
+from puf_server.core import tickets
 from puf_server.core.state.state import State
 from puf_server.core.unlearning import receipt_content, reopen
 from puf_server.engine.engine import Engine
-from puf_server.storage.database import audit_head, audit_lines
+from puf_server.storage.database import audit_head, audit_lines, reading
 
 __all__ = ["issue", "present", "read_own"]
 
 
 def issue(engine: Engine, ticket_id: str, name: str | None = None) -> bytes:
     """The signed receipt of a completed ticket. `name` restricts it to tickets of that client; None: the operator asks."""
-    db = engine.store.db
-
-    def read(state: State) -> tuple[State, audit_chain.Head, list[audit_chain.AuditEntry]]:
-        return state, audit_head(db), list(audit_lines(db, *receipt_content.EVENTS))
-
-    state, head, lines = engine.read(read)
+    # The state first: the database then has at least the entries that belong to it.
+    state = engine.state
+    with reading(engine.store.layout.database) as db:
+        head, lines = audit_head(db), list(audit_lines(db, *receipt_content.EVENTS))
     ticket = tickets.find(state, name, ticket_id)
     content = receipt_content.build(
         state, engine.config, ticket, head=head, lines=lines, now=engine.clock(), software=VERSION

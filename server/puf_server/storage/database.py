@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from puf_common.errors import StorageCorrupted, Unavailable
 from puf_server.core import audit_chain
 from puf_server.storage.durable import end_process
 
-__all__ = ["append_audit", "audit_head", "audit_lines", "connect", "purge_free_pages", "unsaved"]
+__all__ = ["append_audit", "audit_head", "audit_lines", "connect", "purge_free_pages", "reading", "unsaved"]
 
 
 def connect(path: Path, timeout: float = 5.0) -> sqlite3.Connection:
@@ -28,6 +28,14 @@ def connect(path: Path, timeout: float = 5.0) -> sqlite3.Connection:
         db.close()
         raise StorageCorrupted(f"{path} cannot be opened: {error}") from None
     return db
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection of its own that sees one consistent state of the database while others write."""
+    with closing(connect(path)) as db:
+        db.execute("BEGIN")
+        yield db
 
 
 def purge_free_pages(path: Path) -> bool:

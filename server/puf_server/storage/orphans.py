@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.state import State
 from puf_server.storage.durable import Files, remove, sync_directory
@@ -10,25 +13,45 @@ from puf_server.storage.layout import Layout, history_name, model_name, spool_na
 __all__ = ["delete_orphans"]
 
 
-def delete_orphans(layout: Layout, files: Files, state: State, *, everything: bool = False) -> None:
-    """Deletes files that no record of `state` names. `everything` includes files being written: only before serving."""
-    models = {model_name(m.version, m.digest) for m in state.models.values() if m.status is not ModelStatus.DELETED}
-    history = {history_name(r) for r in state.history.values() if r.digest}
-    spool = set()
-    being_written: tuple[str, ...] = (f"v{state.newest + 1:06d}-",)
-    if state.round is not None:
-        spool = {spool_name(state.round, key) for key in state.round.received}
-        # Updates that are published and not booked yet, and the history of a round that is not committed yet.
-        being_written += tuple(spool_name(state.round, assignment.key, "") for assignment in state.round.missing)
-        being_written += (f"{state.round.number:08d}.",)
-    for folder, wanted in ((layout.models, models), (layout.spool, spool), (layout.history, history)):
+def delete_orphans(layout: Layout, files: Files, newest: Callable[[], State], *, everything: bool = False) -> None:
+    """Deletes files that no record names. `everything` includes files being written: only before serving.
+
+    `newest` gives the state. It is called after the files are listed: a file that is listed belongs to this state or to
+    an earlier one, so that the state may change meanwhile.
+    """
+    for folder in (layout.models, layout.spool, layout.history):
         if folder == layout.history and not folder.exists():
             continue
+        names = files.listdir(folder)
+        state = newest()
+        wanted = _wanted(layout, state)[folder]
+        being_written = _being_written(state)
         deleted = False
-        for name in files.listdir(folder):
+        for name in names:
             unfinished = name.endswith(".part") or name.startswith(being_written)
             if name not in wanted and (everything or not unfinished):
                 remove(folder / name, files)
                 deleted = True
         if deleted:
             sync_directory(folder, files)
+
+
+def _wanted(layout: Layout, state: State) -> dict[Path, set[str]]:
+    """The files that records name, by folder."""
+    current = state.round
+    models = (m for m in state.models.values() if m.status is not ModelStatus.DELETED)
+    return {
+        layout.models: {model_name(m.version, m.digest) for m in models},
+        layout.spool: {spool_name(current, key) for key in current.received} if current is not None else set(),
+        layout.history: {history_name(r) for r in state.history.values() if r.digest},
+    }
+
+
+def _being_written(state: State) -> tuple[str, ...]:
+    """How the names of files begin that are published and have no record yet."""
+    found: tuple[str, ...] = (f"v{state.newest + 1:06d}-",)
+    if state.round is not None:
+        # Updates that are not booked, and the history of a round that is not committed.
+        found += tuple(spool_name(state.round, assignment.key, "") for assignment in state.round.missing)
+        found += (f"{state.round.number:08d}.",)
+    return found

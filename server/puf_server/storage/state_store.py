@@ -6,6 +6,7 @@ import fcntl
 import json
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import fields
 from pathlib import Path
@@ -321,9 +322,9 @@ class Store:
         """Received updates that are missing or damaged on disk, each with the reason."""
         return self.spool.damaged(current)
 
-    def delete_orphans(self, state: State, *, everything: bool = False) -> None:
+    def delete_orphans(self, newest: Callable[[], State], *, everything: bool = False) -> None:
         """Deletes files that no record names. `everything` includes files being written: only before serving."""
-        delete_orphans(self.layout, self.files, state, everything=everything)
+        delete_orphans(self.layout, self.files, newest, everything=everything)
 
 
 def key_fingerprint(directory: Path) -> str:

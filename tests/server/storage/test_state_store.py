@@ -96,10 +96,10 @@ def test_files_that_no_record_names_are_swept_and_those_on_their_way_are_left(st
     ):
         path.write_bytes(b"")
     state = store.load()
-    store.delete_orphans(state)
+    store.delete_orphans(lambda: state)
     assert {p.name for p in spool.iterdir()} == {"x.part"}
     assert "v000001-aa.safetensors" in {p.name for p in models.iterdir()}
-    store.delete_orphans(state, everything=True)
+    store.delete_orphans(lambda: state, everything=True)
     assert list(spool.iterdir()) == []
     assert len(list(models.iterdir())) == 1
     store.close()
