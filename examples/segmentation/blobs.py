@@ -1,7 +1,7 @@
-"""Code of a user's own: data, a model, a task and a test set for finding blobs in noisy images.
+"""The user's code: data, a model, a task and a test set for finding blobs in noisy images.
 
-Every clinic's scanner has its own brightness and contrast; every patient has a few images. All of it is drawn from
-the context's seed, so this file is all there is to download.
+Each clinic's scanner has its own brightness and contrast, and each patient has a few images. All images are generated
+from the context's seed, so there is nothing to download.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IMAGES_PER_PATIENT = 4
 
 
 def load(ctx: DataContext) -> ClientData:
-    """One clinic's patients. The last quarter of them is the hold-out: images of one patient are never on both sides."""
+    """Returns one clinic's patients. The last quarter of the patients is the hold-out, so no patient is in both parts."""
     ctx.refuse_other_options("patients")
     patients = ctx.option("patients", 12)
     images, masks, groups, ids = [], [], [], []
@@ -43,13 +43,13 @@ def load(ctx: DataContext) -> ClientData:
 
 
 def test_set(ctx: DataContext) -> TensorDataset:
-    """Patients of no clinic, on scanners of all kinds."""
+    """Returns patients of no clinic, on different scanners."""
     drawn = [_patient(ctx.seed, f"test/patient-{n:03d}", _scanner(ctx.seed, 1000 + n)) for n in range(24)]
     return TensorDataset(torch.cat([x for x, _ in drawn]), torch.cat([y for _, y in drawn]))
 
 
 def _scanner(seed: int, number: int) -> tuple[float, float]:
-    """Brightness and contrast."""
+    """Returns brightness and contrast."""
     random = np.random.RandomState(derive(seed, "scanner", number) % 2**32)
     return float(random.uniform(-0.4, 0.4)), float(random.uniform(0.8, 1.25))
 
@@ -73,7 +73,7 @@ def _patient(seed: int, name: str, scanner: tuple[float, float]) -> tuple[Tensor
 
 
 class FindBlobs:
-    """What is learnt, and what is measured of an image: a blob's pixels are rare, so missing one costs more.
+    """Loss and metrics of an image. Blob pixels are rare, so a missed one has a higher loss.
 
     Output is (batch, 1, rows, columns) of logits, target (batch, rows, columns) of 0 and 1.
     """
@@ -92,19 +92,19 @@ class FindBlobs:
         return per_pixel.flatten(1).mean(1)
 
     def sample_scores(self, output: Tensor, target: Tensor) -> Tensor:
-        """Intersection over union; 1 where rightly nothing was found."""
+        """Returns intersection over union; 1 if target and prediction are both empty."""
         found, truth = (output[:, 0] > 0).flatten(1), target.bool().flatten(1)
         union = (found | truth).sum(1)
         return torch.where(union > 0, (found & truth).sum(1) / union.clamp(min=1), 1.0)
 
     def confidences(self, output: Tensor, target: Tensor) -> Tensor:
-        """The probability of the truth, averaged over the pixels; membership attacks look at it."""
+        """Returns the probability of the true value, averaged over the pixels. Membership attacks use it."""
         probability = output[:, 0].sigmoid()
         return torch.where(target.bool(), probability, 1 - probability).flatten(1).mean(1)
 
 
 def build_model(options: Mapping[str, str]) -> nn.Module:
-    """A U-Net of one level. Its batch norm keeps running means: buffers, which travel and are never flipped."""
+    """Returns a U-Net with one level. Its batch norm has running means: buffers, which are sent and never negated."""
     return TinyUNet(int(options.get("width", "8")))
 
 

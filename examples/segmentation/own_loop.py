@@ -1,9 +1,9 @@
-"""A clinic with a training loop of its own: plain PyTorch around `puf_client.connect`.
+"""A clinic with a custom training loop: plain PyTorch around `puf_client.connect`.
 
     python own_loop.py --name clinic-2 --shard 2/3
 
-The loop trains by ordinary descent and never learns whether an update is to be added or to be forgotten: `submit` takes
-the difference to the model it started from and scales it as the server asked.
+The loop trains by ordinary descent and does not handle the sign of unlearning: `submit` computes the difference to the
+base model and applies the scale that the server assigned.
 """
 
 # ruff: noqa: T201
@@ -18,18 +18,17 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import puf_client
-from puf_client import DataContext
-from puf_client.session.assignment import Assignment, EvaluationRequest
+from puf_client import Assignment, DataContext, EvaluationRequest
 from puf_common.v1.federation_pb2 import LeaveOrder
 
 TASK = FindBlobs()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="A clinic with a training loop of its own.")
+    parser = argparse.ArgumentParser(description="A clinic with a custom training loop.")
     parser.add_argument("--server", default="127.0.0.1:7300", help="address of the server")
     parser.add_argument("--name", required=True, help="this clinic's name in the federation")
-    parser.add_argument("--shard", required=True, help="which clinic: I/N, counted from 0")
+    parser.add_argument("--shard", required=True, help="the clinic's shard: I/N, counted from 0")
     options = parser.parse_args()
     shard, shards = map(int, options.shard.split("/"))
 
@@ -53,14 +52,14 @@ def main() -> int:
 
 def train(model: nn.Module, samples: object, work: Assignment) -> None:
     if work.part != "main":
-        # A request about single samples: `puf-client run` knows which ones; this loop keeps no such list.
-        work.decline("this loop trains on all of its data or not at all")
+        # A request for single samples. `puf-client run` stores which samples it names; this loop does not.
+        work.decline("this loop trains only on all of its data")
         return
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=work.lr, momentum=work.recipe.momentum)
     seen, total = 0, 0.0
     for epoch in range(round(work.epochs)):
-        # The work names the seed, so that a repeated round gives the same bits.
+        # The assignment gives the seed, so that a repeated round gives equal bits.
         order = torch.Generator().manual_seed(work.stream(epoch))
         for x, y in DataLoader(samples, work.recipe.batch_size, shuffle=True, generator=order):  # type: ignore[arg-type]
             if work.abandoned():

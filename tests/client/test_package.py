@@ -8,7 +8,7 @@ import pytest
 import puf_client
 
 
-def test_the_package_offers_what_own_code_builds_on() -> None:
+def test_the_package_exports_the_names_for_users_code() -> None:
     from puf_client.data.api import ClientData, DataContext
     from puf_client.session.connect import connect
 
@@ -19,6 +19,6 @@ def test_the_package_offers_what_own_code_builds_on() -> None:
         puf_client.nonsense  # noqa: B018
 
 
-def test_importing_the_package_costs_nothing() -> None:
+def test_importing_the_package_loads_no_libraries() -> None:
     code = "import sys, puf_client; puf_client.DataContext; sys.exit(bool({'torch', 'grpc'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""The worked example of a user's own code, loaded as a user would: from its directory, by name."""
+"""The example of a user's code, loaded by name from its directory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _folded(manifest: Manifest, base: bytearray, updates: list[bytearray]) -> by
     return result
 
 
-def test_clinics_differ_and_repeat_themselves() -> None:
+def test_clinics_differ_and_are_repeatable() -> None:
     first, again, other = (data.load_data("blobs:load", DataContext(shard, 4)) for shard in (0, 0, 1))
     assert first.ids == again.ids
     assert torch.equal(first.train[0][0], again.train[0][0])
@@ -81,7 +81,7 @@ def test_a_few_rounds_find_the_blobs() -> None:
     assert manifest.views(base, MODEL)["up.1.num_batches_tracked"] == 6 * 5
 
 
-def test_the_task_measures_every_image_for_itself() -> None:
+def test_the_task_measures_each_image_separately() -> None:
     task = task_named("blobs:FindBlobs")
     target = torch.tensor([[[1, 0], [0, 0]], [[0, 0], [0, 0]]])
     right, wrong = (

@@ -24,7 +24,7 @@ def _classes(seed: int, count: int, *shape: int) -> Tensor:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), classes=st.integers(1, 4), kind=st.sampled_from(["classification", "2d", "3d"]))
-def test_what_holds_for_every_task(seed: int, classes: int, kind: str) -> None:
+def test_properties_of_every_task(seed: int, classes: int, kind: str) -> None:
     pixels = {"classification": (), "2d": (5, 4), "3d": (3, 4, 2)}[kind]
     task: Task = Classification() if kind == "classification" else Segmentation()
     output = _random(seed, 6, classes, *pixels).requires_grad_()
@@ -62,7 +62,7 @@ def test_dice_by_hand() -> None:
     assert Segmentation().sample_scores(two_classes, truth).tolist() == expected
 
 
-def test_dice_of_several_classes_counts_those_that_are_there() -> None:
+def test_dice_of_several_classes_counts_present_classes() -> None:
     truth = torch.tensor([[[1, 2], [0, 0]]])
     seen = torch.tensor([[[1, 0], [0, 0]]])
     output = functional.one_hot(seen, 4).movedim(-1, 1).float()
@@ -95,7 +95,7 @@ def test_extreme_outputs_stay_finite() -> None:
         assert Segmentation().loss(output, target).isfinite()
 
 
-def test_a_target_of_another_shape_is_told() -> None:
+def test_a_target_of_another_shape_is_refused() -> None:
     with pytest.raises(UsageError, match=r"output \(1, 2, 4, 4\) needs a target of class numbers of shape \(1, 4, 4\)"):
         Segmentation().loss(torch.zeros(1, 2, 4, 4), torch.zeros(1, 2, 4, 4))
 

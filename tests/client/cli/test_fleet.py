@@ -1,4 +1,4 @@
-"""A fleet is many processes: their names and shards, their end, and the signals on the way."""
+"""`puf-client fleet`: names, shards, exit codes and signals of many processes."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def test_members_have_names_and_shards() -> None:
         ("return 4 if member.name == 'client-1' else 0", Exit.REFUSED),
     ],
 )
-def test_a_fleet_ends_well_when_all_ended_well_or_forgotten(tmp_path: Path, body: str, code: Exit) -> None:
+def test_the_exit_code_is_0_if_all_clients_ended_or_were_forgotten(tmp_path: Path, body: str, code: Exit) -> None:
     process = fleet(tmp_path, body)
     assert process.wait(60) == code
     for i in range(3):
         assert (tmp_path / "logs" / f"client-{i}.log").read_text() == f"client-{i} has {i}/3\n"
 
 
-def test_signals_reach_every_client_and_all_are_waited_for(tmp_path: Path) -> None:
+def test_signals_reach_every_client_and_the_fleet_waits_for_all(tmp_path: Path) -> None:
     process = fleet(
         tmp_path,
         "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); "

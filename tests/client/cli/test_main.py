@@ -1,4 +1,4 @@
-"""What people see of `puf-client` before any server is asked: help, errors, files to start from."""
+"""The command line of `puf-client` without a server: help, errors, configuration."""
 
 from __future__ import annotations
 
@@ -71,27 +71,27 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         (["check", "--data", "no-such-data"], "digits"),
     ],
 )
-def test_mistakes_are_one_line_that_helps(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_give_one_helpful_line(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == Exit.USAGE
     error = capsys.readouterr().err
     assert says in error
     assert "Traceback" not in error
 
 
-def test_unlearn_can_be_written_as_a_flag_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unlearn_can_be_a_flag_at_any_position(capsys: pytest.CaptureFixture[str]) -> None:
     for argv in (["--unlearn", "--kappa", "x"], ["--kappa", "x", "--unlearn"], ["run", "--unlearn", "--kappa", "x"]):
         assert main(argv) == Exit.USAGE
         assert "--kappa" in capsys.readouterr().err
 
 
-def test_nobody_there_is_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_absent_server_has_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     server = ["--server", "127.0.0.1:1", "--patience", "0", "--name", "a"]
     for argv in (["run", "--data", "digits"], ["unlearn", "--yes"], ["status"], ["withdraw", "--yes"]):
         assert main([*argv, *server]) == Exit.UNREACHABLE
         assert "no server answers at 127.0.0.1:1" in capsys.readouterr().err
 
 
-def test_one_file_serves_all_commands(
+def test_all_commands_share_one_configuration_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "puf-client.toml"
@@ -129,20 +129,20 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"puf-client {VERSION}\n"
 
 
-def test_a_check_asks_the_server_that_a_flag_or_a_variable_names(
+def test_check_uses_a_server_only_from_a_flag_or_a_variable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "puf-client.toml"
     config.write_text('server = "127.0.0.1:1"\ndata = "digits"\npatience = 0\ndata_option = {per_client = "8"}\n')
     words = ["check", "--config", str(config), "--shard", "0/3"]
-    # The file is for `run`: whoever has not joined yet can check all the same.
+    # The file names a server for `run`. A check works without it.
     assert main(words) == Exit.OK
     monkeypatch.setenv("PUF_SERVER", "127.0.0.1:2")
     assert main(words) == Exit.UNREACHABLE
     assert "127.0.0.1:2" in capsys.readouterr().err
 
 
-def test_ids_that_change_are_found_out(
+def test_ids_that_change_between_loads_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -159,7 +159,7 @@ def test_ids_that_change_are_found_out(
     assert "names its samples differently" in capsys.readouterr().err
 
 
-def test_a_model_file_carries_its_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_file_contains_its_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "w0.safetensors"
     assert main(["model", "--model", "digits-cnn", "--model-option", "classes=3", "--out", str(out)]) == Exit.OK
     manifest, metadata, _ = read_manifest(out)

@@ -22,11 +22,11 @@ def _data(samples: int = 2, **changes: Any) -> ClientData:
     return ClientData(**{**values, **changes})
 
 
-def test_what_client_data_knows_of_itself() -> None:
+def test_client_data_states_its_sizes() -> None:
     data = _data(3, holdout=_dataset(2), groups=["a", "a", "b"])
     assert (data.samples, data.holdout_samples, data.augments) == (3, 2, False)
     assert _data(3, train_plain=_dataset(3)).augments
-    assert _data(0, holdout=_dataset(2)).samples == 0, "who only evaluates has nothing to train on"
+    assert _data(0, holdout=_dataset(2)).samples == 0, "a client that only evaluates has no training samples"
 
 
 class _Endless(IterableDataset[int]):
@@ -51,18 +51,18 @@ class _Endless(IterableDataset[int]):
         ({"holdout": 3}, "holdout is a int"),
     ],
 )
-def test_data_that_does_not_fit_is_told(changes: dict[str, Any], says: str) -> None:
+def test_inconsistent_data_is_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         _data(**changes)
 
 
 @pytest.mark.parametrize(("shard", "shards"), [(-1, 2), (2, 2), (0, 0)])
-def test_a_shard_is_a_part_of_a_whole(shard: int, shards: int) -> None:
+def test_a_shard_outside_the_number_of_shards_is_refused(shard: int, shards: int) -> None:
     with pytest.raises(UsageError, match=f"shard {shard}/{shards}"):
         DataContext(shard, shards)
 
 
-def test_options_take_the_type_of_their_default() -> None:
+def test_options_have_the_type_of_their_default() -> None:
     ctx = DataContext(options={"a": "2", "b": "0.5", "c": "True", "d": "x"})
     assert (ctx.option("a", 1), ctx.option("b", 1.0), ctx.option("c", False), ctx.option("d", "")) == (
         2,

@@ -41,8 +41,8 @@ def test_digits_by_name() -> None:
 
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet:1", "hsu:1"])
-def test_no_image_is_in_two_places(partition: str) -> None:
-    """Among shards, their hold-outs and the test set. With noise every image is its own."""
+def test_no_image_is_in_two_parts(partition: str) -> None:
+    """Compares shards, their hold-outs and the test set. With noise, all images differ."""
     parts = [_digits(shard, partition=partition, noise="1.0") for shard in range(4)]
     test = data.test_set("digits", DataContext(2, 4, partition, 1, None, {"noise": "1.0"}))
     images = [_x(d) for part in parts for d in (part.train, part.holdout)] + [_x(test)]
@@ -52,7 +52,7 @@ def test_no_image_is_in_two_places(partition: str) -> None:
     assert len(set(ids)) == len(ids)
 
 
-def test_the_test_set_is_everybodys() -> None:
+def test_the_test_set_is_equal_for_all_clients() -> None:
     first, other = (_x(data.test_set("digits", DataContext(s, n, p))) for s, n, p in ((0, 4, "iid"), (6, 9, "hsu:1")))
     assert len(first) == 797
     assert torch.equal(first, other)
@@ -60,7 +60,7 @@ def test_the_test_set_is_everybodys() -> None:
     assert torch.equal(first, clean), "a seed moves noise and shards, never the split into pool and test"
 
 
-def test_an_id_is_always_the_same_image() -> None:
+def test_an_id_always_names_the_same_image() -> None:
     images: dict[str, bytes] = {}
     for shards, partition in ((1, "iid"), (3, "iid"), (3, "dirichlet:1")):
         part = _digits(0, shards, partition, noise="0.5", holdout="0")
@@ -70,7 +70,7 @@ def test_an_id_is_always_the_same_image() -> None:
     assert len(images) == 1000
 
 
-def test_noise_is_fixed_and_on_train_and_test_alike() -> None:
+def test_noise_is_fixed_and_applies_to_training_and_test_images() -> None:
     clean, noisy, again = _digits(), _digits(noise="1.0"), _digits(noise="1.0")
     assert torch.equal(_x(noisy.train), _x(again.train))
     assert abs((_x(noisy.train) - _x(clean.train)).std().item() - 1) < 0.03
@@ -79,7 +79,7 @@ def test_noise_is_fixed_and_on_train_and_test_alike() -> None:
     assert abs(difference.std().item() - 1) < 0.03
 
 
-def test_the_cap_leaves_the_holdout_alone() -> None:
+def test_the_sample_limit_does_not_change_the_holdout() -> None:
     capped, whole = _digits(per_client="60"), _digits()
     assert capped.ids == whole.ids[:60]
     assert torch.equal(_x(capped.holdout), _x(whole.holdout))
@@ -96,12 +96,12 @@ def test_the_cap_leaves_the_holdout_alone() -> None:
         ({"per_client": "-3"}, "per_client must be"),
     ],
 )
-def test_wrong_options_are_told(options: dict[str, str], says: str) -> None:
+def test_wrong_options_are_refused(options: dict[str, str], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         data.load_data("digits", DataContext(options=options))
 
 
-def test_unknown_names_are_told() -> None:
+def test_unknown_names_are_refused() -> None:
     for function in (data.load_data, data.test_set):
         with pytest.raises(
             UsageError, match="no built-in dataset 'mnist'; use one of cifar10, cifar100, digits, prostate"
@@ -109,7 +109,7 @@ def test_unknown_names_are_told() -> None:
             function("mnist", DataContext())
 
 
-def test_a_data_function_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_of_a_users_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_data.py").write_text(
@@ -134,7 +134,7 @@ def test_a_data_function_of_the_users_own(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.fixture
 def cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small CIFAR-100 on disk, in the real one's format; torchvision knows the real one by its digests."""
+    """A small CIFAR-100 on disk in the real format. torchvision identifies the real files by their digests."""
     from torchvision.datasets import CIFAR100
 
     folder = tmp_path / "cifar-100-python"
@@ -155,7 +155,7 @@ def cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_cifar_is_normalised_and_augmented_only_to_train(cifar: Path) -> None:
+def test_cifar_is_normalised_and_only_training_data_is_augmented(cifar: Path) -> None:
     mine = data.load_data("cifar100", DataContext(1, 4, "iid", 1, cifar))
     assert (mine.samples, mine.holdout_samples, mine.augments) == (80, 20, True)
     with open(cifar / "cifar-100-python" / "train", "rb") as file:
@@ -199,7 +199,7 @@ def test_cifar_in_parts_groups_and_sizes(cifar: Path) -> None:
             load(**{option: "-1"})
 
 
-def test_cifar_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_cifar_files_are_explained(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError,
         match=r"cifar10 is not in .*: unpack it there as cifar-10-batches-py, or download it with .*download=true",
@@ -209,7 +209,7 @@ def test_cifar_that_is_not_there_is_told(tmp_path: Path) -> None:
         data.load_data("cifar10", DataContext())
 
 
-def test_digits_cost_no_import_of_scikit_learn() -> None:
+def test_digits_do_not_import_scikit_learn() -> None:
     code = (
         "import sys; from puf_client.data import *; load_data('digits', DataContext());"
         "sys.exit(bool({'sklearn', 'torchvision', 'torch._dynamo'} & set(sys.modules)))"

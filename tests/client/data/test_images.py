@@ -1,4 +1,4 @@
-"""Augmentation of a whole batch does to each image what torchvision does to one."""
+"""Augmentation of a batch equals torchvision's augmentation of each image."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def images(count: int = 6, *, augmented: bool = False) -> Images:
 
 @settings(deadline=None, max_examples=30)
 @given(st.floats(-21.6, 21.6), st.integers(-2, 2), st.integers(-2, 2), st.booleans())
-def test_each_step_is_torchvisions(degrees: float, dx: int, dy: int, mirrored: bool) -> None:
+def test_each_step_equals_torchvision(degrees: float, dx: int, dy: int, mirrored: bool) -> None:
     from torchvision.transforms.v2 import InterpolationMode
     from torchvision.transforms.v2 import functional as tv
 
@@ -36,7 +36,7 @@ def test_each_step_is_torchvisions(degrees: float, dx: int, dy: int, mirrored: b
     assert torch.allclose(ours, theirs, atol=1e-4)
 
 
-def test_nothing_drawn_changes_nothing_and_each_image_has_its_own_chance() -> None:
+def test_zero_draws_change_nothing_and_images_are_augmented_independently() -> None:
     x = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(3))
     none = torch.zeros(4), torch.zeros(4, 2, dtype=torch.int64), torch.zeros(4, dtype=torch.bool)
     assert torch.allclose(augment(x, *none), x, atol=1e-5)
@@ -46,7 +46,7 @@ def test_nothing_drawn_changes_nothing_and_each_image_has_its_own_chance() -> No
     assert torch.allclose(out[1], x[1], atol=1e-5)
 
 
-def test_chance_stays_within_its_bounds() -> None:
+def test_draws_stay_within_their_bounds() -> None:
     torch.manual_seed(0)
     angles, shifts, mirrored = draw(5000)
     assert math.radians(21) < angles.abs().max() <= math.radians(21.6)
@@ -54,7 +54,7 @@ def test_chance_stays_within_its_bounds() -> None:
     assert 0.45 < mirrored.float().mean() < 0.55
 
 
-def test_a_batch_is_its_images_and_can_be_cut() -> None:
+def test_a_batch_equals_its_single_images_and_can_be_restricted() -> None:
     plain = images()
     assert isinstance(plain, Batches)
     x, y = batch(plain, [4, 1], CPU)

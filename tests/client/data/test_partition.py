@@ -49,7 +49,7 @@ def test_shards_are_disjoint_and_none_is_empty(labels: list[int], shards: int, s
 
 
 @pytest.mark.parametrize("spec", ["iid", "dirichlet:0.3", "hsu:0.3"])
-def test_the_split_is_a_function_of_its_arguments(spec: str) -> None:
+def test_equal_arguments_give_equal_splits(spec: str) -> None:
     first = partition(LABELS, 5, spec, 1)
     np.random.seed(3)
     assert all(np.array_equal(a, b) for a, b in zip(first, partition(LABELS.tolist(), 5, spec, 1), strict=True))
@@ -57,7 +57,7 @@ def test_the_split_is_a_function_of_its_arguments(spec: str) -> None:
 
 
 def test_the_split_never_changes() -> None:
-    """Clients of different ages must agree on who has what, or shards overlap."""
+    """Clients of different versions must compute equal splits, or their shards overlap."""
     digests = {
         spec: hashlib.sha256(np.concatenate(partition(LABELS, 4, spec, 1)).astype("<i8").tobytes()).hexdigest()[:16]
         for spec in ("iid", "dirichlet:0.3", "hsu:0.3")
@@ -65,7 +65,7 @@ def test_the_split_never_changes() -> None:
     assert digests == {"iid": "1c74451739ec3fd9", "dirichlet:0.3": "7124f2918de12935", "hsu:0.3": "7e2fa683aa07781f"}
 
 
-def test_a_large_alpha_shares_out_evenly() -> None:
+def test_a_large_alpha_gives_even_shares() -> None:
     parts = partition(LABELS, 10, "dirichlet:10000000", 1)
     assert all(abs(part.size - 100) <= 10 for part in parts)
     assert all(abs(np.bincount(LABELS[part], minlength=10) - 10).max() <= 1 for part in parts)
@@ -78,8 +78,8 @@ def test_a_small_alpha_skews_labels() -> None:
         assert skewed > 0.35
 
 
-def test_shares_that_round_up_never_take_more_than_there_is() -> None:
-    """Ten clients of one class of 15 all round 1.5 up to 2: the last in line get the rest, nobody gets it twice."""
+def test_rounded_shares_never_exceed_the_class() -> None:
+    """Ten clients share a class of 15 samples: 1.5 is rounded up to 2, and the last clients get fewer."""
     parts = partition(np.zeros(15, int), 6, "dirichlet:10000000", 3)
     assert sum(part.size for part in parts) <= 15
     assert np.unique(np.concatenate(parts)).size == sum(part.size for part in parts)
@@ -93,12 +93,12 @@ def test_every_prefix_of_a_shard_is_mixed() -> None:
 @pytest.mark.parametrize(
     "spec", ["", "lda:1", "iid:3", "dirichlet", "dirichlet:", "dirichlet:x", "hsu:0", "hsu:-1", "hsu:inf", "hsu:nan"]
 )
-def test_unknown_kinds_are_told(spec: str) -> None:
+def test_unknown_kinds_are_refused(spec: str) -> None:
     with pytest.raises(UsageError, match="must be iid, dirichlet:ALPHA or hsu:ALPHA"):
         partition(LABELS, 2, spec, 1)
 
 
-def test_too_little_data_is_told() -> None:
+def test_too_few_samples_are_refused() -> None:
     with pytest.raises(UsageError, match="3 samples cannot be split into 4"):
         partition([0, 1, 2], 4, "iid", 1)
     with pytest.raises(UsageError, match=r"left a shard of 5 empty 10 times; use a larger ALPHA"):

@@ -1,4 +1,4 @@
-"""Small volumes in the public layout: what a site's client gets, and that no patient is trained on and tested with."""
+"""Small volumes in the public layout: the data of a site, with no patient in both training and test data."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def context(directory: Path, shard: int = 0, **options: str) -> DataContext:
 
 def test_a_site_is_a_client_and_a_patient_a_group(volumes: Path) -> None:
     mine = data.load_data("prostate", context(volumes, 1))
-    # Of five cases one is for testing and one of the other four is held out; each has two slices with prostate in it.
+    # One of five cases is for testing and one of the other four is held out. Each has two slices with prostate.
     assert (mine.samples, mine.holdout_samples, mine.augments) == (6, 2, False)
     assert mine.groups is not None
     assert all(name.startswith("HK/Case") for name in mine.ids)
@@ -55,7 +55,7 @@ def test_a_site_is_a_client_and_a_patient_a_group(volumes: Path) -> None:
     assert mine.ids == data.load_data("prostate", context(volumes, 1)).ids
 
 
-def test_it_can_be_segmented(volumes: Path) -> None:
+def test_a_network_can_train_on_the_slices(volumes: Path) -> None:
     model = networks.build("res-unet", {}, 1)
     assert module_tensors.manifest_of(model).parameters == 7_588_493
     x, y = data.load_data("prostate", context(volumes)).train[0]
@@ -66,7 +66,7 @@ def test_it_can_be_segmented(volumes: Path) -> None:
     assert 0 <= float(scores[0]) <= 1
 
 
-def test_what_is_missing_is_told(volumes: Path, tmp_path: Path) -> None:
+def test_missing_files_and_options_are_explained(volumes: Path, tmp_path: Path) -> None:
     for ctx, says in [
         (DataContext(0, 2, "iid", 1, volumes), "has 3 sites .*: use --shard I/3"),
         (DataContext(0, 3), "prostate needs --data-dir"),

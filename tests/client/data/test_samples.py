@@ -42,7 +42,7 @@ def test_stacking_fetches_every_sample_once() -> None:
     assert [int(stacked[i][1]) for i in range(len(stacked))] == [0, 1, 2, 3, 4], "it is a dataset like any other"
 
 
-def test_what_is_too_large_is_left_where_it_is() -> None:
+def test_data_above_the_limit_is_not_stacked() -> None:
     dataset = Counted(_samples(100))
     assert resident(dataset, CPU, limit_bytes=100) is dataset
     assert dataset.fetched == 1
@@ -80,7 +80,7 @@ def test_a_selection_keeps_its_order(kind: str) -> None:
     ],
     ids=["ragged", "triples", "words", "objects"],
 )
-def test_samples_that_make_no_batch_are_told(samples: list[Any]) -> None:
+def test_samples_that_cannot_be_stacked_are_refused(samples: list[Any]) -> None:
     with pytest.raises(UsageError, match=r"samples cannot be stacked into a batch: .*every sample must be \(x, y\)"):
         batch(Counted(samples), [0, 1])
 
@@ -93,7 +93,7 @@ def test_samples_that_make_no_batch_are_told(samples: list[Any]) -> None:
         MemoryError(),
     ],
 )
-def test_a_lack_of_memory_says_what_to_do(error: Exception) -> None:
+def test_out_of_memory_says_what_to_do(error: Exception) -> None:
     with (
         pytest.raises(PufError, match=r"cpu ran out of memory while dreaming: .*smaller batch"),
         explain_out_of_memory(CPU, "dreaming"),
@@ -101,6 +101,6 @@ def test_a_lack_of_memory_says_what_to_do(error: Exception) -> None:
         raise error
 
 
-def test_other_failures_pass() -> None:
+def test_other_errors_are_not_changed() -> None:
     with pytest.raises(RuntimeError, match="mat1 and mat2"), explain_out_of_memory(CPU, "dreaming"):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")

@@ -1,4 +1,4 @@
-"""Small data and models for the routines' tests, and what they share."""
+"""Small data and models for the tests of the routines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def relabelled(dataset: TensorDataset) -> TensorDataset:
 
 
 def network(seed: int = 1) -> nn.Module:
-    """Three classes. Dropout and a buffer are there to be gone wrong with."""
+    """A network with three classes and dropout."""
     return networks.build_with(
         lambda options: nn.Sequential(nn.Linear(3, 8), nn.GroupNorm(2, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)),
         {},
@@ -66,7 +66,7 @@ def weights(model: nn.Module) -> list[Tensor]:
 
 
 class Vector(nn.Module):
-    """Two numbers and nothing else; its output is their products with x."""
+    """A model of two numbers; its output is their product with x."""
 
     def __init__(self, *values: float) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Vector(nn.Module):
 
 
 class Linear(Classification):
-    """The output's sum as loss: its gradient in `Vector` is the batch's mean x."""
+    """A loss that is the sum of the output: its gradient in `Vector` is the batch's mean x."""
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return output.sum(1).mean()

@@ -1,4 +1,4 @@
-"""PGA climbs, and stays in the ball."""
+"""PGA: ascent of the loss within a ball."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def test_the_worked_step() -> None:
     assert _near(weights(model), 0.03, 2.04)
 
 
-def test_momentum_gathers_and_is_not_projected() -> None:
+def test_momentum_accumulates_and_is_not_projected() -> None:
     model = Vector(0, 0)
     options = AscentOptions(share=0, delta_l2=0.05, momentum=0.5, stop_distance=0)
     ascend(model, gradients_of((3, 4)), Linear(), settings(0.01, epochs=2), options, last=Vector(0, 0), context=RUN)
-    # The first step ends on the edge, at 0.05; the second, of 0.075, is taken back to it.
+    # The first step ends on the boundary, at 0.05. The second step, of 0.075, is projected back onto it.
     assert _near(weights(model), 0.03, 0.04)
     free = Vector(0, 0)
     far = AscentOptions(share=0, delta_l2=9, momentum=0.5, stop_distance=0)
@@ -80,18 +80,18 @@ _NUMBERS = st.lists(st.floats(-50, 50, width=32), min_size=4, max_size=4)
 
 
 @given(point=_NUMBERS, centre=_NUMBERS, radius=st.floats(0.01, 100))
-def test_projection_ends_in_the_ball_and_does_not_move_what_is_there(
+def test_projection_ends_in_the_ball_and_keeps_points_inside(
     point: list[float], centre: list[float], radius: float
 ) -> None:
     middle = _vector(*centre)
     once = project(_vector(*point), middle, radius)
-    # Numbers of up to 50 in float32 lie up to 4e-6 apart.
+    # Neighbouring float32 values up to 50 differ by up to 4e-6.
     assert distance(once, middle) <= radius + 2e-5
     assert distance(project(once, middle, radius), once) <= 2e-5
 
 
 @given(w=_NUMBERS, own=_NUMBERS, share=st.floats(0, 0.9))
-def test_reference_and_own_model_average_to_the_global_one(w: list[float], own: list[float], share: float) -> None:
+def test_reference_and_local_model_average_to_the_global_model(w: list[float], own: list[float], share: float) -> None:
     others = reference(_vector(*w), _vector(*own), share)[0].double()
     again = (1 - share) * others + share * torch.tensor(own).double()
     assert torch.allclose(again, torch.tensor(w).double(), atol=1e-4)
@@ -122,7 +122,7 @@ def test_the_targets_loss_rises() -> None:
     assert evaluate(model, own, TASK, device=CPU).loss_sum > 1.5 * before
 
 
-def test_it_ends_when_far_from_its_own_model() -> None:
+def test_it_ends_when_far_from_the_local_model() -> None:
     done: list[int] = []
     model, last = Vector(0, 0), Vector(0, 0)
     options = AscentOptions(share=0, delta_l2=9, momentum=0, stop_distance=0.12)
@@ -130,7 +130,7 @@ def test_it_ends_when_far_from_its_own_model() -> None:
         model, gradients_of((3, 4)), Linear(), settings(0.01, epochs=5), options, last=last,
         context=replace(RUN, progress=lambda n, of: done.append(n)),
     )  # fmt: skip
-    # 0.05 with every step, and 0.15 is the first beyond.
+    # Each step adds 0.05; 0.15 is the first value above the limit.
     assert done == [1, 2, 3]
     assert result.samples_processed == 3
     assert _near(weights(model), 0.09, 0.12)
@@ -167,7 +167,7 @@ def test_buffers_stay_those_of_the_global_model() -> None:
     assert all(torch.equal(b, before[name]) for name, b in model.named_buffers())
 
 
-def test_batches_are_the_options_own() -> None:
+def test_the_options_set_the_batch_size() -> None:
     sizes: list[Any] = []
     options = AscentOptions(share=0, delta_l2=1, batch_size=20)
     done = sizes.append

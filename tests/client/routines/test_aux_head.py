@@ -1,4 +1,4 @@
-"""FedAU's auxiliary head: fresh, on random labels, and the only thing that changes."""
+"""FedAU: a new head is trained on random labels, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.client.routines.points import (
 OPTIONS = AuxHeadOptions()
 
 
-def test_all_but_the_head_stays_to_the_bit() -> None:
+def test_all_tensors_but_the_head_keep_their_bits() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3))
     before = {name: t.clone() for name, t in model.state_dict().items()}
     model.eval()
@@ -53,7 +53,7 @@ def test_the_head_of_a_built_in_model_is_its_last_weight_and_bias(name: str, lay
     assert head.out_features == 7
 
 
-def test_it_does_not_begin_with_the_models_head() -> None:
+def test_the_head_does_not_start_from_the_models_head() -> None:
     model, other = network(), network()
     with torch.no_grad():
         head_of(other)[1].weight.mul_(100).add_(1)
@@ -67,7 +67,7 @@ def test_it_does_not_begin_with_the_models_head() -> None:
     assert float(head.bias.detach().abs().max()) < 1e-6
 
 
-def test_true_labels_of_what_is_forgotten_do_not_matter_and_those_of_what_stays_do() -> None:
+def test_only_the_labels_of_retained_samples_matter() -> None:
     def trained(data: Any, forget: Any = None) -> bytes:
         model = network()
         aux_head(model, data, TASK, settings(epochs=2), OPTIONS, forget=forget, context=RUN)
@@ -92,7 +92,7 @@ def test_labels_are_uniform_over_all_classes_and_new_in_every_epoch() -> None:
             return super().loss(output, target)
 
     aux_head(network(), points(20), Watching(), settings(epochs=3, batch_size=20), OPTIONS, context=RUN)
-    # In every epoch in another order, too.
+    # The order also differs between epochs.
     told = [sorted(labels.tolist()) for labels in seen]
     assert told == [sorted(random_labels(20, 3, stream(epoch)).tolist()) for epoch in range(3)]
     assert told[0] != told[1] != told[2]
@@ -101,7 +101,7 @@ def test_labels_are_uniform_over_all_classes_and_new_in_every_epoch() -> None:
     assert all(900 < n < 1100 for n in drawn.values())
 
 
-def test_kept_samples_are_learnt_by_the_new_head() -> None:
+def test_the_new_head_learns_the_retained_samples() -> None:
     model, data = network(), points(60)
     train(model, data, TASK, settings(0.3, epochs=20), context=RUN)
     forget = np.zeros(60, bool)
@@ -112,7 +112,7 @@ def test_kept_samples_are_learnt_by_the_new_head() -> None:
     assert evaluate(model, data, TASK, device=CPU).score_sum < 40
 
 
-def test_samples_pass_the_backbone_once() -> None:
+def test_samples_pass_through_the_backbone_once() -> None:
     class Seen(Dataset[Any]):
         asked = 0
 
@@ -129,7 +129,7 @@ def test_samples_pass_the_backbone_once() -> None:
     assert result.samples_processed == 200
 
 
-def test_what_it_cannot_do_is_refused() -> None:
+def test_unsuitable_models_are_refused() -> None:
     with pytest.raises(UsageError, match="last linear layer of a model, and this model has none"):
         aux_head(segmenter(), pixels(), Segmentation(), settings(), OPTIONS, context=RUN)
     pixelwise = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Linear(4, 4))

@@ -1,4 +1,4 @@
-"""Rapid retraining's step, against its worked number, a plain loop over samples, and numpy."""
+"""Rapid retraining: the step equals a worked example, a loop over samples, and numpy."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_gamma_is_the_mean_of_squares_and_not_the_square_of_the_mean() -> None:
 @pytest.mark.parametrize(
     ("model", "task", "data"), [(network().eval(), TASK, points(7)), (segmenter(), Segmentation(), pixels(5))]
 )
-def test_gradients_are_those_of_one_sample_after_the_other(
+def test_gradients_equal_those_of_single_samples(
     model: nn.Module, task: Task, data: torch.utils.data.TensorDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y = data.tensors
@@ -64,7 +64,7 @@ def test_gradients_are_those_of_one_sample_after_the_other(
         torch.autograd.grad(task.loss(model(x[i : i + 1]), y[i : i + 1]), list(trained.values())) for i in range(len(x))
     ]
     whole = torch.autograd.grad(task.loss(model(x), y), list(trained.values()))
-    # In one piece, and two samples at a time.
+    # All samples together, and two samples at a time.
     for limit in (curvature._NUMBERS, 2 * sum(p.numel() for p in trained.values())):
         monkeypatch.setattr(curvature, "_NUMBERS", limit)
         loss, g, gamma = gradient_and_fisher(model, task, trained, x, y)
@@ -103,7 +103,7 @@ def test_moments_against_numpy() -> None:
     assert w.numpy() == pytest.approx(expected)
 
 
-def test_it_learns() -> None:
+def test_training_reduces_the_loss() -> None:
     model, data = network(), points(120)
     before = evaluate(model, data, TASK, device=CPU)
     descend_by_curvature(model, data, TASK, settings(3e-3, epochs=15), CurvatureOptions(), context=RUN)
@@ -112,7 +112,7 @@ def test_it_learns() -> None:
     assert after.score_sum > 90
 
 
-def test_frozen_parameters_stay() -> None:
+def test_frozen_parameters_do_not_change() -> None:
     model = network()
     frozen = model.get_parameter("0.weight").requires_grad_(False).clone()
     before = payload(model)
@@ -122,7 +122,7 @@ def test_frozen_parameters_stay() -> None:
 
 
 class Choosy(nn.Linear):
-    """What it computes depends on a sample's values."""
+    """A model whose control flow depends on a sample's values."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
         return super().forward(input) if float(input.sum()) > 0 else super().forward(-input)

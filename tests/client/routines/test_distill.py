@@ -1,4 +1,4 @@
-"""FUKD's repair: the student comes to say what the teacher says."""
+"""FUKD: the student learns the outputs of the teacher."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=3, max_size=3)
 
 
 @given(teacher=_LOGITS, student=_LOGITS, temperature=st.floats(0.5, 10), shift=st.floats(-5, 5))
-def test_the_divergence_is_0_for_equals_and_never_below(
+def test_the_divergence_is_0_for_equal_outputs_and_never_negative(
     teacher: list[float], student: list[float], temperature: float, shift: float
 ) -> None:
     a, b = torch.tensor([teacher]).double(), torch.tensor([student]).double()
@@ -40,7 +40,7 @@ def test_one_channel_is_two_classes_with_a_background_of_0() -> None:
     assert float(divergence(a, b, 3)) > 0
 
 
-def test_outputs_that_are_no_classes_are_refused() -> None:
+def test_outputs_without_classes_are_refused() -> None:
     with pytest.raises(UsageError, match="distillation compares outputs"):
         divergence(torch.zeros(4), torch.zeros(4), 1)
     with pytest.raises(UsageError, match=r"not \(2, 3\) with \(2, 4\)"):
@@ -70,7 +70,7 @@ def test_the_student_approaches_the_teacher(
     assert payload(teacher) == told
 
 
-def test_an_equal_student_stays_and_labels_are_not_read() -> None:
+def test_an_equal_student_does_not_change_and_labels_are_not_read() -> None:
     same = network(2).eval()
     dropout = same.get_submodule("3")
     assert isinstance(dropout, nn.Dropout)

@@ -1,4 +1,4 @@
-"""What all routines owe: the same bits again, a word on the way, an end when it is asked for."""
+"""Properties of every routine: repeatable bits, progress reports, and an early stop."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ EVERY = pytest.mark.parametrize("routine", [_ascent, _guide, _aux_head, _curvatu
 
 
 @EVERY
-def test_the_same_streams_give_the_same_bits_and_others_do_not(routine: Routine) -> None:
+def test_equal_streams_give_equal_bits_and_other_streams_do_not(routine: Routine) -> None:
     results = []
     for seed in (0, 0, 1):
         torch.rand(3), np.random.rand(), random.random()
@@ -72,11 +72,11 @@ def test_the_same_streams_give_the_same_bits_and_others_do_not(routine: Routine)
 
 
 @EVERY
-def test_progress_is_told_and_samples_are_counted(routine: Routine) -> None:
-    told: list[tuple[int, int]] = []
-    result = routine(network(), points(20), context=replace(RUN, progress=lambda done, of: told.append((done, of))))
-    # 4 batches of up to 6 in an epoch of 20, two and a half epochs.
-    assert told == [(done, 10) for done in range(1, 11)]
+def test_progress_is_reported_and_samples_are_counted(routine: Routine) -> None:
+    reported: list[tuple[int, int]] = []
+    result = routine(network(), points(20), context=replace(RUN, progress=lambda done, of: reported.append((done, of))))
+    # An epoch of 20 samples has 4 batches of up to 6. There are two and a half epochs.
+    assert reported == [(done, 10) for done in range(1, 11)]
     assert result.samples_processed == 52
     assert np.isfinite(result.loss)
 
@@ -94,7 +94,7 @@ def test_a_caller_can_stop_between_batches(routine: Routine) -> None:
 
 
 @EVERY
-def test_nothing_to_train_on_and_values_that_are_not_finite_are_told(routine: Routine) -> None:
+def test_no_samples_and_values_that_are_not_finite_are_refused(routine: Routine) -> None:
     with pytest.raises(UsageError, match="no sample to train on"):
         routine(network(), points(0), context=RUN)
     data = points()
@@ -103,7 +103,7 @@ def test_nothing_to_train_on_and_values_that_are_not_finite_are_told(routine: Ro
         routine(network(), data, context=RUN)
 
 
-def test_options_are_told_by_name() -> None:
+def test_options_are_set_by_name() -> None:
     assert options_from(AscentOptions, {"share": 0.25, "batch_size": 64.0}) == AscentOptions(share=0.25, batch_size=64)
     assert type(options_from(CurvatureOptions, {"block": 2.0}).block) is int
     with pytest.raises(UsageError, match="routine distill has no option 'heat'; it takes temperature"):
@@ -128,12 +128,12 @@ def test_options_are_told_by_name() -> None:
         (DistillOptions, {"temperature": 0.0}, "temperature must be above 0"),
     ],
 )
-def test_wrong_options_are_told(kind: type[Any], given: dict[str, float], says: str) -> None:
+def test_wrong_options_are_refused(kind: type[Any], given: dict[str, float], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         options_from(kind, given)
 
 
-def test_a_second_model_leaves_the_first_as_it_is() -> None:
+def test_a_second_model_does_not_change_the_first() -> None:
     model, other = network(1), network(2)
     before = payload(model)
     made = model_from(model, module_tensors.manifest_of(model), payload(other))

@@ -1,4 +1,4 @@
-"""MoDe's guidance knows what the teacher says and nothing of the truth."""
+"""MoDe: guidance uses the labels of the teacher, not the true labels."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_true_labels_do_not_matter() -> None:
     assert payload(models[0]) == payload(models[1])
 
 
-def test_samples_that_stay_keep_their_labels() -> None:
+def test_retained_samples_keep_their_labels() -> None:
     data = points()
     forget = np.arange(20) % 3 == 0
     mixed = TensorDataset(
@@ -64,7 +64,7 @@ def test_samples_that_stay_keep_their_labels() -> None:
     assert payload(nothing) == payload(plain)
 
 
-def test_the_target_comes_to_be_known_as_the_teacher_knows_it() -> None:
+def test_the_model_learns_the_teachers_labels() -> None:
     model, data = network(), points(60)
     train(model, data, TASK, settings(0.3, epochs=20), context=RUN)
     known = evaluate(model, data, TASK, device=CPU).score_sum

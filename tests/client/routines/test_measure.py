@@ -1,4 +1,4 @@
-"""What a client tells of a model, and what it finds out for itself."""
+"""The measurement of a model: sums for the federation, and attacks on the client's data."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def test_only_sums_and_counts_leave_the_client() -> None:
     assert {i: n for i, n in enumerate(sums.confidences) if n} == {0: 1, 19: 1}
 
 
-def test_a_model_that_gives_no_numbers_is_the_worst_not_silence() -> None:
+def test_losses_that_are_not_finite_count_as_the_worst() -> None:
     sums = summed(samples([0.5, np.inf, np.nan], [0.97, 0.01, np.nan]))
     assert (sums.samples, sums.loss_sum) == (3, 0.5 + 2 * WORST_LOSS)
     assert sum(sums.confidences) == 3
 
 
-def test_both_attacks_are_run_on_the_clients_own_data() -> None:
+def test_both_attacks_use_the_clients_data() -> None:
     found = measure(REMEMBERED, RETAINED)
     assert found.yeom is not None
     assert found.song is not None
@@ -41,7 +41,7 @@ def test_both_attacks_are_run_on_the_clients_own_data() -> None:
     assert found.verdict is Verdict.NOT_LIKE_UNSEEN
 
 
-def test_without_hold_out_or_the_others_sums_there_is_less_to_tell() -> None:
+def test_without_hold_out_or_retained_sums_there_are_no_attacks() -> None:
     alone = measure(SampleValues(REMEMBERED.forget, None), RETAINED)
     assert (alone.holdout, alone.yeom, alone.song, alone.verdict) == (None, None, None, None)
     unaided = measure(REMEMBERED, None)
@@ -52,7 +52,7 @@ def test_without_hold_out_or_the_others_sums_there_is_less_to_tell() -> None:
     assert partly.song is None
 
 
-def test_what_was_reported_is_what_is_told_later() -> None:
+def test_a_reported_measurement_is_read_back() -> None:
     found = measure(REMEMBERED, RETAINED)
     request = found.request("t-1", 3)
     message = tk.Measurement(

@@ -53,7 +53,7 @@ def _trained(dataset: Any = None, **settings: Any) -> bytes:
 
 
 class Seen(Dataset[Any]):
-    """Remembers in which order it was asked, and gives what `make` makes."""
+    """A dataset that stores the order of its accesses and returns the results of `make`."""
 
     def __init__(self, samples: int, make: Callable[[int], Tensor] = lambda i: torch.full((3,), float(i))) -> None:
         self.samples = samples
@@ -81,7 +81,7 @@ def test_training_learns() -> None:
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_optimizers_are_torchs_own(optimizer: str, momentum: float, weight_decay: float) -> None:
+def test_optimizers_equal_those_of_torch(optimizer: str, momentum: float, weight_decay: float) -> None:
     mine = _trained(optimizer=optimizer, momentum=momentum, weight_decay=weight_decay, epochs=2)
     model = _linear()
     kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[optimizer]
@@ -95,7 +95,7 @@ def test_optimizers_are_torchs_own(optimizer: str, momentum: float, weight_decay
     assert mine == _payload(model)
 
 
-def test_weight_decay_of_plain_sgd_is_the_decoupled_one() -> None:
+def test_weight_decay_of_plain_sgd_is_decoupled() -> None:
     model = _linear()
     x, y = _points().tensors
     TASK.loss(model(x), y).backward()  # type: ignore[no-untyped-call]
@@ -111,7 +111,7 @@ def test_weight_decay_of_plain_sgd_is_the_decoupled_one() -> None:
         assert torch.allclose(parameter, value, atol=1e-6)
 
 
-def test_frozen_and_unused_parameters_stay() -> None:
+def test_frozen_and_unused_parameters_do_not_change() -> None:
     model = nn.ModuleDict({"used": nn.Linear(3, 2), "unused": nn.Linear(3, 2), "frozen": nn.Linear(2, 2)})
     model["frozen"].requires_grad_(False)
     model.forward = lambda x: model["frozen"](model["used"](x))
@@ -128,7 +128,7 @@ def test_data_stacked_or_fetched_gives_the_same_bits() -> None:
     assert _trained(points) == _trained(fetched) == _trained(torch.utils.data.Subset(points, range(20)))
 
 
-def test_order_depends_on_the_stream_of_the_epoch_alone() -> None:
+def test_the_order_depends_only_on_the_seed_of_the_epoch() -> None:
     first, again = Seen(10), Seen(10)
     for dataset in (first, again):
         torch.rand(3)
@@ -138,7 +138,7 @@ def test_order_depends_on_the_stream_of_the_epoch_alone() -> None:
     assert first.asked[:10] != first.asked[10:]
 
 
-def test_augmentation_repeats_itself_whatever_its_source_of_chance() -> None:
+def test_augmentation_is_repeatable_with_every_random_generator() -> None:
     def chance(index: int) -> Tensor:
         return torch.tensor([torch.rand(()).item(), np.random.rand(), random.random()])
 
@@ -154,13 +154,17 @@ def test_augmentation_repeats_itself_whatever_its_source_of_chance() -> None:
     [(1, 10), (2.5, 25), (0.3, 3), (2.3, 23), (0.7, 7), (0.39, 3), (0.05, 1), (1.05, 10), (1 / 3, 3)],
 )
 def test_fractional_epochs_take_the_first_batches(epochs: float, batches: int) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     dataset, whole = Seen(39), Seen(39)
     chosen = TrainSettings(lr=0.001, batch_size=4, epochs=epochs)
     result = train(
-        _linear(), dataset, TASK, chosen, context=RoutineContext(CPU, _stream, lambda done, of: told.append((done, of)))
+        _linear(),
+        dataset,
+        TASK,
+        chosen,
+        context=RoutineContext(CPU, _stream, lambda done, of: reported.append((done, of))),
     )
-    assert told == [(done, batches) for done in range(1, batches + 1)]
+    assert reported == [(done, batches) for done in range(1, batches + 1)]
     assert result.samples_processed == len(dataset.asked)
     train(_linear(), whole, TASK, TrainSettings(lr=0.001, batch_size=4, epochs=3), context=RoutineContext(CPU, _stream))
     assert whole.asked[: len(dataset.asked)] == dataset.asked
@@ -168,7 +172,7 @@ def test_fractional_epochs_take_the_first_batches(epochs: float, batches: int) -
 
 @settings(max_examples=50, deadline=None)
 @given(samples=st.integers(1, 50), batch_size=st.integers(1, 60), epochs=st.integers(1, 3))
-def test_an_epoch_sees_every_sample_once(samples: int, batch_size: int, epochs: int) -> None:
+def test_an_epoch_has_every_sample_once(samples: int, batch_size: int, epochs: int) -> None:
     per_epoch = -(-samples // batch_size)
     batches = list(_shuffled(samples, batch_size, per_epoch * epochs, _stream))
     assert len(batches) == per_epoch * epochs
@@ -196,7 +200,7 @@ def test_a_loss_that_is_not_finite_says_what_to_do() -> None:
         _trained(bad)
 
 
-def test_a_lack_of_memory_says_what_to_do() -> None:
+def test_out_of_memory_says_what_to_do() -> None:
     class Greedy(nn.Linear):
         def forward(self, input: Tensor) -> Tensor:  # noqa: A002
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -208,7 +212,7 @@ def test_a_lack_of_memory_says_what_to_do() -> None:
         evaluate(Greedy(3, 2), _points(), TASK, device=CPU)
 
 
-def test_no_samples_is_an_error_to_train_and_nothing_to_evaluate() -> None:
+def test_training_without_samples_is_an_error_and_evaluation_is_empty() -> None:
     nothing = select(_points(), [])
     with pytest.raises(UsageError, match="no sample to train on"):
         train(_linear(), nothing, TASK, TrainSettings(lr=0.1), context=RoutineContext(CPU, _stream))
@@ -228,13 +232,13 @@ def test_no_samples_is_an_error_to_train_and_nothing_to_evaluate() -> None:
         ({"threads": 0}, "threads"),
     ],
 )
-def test_wrong_settings_are_told(changes: dict[str, Any], says: str) -> None:
+def test_wrong_settings_are_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         TrainSettings(**{"lr": 0.1, **changes})
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_evaluation_sums_what_is_measured_of_every_sample_and_changes_nothing(training: bool) -> None:
+def test_evaluation_sums_the_values_of_all_samples_and_changes_nothing(training: bool) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2)).train(training)
     before = _payload(model)
     points = _points(23)
@@ -248,7 +252,7 @@ def test_evaluation_sums_what_is_measured_of_every_sample_and_changes_nothing(tr
     assert _payload(model) == before
 
 
-def test_prepare_asks_torch_for_determinism() -> None:
+def test_prepare_makes_torch_deterministic() -> None:
     prepare(CPU, 1)
     assert torch.are_deterministic_algorithms_enabled()
     assert torch.get_num_threads() == 1
@@ -275,8 +279,8 @@ if __name__ == "__main__":
 """
 
 
-def test_the_same_seeds_give_the_same_bits_in_every_process() -> None:
-    """And a client on digits imports nothing that it does not need."""
+def test_equal_seeds_give_equal_bits_in_every_process() -> None:
+    """A client on digits also imports no unnecessary libraries."""
     processes = [
         subprocess.Popen([sys.executable, "-c", _PROGRAM], stdout=subprocess.PIPE, text=True) for _ in range(2)
     ]

@@ -1,4 +1,4 @@
-"""Options of the recipe change how a model is computed, not what travels."""
+"""Options of the recipe change how a model is computed, not the layout of the update."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def trained(settings: TrainSettings) -> tuple[float, np.ndarray[tuple[int], np.d
 @pytest.mark.parametrize(
     ("settings", "close"), [(replace(SETTINGS, channels_last=True), 1e-3), (replace(SETTINGS, amp=True), 0.2)]
 )
-def test_an_update_is_about_the_same_with_each_option(settings: TrainSettings, close: float) -> None:
+def test_each_option_gives_nearly_the_same_update(settings: TrainSettings, close: float) -> None:
     loss, plain = trained(SETTINGS)
     other_loss, other = trained(settings)
     assert np.linalg.norm(other - plain) <= close * np.linalg.norm(plain)
     assert other_loss == pytest.approx(loss, rel=close)
-    # It does something, and the same thing every time.
+    # The option has an effect, and the same effect every time.
     assert not np.array_equal(other, plain)
     assert np.array_equal(other, trained(settings)[1])
 

@@ -1,4 +1,4 @@
-"""When a client does not go on: it would train on samples that somebody asked to be forgotten."""
+"""A client stops if it would train on samples that a request names."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def ticket(state: tk.TicketState, taken_over: str = "") -> tk.Ticket:
     return tk.Ticket(id="t-1", client="a", state=state, request=request, taken_over=taken_over)
 
 
-def test_a_request_that_another_took_over_still_keeps_its_samples_out(tmp_path: Path) -> None:
+def test_samples_of_a_request_that_was_taken_over_stay_excluded(tmp_path: Path) -> None:
     state = StateDirectory.of("f", "a", tmp_path)
-    # Its owner asked for them back: nothing to keep out.
+    # The client withdrew this request, so its samples are not excluded.
     require_exclusions(state, [ticket(tk.TICKET_STATE_WITHDRAWN)])
     for standing in (
         ticket(tk.TICKET_STATE_PENDING),

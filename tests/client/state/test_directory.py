@@ -1,4 +1,4 @@
-"""What a client remembers survives kills, is private, and names no sample."""
+"""The state directory survives kills, is private, and names no sample."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_order_of_the_data_does_not_matter(state: StateDirectory) -> None:
     assert state.forget_indices(IDS, "r1").tolist() == [0, 1, 2]
 
 
-def test_a_prepared_request_counts_only_once_its_ticket_is_known(state: StateDirectory) -> None:
+def test_a_prepared_request_takes_effect_with_its_ticket(state: StateDirectory) -> None:
     state.prepare("r1", IDS[:3])
     assert state.unsettled()
     assert not state.excluded(IDS).any()
@@ -54,7 +54,7 @@ def test_a_prepared_request_counts_only_once_its_ticket_is_known(state: StateDir
     assert len(state.exclusions()) == 1
 
 
-def test_withdrawing_puts_samples_back_but_not_those_of_others(state: StateDirectory) -> None:
+def test_withdrawing_returns_only_the_samples_of_that_request(state: StateDirectory) -> None:
     for key, ids in (("r1", IDS[:3]), ("r2", IDS[2:5])):
         state.prepare(key, ids)
         state.filed(key, f"ticket-of-{key}")
@@ -63,7 +63,7 @@ def test_withdrawing_puts_samples_back_but_not_those_of_others(state: StateDirec
     assert state.exclusion("r1").withdrawn  # type: ignore[union-attr]
 
 
-def test_a_request_of_another_machine_is_explained(state: StateDirectory) -> None:
+def test_an_unknown_request_is_explained(state: StateDirectory) -> None:
     with pytest.raises(UsageError, match="another machine"):
         state.forget_indices(IDS, "r9")
 
@@ -96,7 +96,7 @@ def test_two_directories_hash_the_same_sample_differently(tmp_path: Path) -> Non
     assert one.hashes != two.hashes
 
 
-def test_the_forgotten_marker_keeps_its_first_word(state: StateDirectory) -> None:
+def test_the_first_record_of_being_forgotten_is_kept(state: StateDirectory) -> None:
     state.mark_forgotten(membership=2, ticket_id="t1")
     state.mark_forgotten(membership=3)
     assert state.forgotten is not None
@@ -105,7 +105,7 @@ def test_the_forgotten_marker_keeps_its_first_word(state: StateDirectory) -> Non
     assert state.forgotten is None
 
 
-def test_a_damaged_file_is_named_and_never_taken_for_no_exclusions(state: StateDirectory) -> None:
+def test_a_damaged_file_is_named_and_does_not_mean_no_exclusions(state: StateDirectory) -> None:
     state.prepare("r1", IDS[:3])
     path = next((state.path / "requests").iterdir())
     for text in ("", "{}", "[]", '{"request_key": 1}'):
@@ -121,13 +121,13 @@ def test_a_damaged_salt_is_named(state: StateDirectory) -> None:
         StateDirectory(state.path).request_key(IDS)
 
 
-def test_drafts_of_a_killed_writer_are_not_read(state: StateDirectory) -> None:
+def test_unfinished_files_of_a_killed_writer_are_not_read(state: StateDirectory) -> None:
     state.prepare("r1", IDS[:3])
     (state.path / "requests" / ".r2.json.abc").write_text("half a fi")
     assert [e.request_key for e in state.exclusions()] == ["r1"]
 
 
-def test_names_from_elsewhere_do_not_lead_out(tmp_path: Path) -> None:
+def test_names_from_the_network_do_not_lead_out_of_the_directory(tmp_path: Path) -> None:
     state = StateDirectory.of("../../etc", "clinic-7", tmp_path)
     state.prepare("../../../passwd", IDS[:1])
     assert tmp_path in state.path.resolve().parents
@@ -137,7 +137,7 @@ def test_names_from_elsewhere_do_not_lead_out(tmp_path: Path) -> None:
         StateDirectory.of("fed-1", "../clinic", tmp_path)
 
 
-def test_the_platforms_place_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_default_follows_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert default_root() == tmp_path / "puf"
     monkeypatch.setenv("XDG_STATE_HOME", "relative/does/not/count")
@@ -151,7 +151,7 @@ def test_a_directory_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> 
         StateDirectory(tmp_path / "file" / "x").prepare("r1", IDS[:1])
 
 
-def test_those_who_start_together_agree_on_the_salt(tmp_path: Path) -> None:
+def test_concurrent_processes_agree_on_the_salt(tmp_path: Path) -> None:
     together = threading.Barrier(8)
 
     def key(_: int) -> str:
@@ -162,7 +162,7 @@ def test_those_who_start_together_agree_on_the_salt(tmp_path: Path) -> None:
         assert len(set(pool.map(key, range(8)))) == 1
 
 
-def test_the_first_servers_key_is_pinned_and_no_other_is_taken(state: StateDirectory) -> None:
+def test_the_first_servers_key_is_pinned_and_others_are_refused(state: StateDirectory) -> None:
     first, second = bytes(32), bytes([1]) * 32
     assert state.server_key == b""
     state.check_server_key(second)
@@ -180,7 +180,7 @@ def test_the_first_servers_key_is_pinned_and_no_other_is_taken(state: StateDirec
     assert state.server_key == first
 
 
-def test_a_damaged_pin_is_not_taken_for_none(state: StateDirectory) -> None:
+def test_a_damaged_pin_does_not_mean_no_pin(state: StateDirectory) -> None:
     state.pin_server_key(bytes(32))
     for junk in ("{}", '{"key": "zz"}', "junk"):
         (state.path / "server-key.json").write_text(junk)
@@ -188,7 +188,7 @@ def test_a_damaged_pin_is_not_taken_for_none(state: StateDirectory) -> None:
             state.pin_server_key(bytes(32))
 
 
-def test_a_lost_salt_is_not_made_anew(state: StateDirectory) -> None:
+def test_a_lost_salt_is_not_replaced(state: StateDirectory) -> None:
     state.prepare("r1", IDS[:3])
     state.filed("r1", "t1")
     (state.path / "salt").unlink()
@@ -199,13 +199,13 @@ def test_a_lost_salt_is_not_made_anew(state: StateDirectory) -> None:
     assert not (state.path / "salt").exists()
 
 
-def test_only_the_owner_puts_samples_back(state: StateDirectory) -> None:
-    """A request that the server withdrew because another one took it over is not taken back."""
+def test_only_the_client_returns_samples_to_training(state: StateDirectory) -> None:
+    """The samples of a request that another one took over stay excluded."""
     state.prepare("r1", IDS[:3])
     state.filed("r1", "t1")
     state.settle([("r1", "t1", True)])
     assert state.excluded(IDS).sum() == 3
-    # Killed between the server's yes and the note of it: the next run finishes what the owner wanted.
+    # Killed between the server's answer and its own write: the next run completes the withdrawal.
     state.withdrawing("r1", True)
     assert state.unsettled()
     assert state.excluded(IDS).sum() == 3
@@ -214,7 +214,7 @@ def test_only_the_owner_puts_samples_back(state: StateDirectory) -> None:
     assert not state.excluded(IDS).any()
 
 
-def test_a_wish_that_the_server_refused_changes_nothing(state: StateDirectory) -> None:
+def test_a_refused_withdrawal_changes_nothing(state: StateDirectory) -> None:
     state.prepare("r1", IDS[:3])
     state.filed("r1", "t1")
     state.withdrawing("r1", True)
@@ -224,7 +224,7 @@ def test_a_wish_that_the_server_refused_changes_nothing(state: StateDirectory) -
     assert not state.unsettled()
 
 
-def test_taking_back_a_repeated_request_takes_back_the_first_one_too(state: StateDirectory) -> None:
+def test_withdrawing_a_repeated_request_also_withdraws_the_first(state: StateDirectory) -> None:
     for key in ("r1", "r1-1"):
         state.prepare(key, IDS[:3])
         state.filed(key, f"ticket-of-{key}")
@@ -232,7 +232,7 @@ def test_taking_back_a_repeated_request_takes_back_the_first_one_too(state: Stat
     assert not state.excluded(IDS).any()
 
 
-def test_files_of_before_can_be_read(state: StateDirectory) -> None:
+def test_files_of_older_versions_can_be_read(state: StateDirectory) -> None:
     state.prepare("r1", IDS[:3])
     (path,) = (state.path / "requests").iterdir()
     content = json.loads(path.read_text())
@@ -243,7 +243,7 @@ def test_files_of_before_can_be_read(state: StateDirectory) -> None:
     assert not state.excluded(IDS).any()
 
 
-def test_receipts_are_kept(state: StateDirectory) -> None:
+def test_receipts_are_stored(state: StateDirectory) -> None:
     assert state.receipts() == []
     state.write_receipt("t-1", b"one")
     state.write_receipt("t-1", b"two")

@@ -1,4 +1,4 @@
-"""A client's own last models: on its disk, of the rounds they are of, and gone when it is forgotten."""
+"""The client's local models: stored by round, and deleted when the client is forgotten."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def test_the_two_newest_are_kept(state: StateDirectory) -> None:
             kept.read(membership, number, nbytes)
 
 
-def test_nobody_else_can_read_them(state: StateDirectory) -> None:
+def test_only_the_user_can_read_them(state: StateDirectory) -> None:
     LocalModels(state).write(1, 1, b"1234")
     [path] = (state.path / "last-models").iterdir()
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_a_client_that_is_forgotten_has_none_left(state: StateDirectory) -> None:
+def test_a_forgotten_client_has_no_models_left(state: StateDirectory) -> None:
     LocalModels(state).write(1, 1, b"1234")
     state.mark_forgotten(membership=1)
     assert not (state.path / "last-models").exists()
-    # Asking twice, and asking where there are none, changes nothing.
+    # Deleting twice, or without models, changes nothing.
     LocalModels(state).delete()

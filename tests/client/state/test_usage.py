@@ -1,4 +1,4 @@
-"""What was trained on, when: every id exactly, over restarts, and without telling whose samples they are."""
+"""The usage of samples: exact for every id, stored across restarts, without naming samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def note(state: StateDirectory, chosen: list[int], number: int, *, unlearning: b
     SampleUsage(state).note(IDS, np.array(chosen, dtype=np.intp), number=number, unlearning=unlearning)
 
 
-def test_nothing_was_ever_used_at_first(state: StateDirectory) -> None:
+def test_at_first_no_sample_was_used(state: StateDirectory) -> None:
     assert SampleUsage(state).look_up(IDS[0]) is None
     assert not state.path.exists()
 
@@ -33,7 +33,7 @@ def test_nothing_was_ever_used_at_first(state: StateDirectory) -> None:
 def test_first_and_last_round_of_each_sample(state: StateDirectory) -> None:
     for number in (3, 4, 5):
         note(state, [0, 1, 2], number)
-    # Sample 0 is to be forgotten: the rest goes on.
+    # Sample 0 is forgotten; the other samples stay in training.
     note(state, [0], 6, unlearning=True)
     note(state, [1, 2], 6)
     note(state, [1, 2], 9)
@@ -49,7 +49,7 @@ def test_a_set_is_written_once(state: StateDirectory) -> None:
         usage.note(IDS, np.arange(8), number=number, unlearning=False)
     assert len(list((state.path / "used").iterdir())) == 2
     before = {p: p.stat().st_mtime_ns for p in (state.path / "used").iterdir()}
-    # The same round again, after a lost answer: nothing new.
+    # The same round after a lost answer adds nothing.
     usage.note(IDS, np.arange(8), number=19, unlearning=False)
     assert {p: p.stat().st_mtime_ns for p in (state.path / "used").iterdir()} == before
 
@@ -60,7 +60,7 @@ def test_no_file_names_a_sample(state: StateDirectory) -> None:
 
 
 @pytest.mark.parametrize("harm", [lambda p: p.unlink(), lambda p: p.write_bytes(b"short")])
-def test_damage_is_named_and_not_taken_for_never(state: StateDirectory, harm: object) -> None:
+def test_a_damaged_file_is_named_and_does_not_mean_unused(state: StateDirectory, harm: object) -> None:
     note(state, [0, 1], 1)
     (path,) = (state.path / "used").glob("*.ids")
     assert callable(harm)
@@ -71,7 +71,7 @@ def test_damage_is_named_and_not_taken_for_never(state: StateDirectory, harm: ob
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.sets(st.integers(0, 7), min_size=1), st.integers(1, 50), st.booleans()), max_size=8))
-def test_it_is_what_a_dictionary_would_say(
+def test_lookups_equal_those_of_a_dictionary(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[set[int], int, bool]]
 ) -> None:
     state = StateDirectory(tmp_path_factory.mktemp("usage"))

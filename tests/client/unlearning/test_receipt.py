@@ -1,4 +1,4 @@
-"""`puf-client verify`: one line and an exit code, without any network."""
+"""`puf-client verify`: one line and an exit code, without a network."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ def pinned(tmp_path: Path) -> list[str]:
     return ["--state", str(tmp_path / "state")]
 
 
-def test_against_the_pinned_key(receipt: Path, pinned: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_receipt_of_the_pinned_key_is_valid(
+    receipt: Path, pinned: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["verify", str(receipt), *pinned]) == Exit.OK
-    told = capsys.readouterr().out
-    assert told.startswith("VALID: t-1 of clinic-7")
-    assert "not a proof of erasure" in told
-    assert len(told.splitlines()) == 1
+    output = capsys.readouterr().out
+    assert output.startswith("VALID: t-1 of clinic-7")
+    assert "not a proof of erasure" in output
+    assert len(output.splitlines()) == 1
 
 
 def test_any_changed_byte_is_found(receipt: Path, pinned: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,21 +44,25 @@ def test_any_changed_byte_is_found(receipt: Path, pinned: list[str], capsys: pyt
     for place in range(0, len(whole), 211):
         receipt.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         assert main(["verify", str(receipt), *pinned]) == Exit.FAILURE
-        told = capsys.readouterr().out
-        assert told.startswith("NOT VALID: ")
-        assert len(told.splitlines()) == 1
+        output = capsys.readouterr().out
+        assert output.startswith("NOT VALID: ")
+        assert len(output.splitlines()) == 1
 
 
-def test_one_by_another_key_is_not_valid(tmp_path: Path, pinned: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_receipt_of_another_key_is_not_valid(
+    tmp_path: Path, pinned: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     forged = tmp_path / "forged.json"
     forged.write_bytes(receipt_file.issue(content(), OTHER))
     assert main(["verify", str(forged), *pinned]) == Exit.FAILURE
-    told = capsys.readouterr().out
-    assert fingerprint(KEY.public) in told
-    assert fingerprint(OTHER.public) in told
+    output = capsys.readouterr().out
+    assert fingerprint(KEY.public) in output
+    assert fingerprint(OTHER.public) in output
 
 
-def test_with_a_key_from_elsewhere(receipt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_key_can_be_given_as_text_or_file(
+    receipt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "key.txt"
     file.write_text(KEY.public.hex() + "\n")
     for key in (KEY.public.hex(), fingerprint(KEY.public), fingerprint(KEY.public).upper(), str(file)):
@@ -66,13 +72,15 @@ def test_with_a_key_from_elsewhere(receipt: Path, tmp_path: Path, capsys: pytest
     assert "fingerprint" in capsys.readouterr().err
 
 
-def test_without_any_key_it_proves_nothing(receipt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_key_a_receipt_proves_nothing(
+    receipt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["verify", str(receipt), "--state", str(tmp_path / "empty")]) == Exit.FAILURE
-    told = capsys.readouterr().out
-    assert "--key" in told
-    assert fingerprint(KEY.public) in told
+    output = capsys.readouterr().out
+    assert "--key" in output
+    assert fingerprint(KEY.public) in output
 
 
-def test_a_file_that_is_not_there_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(tmp_path / "none.json")]) == Exit.USAGE
     assert "none.json" in capsys.readouterr().err

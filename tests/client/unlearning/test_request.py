@@ -1,4 +1,4 @@
-"""Asking for samples again, and what stays written down when nobody knows whether a request was filed."""
+"""Repeated requests for samples, and the state directory after a failed filing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def state(tmp_path: Path) -> StateDirectory:
 
 
 def filed(state: StateDirectory, chosen: list[int], ticket_state: tk.TicketState, ticket_id: str = "t-1") -> tk.Ticket:
-    """A request as server and client know it."""
+    """A request that both the server and the state directory know."""
     ids = [IDS[i] for i in chosen]
     key = state.request_key(ids)
     state.prepare(key, ids)
@@ -33,7 +33,7 @@ def filed(state: StateDirectory, chosen: list[int], ticket_state: tk.TicketState
 
 
 @pytest.mark.parametrize("ended", [tk.TICKET_STATE_FAILED, tk.TICKET_STATE_WITHDRAWN])
-def test_what_failed_or_was_taken_over_is_asked_for_again_in_one_step(
+def test_a_failed_or_taken_over_request_is_replaced_by_the_next_one(
     state: StateDirectory, ended: tk.TicketState
 ) -> None:
     first = filed(state, [0, 1, 2], ended)
@@ -44,14 +44,14 @@ def test_what_failed_or_was_taken_over_is_asked_for_again_in_one_step(
     assert (wanted.request.forget_samples, wanted.request.retain_samples) == (3, 7)
 
 
-def test_what_the_owner_took_back_is_a_new_question(state: StateDirectory) -> None:
+def test_after_a_withdrawal_the_request_is_new(state: StateDirectory) -> None:
     first = filed(state, [0, 1, 2], tk.TICKET_STATE_WITHDRAWN)
     state.withdraw(first.request.request_key)
     wanted = _samples(tk.UnlearningRequest(), state, IDS, [0, 1, 2], [first])
     assert wanted.request.replaces == ""
 
 
-def test_other_samples_leave_a_failed_request_alone(state: StateDirectory) -> None:
+def test_other_samples_do_not_replace_a_failed_request(state: StateDirectory) -> None:
     first = filed(state, [0, 1, 2], tk.TICKET_STATE_FAILED)
     wanted = _samples(tk.UnlearningRequest(), state, IDS, [5], [first])
     assert wanted.request.replaces == ""
@@ -61,7 +61,7 @@ def test_other_samples_leave_a_failed_request_alone(state: StateDirectory) -> No
 
 
 class Answering:
-    """A server that says one thing."""
+    """A server that always raises the same error."""
 
     name = "clinic-7"
 
@@ -81,7 +81,7 @@ class Answering:
         (InvalidArgument("kappa"), False),
     ],
 )
-def test_only_a_refusal_drops_what_was_written_down(state: StateDirectory, error: PufError, kept: bool) -> None:
+def test_only_a_refusal_deletes_the_prepared_request(state: StateDirectory, error: PufError, kept: bool) -> None:
     request = tk.UnlearningRequest(request_key="r1", scope=tk.SCOPE_SAMPLES, forget_samples=1)
     with pytest.raises(PufError):
         file(Plan(request, (IDS[0],)), state, cast(Transport, Answering(error)))

@@ -43,7 +43,7 @@ def test_a_build_without_cuda_is_another_reason(monkeypatch: pytest.MonkeyPatch)
     assert "built without CUDA" in choose("auto").why
 
 
-def test_gpus_are_dealt_out_and_shared(two_gpus: list[tuple[float, str]]) -> None:
+def test_clients_are_distributed_over_gpus(two_gpus: list[tuple[float, str]]) -> None:
     assert [str(choose("auto", index=i).device) for i in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
     assert str(choose("cuda:1").device) == "cuda:1"
     assert choose("cpu").device.type == "cpu"
@@ -56,12 +56,12 @@ def test_gpus_are_dealt_out_and_shared(two_gpus: list[tuple[float, str]]) -> Non
 
 
 @pytest.mark.parametrize("spec", ["gpu", "", "cuda:", "cuda:x", "CPU", "cpu:0"])
-def test_unknown_devices_are_told(spec: str) -> None:
+def test_unknown_devices_are_refused(spec: str) -> None:
     with pytest.raises(UsageError, match="must be auto, cpu, cuda or cuda:N"):
         choose(spec)
 
 
 @pytest.mark.parametrize("fraction", [0, -1, 1.1])
-def test_a_share_of_memory_is_a_share(fraction: float) -> None:
+def test_a_memory_fraction_above_1_is_refused(fraction: float) -> None:
     with pytest.raises(UsageError, match="fraction of a GPU's memory"):
         choose("auto", memory_fraction=fraction)

@@ -1,0 +1,99 @@
+"""The texts about a request and its outcome."""
+
+from __future__ import annotations
+
+import pytest
+
+from puf_client.routines.measure import ModelMeasurement
+from puf_client.unlearning.show import show_outcome, show_request
+from puf_common.receipts.evidence import Attack
+from puf_common.v1 import federation_pb2 as pb
+from puf_common.v1 import tickets_pb2 as tk
+
+DESCRIPTION = pb.DescribeReply(federation_id="f-1", title="clinics", forgetting=pb.ForgettingPolicy(deadline_days=30))
+SAMPLES = tk.UnlearningRequest(scope=tk.SCOPE_SAMPLES, forget_samples=5, retain_samples=15)
+CLIENT = tk.UnlearningRequest(scope=tk.SCOPE_CLIENT, mode=tk.MODE_SPECIAL, strength=tk.Strength(kappa=2, epochs=1))
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_a_request_for_samples_names_both_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    show_request("anna", DESCRIPTION, SAMPLES, None)
+    text = printed(capsys)
+    assert "5 samples; anna stays a member with the other 15" in text
+    assert "30 days from receipt" in text
+
+
+def test_special_mode_warns_about_the_leak(capsys: pytest.CaptureFixture[str]) -> None:
+    show_request("anna", DESCRIPTION, CLIENT, None)
+    text = printed(capsys)
+    assert "special: only the targets train" in text
+    assert "can compute this client's update exactly" in text
+    assert "kappa 2, 1 epoch" in text
+
+
+def test_a_filed_request_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    show_request("anna", DESCRIPTION, SAMPLES, tk.Ticket(id="t-1"))
+    assert "already filed as t-1" in printed(capsys)
+
+
+def test_another_method_has_no_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    description = pb.DescribeReply(federation_id="f-1", method="fedau")
+    show_request("anna", description, SAMPLES, None)
+    text = printed(capsys)
+    assert "method fedau" in text
+    assert "mode" not in text
+
+
+def completed() -> tk.Ticket:
+    ticket = tk.Ticket(
+        id="t-1",
+        client="anna",
+        request=SAMPLES,
+        state=tk.TICKET_STATE_COMPLETED,
+        method="puf-regular",
+        applied_round=7,
+        recovery_rounds=1,
+        recovered=True,
+        version_before=6,
+        version_recovered=8,
+        deleted_versions=[1, 2],
+    )
+    ticket.score_before.CopyFrom(tk.Score(accuracy=0.5))
+    return ticket
+
+
+def test_an_outcome_has_a_table_and_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+    sums = tk.EvaluationSums(samples=4, loss_sum=2.0, score_sum=3.0)
+    attack = Attack(threshold=1.0, forget_members=30, forget_samples=60, holdout_members=30, holdout_samples=60)
+    show_outcome(completed(), {6: ModelMeasurement(sums), 8: ModelMeasurement(sums, sums, attack, attack)})
+    text = printed(capsys)
+    for part in ("before (6)", "75.0 %", "0.500", "50.0 %", "50 / 50 %"):
+        assert part in text
+    assert "5 samples of anna were forgotten in round 7 by PUF-Regular." in text
+    assert "The model recovered in 1 round without them." in text
+    assert "Deleted: 2 older models." in text
+    assert "Like unseen data: the current model treats the forgotten data like the client's hold-out." in text
+
+
+def test_models_that_were_not_measured_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    show_outcome(completed(), {})
+    text = printed(capsys)
+    assert "not measured" in text
+    assert "unseen data" not in text
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (tk.TICKET_STATE_WITHDRAWN, "t-1 was withdrawn: a note"),
+        (tk.TICKET_STATE_FAILED, "Nothing was forgotten; run the same command to file the request again."),
+    ],
+)
+def test_other_ends_state_the_reason(state: tk.TicketState, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ticket = tk.Ticket(id="t-1", client="anna", request=SAMPLES, state=state)
+    ticket.history.add(note="a note")
+    show_outcome(ticket, {})
+    assert says in printed(capsys)
