@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -115,3 +116,22 @@ def test_every_flag_on_a_page_exists() -> None:
         if flag not in known
     ]
     assert not unknown
+
+
+def test_every_module_on_a_page_exists() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")]
+    spans = {(path.name, span) for path in pages for span in re.findall(r"`([^`\n]+)`", path.read_text())}
+    named = {
+        (page, module.replace("/", ".").removesuffix(".py"))
+        for page, span in spans
+        for module in re.findall(r"\bpuf_(?:common|server|client|lab)[./][\w./]*\w", span)
+    }
+    assert len(named) > 20
+    for page, module in named:
+        try:
+            pkgutil.resolve_name(module)
+        except (ImportError, AttributeError):
+            raise AssertionError(f"{page} names {module}") from None
+    for page, span in spans:
+        for file in re.findall(r"^(?:tests|deploy|server|client|common|lab)/[\w./-]+", span):
+            assert (ROOT / file).exists(), f"{page} names {file}"
