@@ -19,7 +19,8 @@ from puf_common.network.tls import ServerTls
 from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
 from puf_server.runtime.server import Addresses, Server
-from puf_server.storage.state_store import Store, create
+from puf_server.storage.creation import create
+from puf_server.storage.state_store import Store
 
 TINY = Manifest(
     (

@@ -22,8 +22,9 @@ from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
 from puf_server.engine.engine import Engine
 from puf_server.rpc.requests import Handlers
+from puf_server.storage.creation import create
 from puf_server.storage.durable import DISK, Files
-from puf_server.storage.state_store import Store, create
+from puf_server.storage.state_store import Store
 
 __all__ = ["NAMES", "TARGET", "Small", "make", "run", "same_randomness"]
 

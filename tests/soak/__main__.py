@@ -31,7 +31,7 @@ from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 from puf_lab.federations.processes import ServerProcess, wait_until
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan
-from puf_server.storage.state_store import create
+from puf_server.storage.creation import create
 
 MANIFEST = Manifest((TensorSpec("w", "f32", (512, 512)), TensorSpec("seen", "i64", (), "buffer")))
 # Growth from the middle third of the run to the last one that is still called flat.

@@ -13,7 +13,7 @@ from puf_client.state.directory import StateDirectory
 from puf_common.models.module_tensors import manifest_of, payload_of
 from puf_common.models.networks import build_any
 from puf_server.core.config import FederationConfig
-from puf_server.storage.state_store import create
+from puf_server.storage.creation import create
 
 __all__ = ["copy_state", "create_server", "leave_out"]
 

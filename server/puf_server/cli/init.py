@@ -38,7 +38,7 @@ class InitSettings(BaseModel):
 
 def init(settings: InitSettings) -> tuple[FederationConfig, Manifest]:
     """Makes the state directory. Returns the configuration and the model's manifest."""
-    from puf_server.storage import state_store
+    from puf_server.storage.creation import create
 
     config = FederationConfig(
         id=f"f-{secrets.token_hex(8)}",
@@ -53,7 +53,7 @@ def init(settings: InitSettings) -> tuple[FederationConfig, Manifest]:
         limits=settings.limits,
     )
     manifest, payload = _initial(settings)
-    state_store.create(settings.state, config, manifest, payload, time.time())
+    create(settings.state, config, manifest, payload, time.time())
     return config, manifest
 
 

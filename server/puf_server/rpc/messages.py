@@ -51,7 +51,7 @@ _ENCODINGS = {"full": ts.ENCODING_UNSPECIFIED, "f16": ts.ENCODING_F16, "bf16": t
 
 
 def page(found: Iterable[Any], offset: int) -> list[Any]:
-    """As many messages from `offset` on as fit into one."""
+    """The messages from `offset` on that fit into one reply."""
     shown: list[Any] = []
     size = 0
     for message in islice(found, offset, None):
@@ -94,7 +94,7 @@ def policy(config: FederationConfig) -> fed.ForgettingPolicy:
 
 
 def train_work(work: core_work.Train, layout: Manifest) -> fed.TrainWork:
-    """`layout` is the manifest of what comes back."""
+    """The work of an assignment. `layout` has the tensors that the update must contain."""
     current, assignment = work.round, work.assignment
     return fed.TrainWork(
         key=fed.WorkKey(

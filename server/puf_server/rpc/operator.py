@@ -1,4 +1,4 @@
-"""puf.v1.Operator: what the person who runs the server says to it."""
+"""puf.v1.Operator over grpc.aio: status, lists and commands for the operator."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
 from puf_common.errors import InvalidArgument, NotNow
+from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import operator_pb2_grpc as rpc
 from puf_common.version import VERSION
@@ -36,6 +37,11 @@ class OperatorService(rpc.OperatorServicer):
 
     async def _run(self, function: Callable[..., T], *args: object) -> T:
         return await in_thread(self._threads.state, function, *args)
+
+    async def _change(self, change: Callable[[State, float], State]) -> fed.Position:
+        """Changes the state; returns the position after that."""
+        await self._run(self._engine.call, lambda state, now: (change(state, now), None))
+        return self._handlers.position()
 
     @answered
     async def Status(self, request: op.StatusRequest, context: Context) -> op.StatusReply:
@@ -92,13 +98,11 @@ class OperatorService(rpc.OperatorServicer):
 
     @answered
     async def Pause(self, request: op.PauseRequest, context: Context) -> op.PauseReply:
-        await self._run(self._engine.call, lambda state, now: (operations.pause(state, now), None))
-        return op.PauseReply(position=self._handlers.position())
+        return op.PauseReply(position=await self._change(operations.pause))
 
     @answered
     async def Resume(self, request: op.ResumeRequest, context: Context) -> op.ResumeReply:
-        await self._run(self._engine.call, lambda state, now: (operations.resume(state, now), None))
-        return op.ResumeReply(position=self._handlers.position())
+        return op.ResumeReply(position=await self._change(operations.resume))
 
     @answered
     async def Extend(self, request: op.ExtendRequest, context: Context) -> op.ExtendReply:
@@ -111,18 +115,14 @@ class OperatorService(rpc.OperatorServicer):
 
     @answered
     async def Stop(self, request: op.StopRequest, context: Context) -> op.StopReply:
-        await self._run(self._engine.call, lambda state, now: (operations.stop(state, now), None))
-        reply = op.StopReply(position=self._handlers.position())
+        reply = op.StopReply(position=await self._change(operations.stop))
         self._stop()
         return reply
 
     @answered
     async def Readmit(self, request: op.ReadmitRequest, context: Context) -> op.ReadmitReply:
-        await self._run(self._engine.call, lambda state, now: (roster.readmit(state, request.client, now), None))
-        state, now = self._engine.state, self._engine.clock()
-        return op.ReadmitReply(
-            client=operator_messages.client_info(request.client, state, self._engine.presence, self._config, now)
-        )
+        await self._change(lambda state, now: roster.readmit(state, request.client, now))
+        return op.ReadmitReply(client=self._client(request.client, self._engine.state, self._engine.clock()))
 
     @answered
     async def ReleaseShard(self, request: op.ReleaseShardRequest, context: Context) -> op.ReleaseShardReply:
@@ -131,17 +131,18 @@ class OperatorService(rpc.OperatorServicer):
 
     @answered
     async def Allow(self, request: op.AllowRequest, context: Context) -> op.AllowReply:
-        whom = request.WhichOneof("whom")
-        if whom is None:
-            raise InvalidArgument("say whom to allow: a client or a ticket")
-        word = roster.approve if whom == "client" else tickets.approve
-        await self._run(self._engine.call, lambda state, now: (word(state, getattr(request, whom), now), None))
-        return op.AllowReply(position=self._handlers.position())
+        match request.WhichOneof("whom"):
+            case "client":
+                position = await self._change(lambda state, now: roster.approve(state, request.client, now))
+            case "ticket_id":
+                position = await self._change(lambda state, now: tickets.approve(state, request.ticket_id, now))
+            case _:
+                raise InvalidArgument("the request must name a client or a ticket to approve")
+        return op.AllowReply(position=position)
 
     @answered
     async def Release(self, request: op.ReleaseRequest, context: Context) -> op.ReleaseReply:
-        await self._run(self._engine.call, lambda state, now: (rollback.release(state, now), None))
-        return op.ReleaseReply(position=self._handlers.position())
+        return op.ReleaseReply(position=await self._change(rollback.release))
 
     @answered
     async def Rollback(self, request: op.RollbackRequest, context: Context) -> op.RollbackReply:
@@ -170,7 +171,7 @@ class OperatorService(rpc.OperatorServicer):
         header = op.ExportHeader(
             model=self._handlers.model_header(model), status=model.status, manifest=self._engine.manifest.to_pb()
         )
-        await self._run(self._engine.call, lambda state, now: (_exported(state, model, now), None))
+        await self._change(lambda state, now: _exported(state, model, now))
         yield op.ExportModelReply(header=header)
         chunks = self._handlers.model_chunks(model)
         try:
@@ -190,7 +191,7 @@ class OperatorService(rpc.OperatorServicer):
         named = request.version if request.HasField("version") else None
         model = model_versions.newest_ready(state) if named is None else model_versions.readable(state, named)
         if model.status is ModelStatus.AUXILIARY:
-            raise NotNow(f"model {model.version} only helps a method on its way and is never exported")
+            raise NotNow(f"model {model.version} is an intermediate result of a method and is never exported")
         if model.status is not ModelStatus.READY and not request.allow_unready:
             raise NotNow(
                 f"model {model.version} is {model.status}, not ready; export it anyway with --unready",

@@ -217,6 +217,7 @@ class Handlers:
     # -- models --------------------------------------------------------------------------------------------------------
 
     def model_for(self, name: str, version: int) -> ModelVersion:
+        """The version, if this client may fetch it."""
         state = self.engine.state
         member = roster.member_of(state, name)
         return model_versions.may_fetch(state, self.config, member, version, self.engine.clock())
@@ -255,7 +256,7 @@ class Handlers:
         self._drop_rate_unless_member(name)
 
     def _drop_rate_unless_member(self, name: str) -> None:
-        """A client may be forgotten while its transfer is under way."""
+        """A client may be forgotten during its transfer."""
         if not _active(self.engine.state, name):
             self.rates.forget(name)
 

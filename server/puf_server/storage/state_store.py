@@ -17,15 +17,13 @@ from pydantic import TypeAdapter
 from puf_common.errors import Mismatch, StorageCorrupted, UsageError
 from puf_common.files.private import write_new
 from puf_common.receipts.signing import SigningKey, fingerprint
-from puf_common.tensors.digests import digest
 from puf_common.tensors.manifest import Manifest
-from puf_common.tensors.model_file import write_header
 from puf_server import plugins
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.jobs import Recovery, UnlearningJob
 from puf_server.core.state.measurements import Evaluation
 from puf_server.core.state.members import Member
-from puf_server.core.state.models import ModelStatus, ModelVersion
+from puf_server.core.state.models import ModelVersion
 from puf_server.core.state.rounds import HistoryRecord, Round, RoundRecord
 from puf_server.core.state.state import AuditNote, State
 from puf_server.core.state.tickets import Ticket
@@ -33,25 +31,15 @@ from puf_server.failpoints import hit
 from puf_server.storage import federation_file, migrations
 from puf_server.storage import rows as records
 from puf_server.storage.database import append_audit, connect, purge_free_pages, unsaved
-from puf_server.storage.durable import DISK, Files, new_file, remove, sync_directory, unwritten
-from puf_server.storage.layout import DATABASE, KEY_FILE, Layout, history_name, model_name
+from puf_server.storage.durable import DISK, Files, unwritten
+from puf_server.storage.layout import KEY_FILE, Layout, history_name
 from puf_server.storage.model_files import ModelFiles
 from puf_server.storage.orphans import delete_orphans
 from puf_server.storage.spool import Spool
 
-__all__ = ["VOLATILE", "Store", "create", "key_fingerprint"]
+__all__ = ["VOLATILE", "Store", "key_fingerprint"]
 
 plugins.allow()
-
-_TABLES = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE members (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE tickets (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE models (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
-CREATE TABLE records (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
-CREATE TABLE history (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE audit (seq INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL, facts TEXT NOT NULL, hash BLOB NOT NULL);
-"""
 
 # Persistent fields of State: scalars and single records go to `meta`, mappings to a table of their own.
 _SCALARS = ("version", "number", "attempt", "trained", "planned", "paused", "halted", "evaluations")
@@ -71,66 +59,6 @@ _MANY: dict[str, TypeAdapter[Any]] = {
 }
 VOLATILE = frozenset({"stopping", "notes"})
 assert {f.name for f in fields(State)} == {*_SCALARS, *_SINGLES, *_MANY, *VOLATILE}
-
-
-def create(
-    directory: Path,
-    config: FederationConfig,
-    manifest: Manifest,
-    payload: bytes | bytearray,
-    now: float,
-    files: Files = DISK,
-) -> None:
-    """Makes the state directory of a new federation. Raises where the directory already holds one.
-
-    The description is written last. Before that there is no federation, and files of an interrupted attempt are replaced.
-    """
-    if (directory / federation_file.FILE).exists():
-        raise UsageError(f"{directory} already holds a federation; choose another directory or serve that one")
-    layout = Layout(directory)
-    _make_folders(layout, files)
-    model = ModelVersion(
-        version=0,
-        round=0,
-        digest=digest(payload, "sha256").hex(),
-        nbytes=len(payload),
-        status=ModelStatus.READY,
-        created_at=now,
-        blake3=digest(payload, "blake3").hex(),
-    )
-    with new_file(layout.models / model_name(0, model.digest), files) as file:
-        file.write(write_header(manifest, {"version": "0", "digest": model.digest}))
-        file.write(payload)
-    key = SigningKey.generate()
-    with new_file(layout.signing_key, files) as file:
-        file.write(key.to_pem())
-    with closing(connect(layout.database)) as db:
-        with db:
-            db.executescript(_TABLES)
-            db.execute("INSERT INTO meta VALUES ('schema', ?)", (str(migrations.SCHEMA),))
-        store = Store(layout, config, manifest, db, files)
-        store._put("signing_key", key.public.hex())
-        store._put("identity", json.dumps(federation_file.identity(config, manifest)))
-        facts = {"federation": config.id, "model": config.model, "digest": model.digest}
-        state = State(planned=config.plan.rounds, models={0: model})
-        store.save(None, state.note("federation.created", now, **facts, key=fingerprint(key.public)))
-    with new_file(directory / federation_file.FILE, files) as file:
-        file.write(federation_file.described(config, manifest))
-
-
-def _make_folders(layout: Layout, files: Files) -> None:
-    """Makes the folders and deletes what an interrupted attempt left in them."""
-    directory = layout.directory
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        for folder in (directory, layout.models, layout.spool):
-            if not folder.is_dir():
-                files.mkdir(folder)
-    except OSError as error:
-        raise UsageError(f"cannot make {directory}: {error.strerror}") from None
-    sync_directory(directory.parent, files)
-    for left in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", KEY_FILE):
-        remove(directory / left, files)
 
 
 class Store:
@@ -182,7 +110,7 @@ class Store:
         """Stores whether this state comes from a backup and the operator has not shown the receipts issued since."""
         with self.db:
             if wanted:
-                self._put("awaits_receipts", "yes")
+                self.put_meta("awaits_receipts", "yes")
             else:
                 self.db.execute("DELETE FROM meta WHERE key = 'awaits_receipts'")
 
@@ -205,7 +133,7 @@ class Store:
         if known is None:
             with self.db:
                 self.db.execute("BEGIN IMMEDIATE")
-                self._put("signing_key", key.public.hex())
+                self.put_meta("signing_key", key.public.hex())
                 append_audit(self.db, time.time(), "federation.key_made", {"key": fingerprint(key.public)})
         elif known != key.public.hex():
             ours = fingerprint(bytes.fromhex(known))
@@ -224,10 +152,10 @@ class Store:
                 if found == "1":
                     # Schema 1 stored no identity. Accept the configuration as stated, once.
                     identity = federation_file.identity(self.config, self.manifest)
-                    self._put("identity", json.dumps(identity))
+                    self.put_meta("identity", json.dumps(identity))
                     facts["fingerprint"] = federation_file.fingerprint(identity)
                 migrations.upgrade(self.db)
-                self._put("schema", str(migrations.SCHEMA))
+                self.put_meta("schema", str(migrations.SCHEMA))
                 append_audit(self.db, time.time(), "federation.migrated", facts)
             return
         if found.isdecimal() and int(found) > migrations.SCHEMA:
@@ -278,9 +206,9 @@ class Store:
             with self.db:
                 self.db.execute("BEGIN IMMEDIATE")
                 for name in changed & set(_SCALARS):
-                    self._put(name, json.dumps(getattr(after, name), allow_nan=False))
+                    self.put_meta(name, json.dumps(getattr(after, name), allow_nan=False))
                 for name in changed & _SINGLES.keys():
-                    self._put(name, records.text(_SINGLES[name], name, getattr(after, name)))
+                    self.put_meta(name, records.text(_SINGLES[name], name, getattr(after, name)))
                 for table in changed & _MANY.keys():
                     self._put_rows(table, getattr(before, table) if before else {}, getattr(after, table))
                 hit("audit.write")
@@ -290,7 +218,7 @@ class Store:
         except OSError as error:
             raise unwritten(error, "the change") from error
 
-    def _put(self, key: str, value: str) -> None:
+    def put_meta(self, key: str, value: str) -> None:
         self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def _put_rows(self, table: str, before: Any, after: Any) -> None:

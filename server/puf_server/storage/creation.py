@@ -1,0 +1,93 @@
+"""Makes the state directory of a new federation."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+from puf_common.errors import UsageError
+from puf_common.receipts.signing import SigningKey, fingerprint
+from puf_common.tensors.digests import digest
+from puf_common.tensors.manifest import Manifest
+from puf_common.tensors.model_file import write_header
+from puf_server.core.config import FederationConfig
+from puf_server.core.state.models import ModelStatus, ModelVersion
+from puf_server.core.state.state import State
+from puf_server.storage import federation_file, migrations
+from puf_server.storage.database import connect
+from puf_server.storage.durable import DISK, Files, new_file, remove, sync_directory
+from puf_server.storage.layout import DATABASE, KEY_FILE, Layout, model_name
+from puf_server.storage.state_store import Store
+
+__all__ = ["create"]
+
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE members (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE tickets (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE models (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE records (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE history (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE audit (seq INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL, facts TEXT NOT NULL, hash BLOB NOT NULL);
+"""
+
+
+def create(
+    directory: Path,
+    config: FederationConfig,
+    manifest: Manifest,
+    payload: bytes | bytearray,
+    now: float,
+    files: Files = DISK,
+) -> None:
+    """Makes the state directory of a new federation. Raises where the directory already holds one.
+
+    The description is written last. Before that there is no federation, and files of an interrupted attempt are replaced.
+    """
+    if (directory / federation_file.FILE).exists():
+        raise UsageError(f"{directory} already holds a federation; choose another directory or serve that one")
+    layout = Layout(directory)
+    _make_folders(layout, files)
+    model = ModelVersion(
+        version=0,
+        round=0,
+        digest=digest(payload, "sha256").hex(),
+        nbytes=len(payload),
+        status=ModelStatus.READY,
+        created_at=now,
+        blake3=digest(payload, "blake3").hex(),
+    )
+    with new_file(layout.models / model_name(0, model.digest), files) as file:
+        file.write(write_header(manifest, {"version": "0", "digest": model.digest}))
+        file.write(payload)
+    key = SigningKey.generate()
+    with new_file(layout.signing_key, files) as file:
+        file.write(key.to_pem())
+    with closing(connect(layout.database)) as db:
+        with db:
+            db.executescript(_TABLES)
+            db.execute("INSERT INTO meta VALUES ('schema', ?)", (str(migrations.SCHEMA),))
+        store = Store(layout, config, manifest, db, files)
+        store.put_meta("signing_key", key.public.hex())
+        store.put_meta("identity", json.dumps(federation_file.identity(config, manifest)))
+        facts = {"federation": config.id, "model": config.model, "digest": model.digest}
+        state = State(planned=config.plan.rounds, models={0: model})
+        store.save(None, state.note("federation.created", now, **facts, key=fingerprint(key.public)))
+    with new_file(directory / federation_file.FILE, files) as file:
+        file.write(federation_file.described(config, manifest))
+
+
+def _make_folders(layout: Layout, files: Files) -> None:
+    """Makes the folders and deletes what an interrupted attempt left in them."""
+    directory = layout.directory
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (directory, layout.models, layout.spool):
+            if not folder.is_dir():
+                files.mkdir(folder)
+    except OSError as error:
+        raise UsageError(f"cannot make {directory}: {error.strerror}") from None
+    sync_directory(directory.parent, files)
+    for left in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", KEY_FILE):
+        remove(directory / left, files)
