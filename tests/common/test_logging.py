@@ -1,3 +1,5 @@
+"""Log lines as JSON and for a terminal."""
+
 from __future__ import annotations
 
 import io
@@ -30,7 +32,7 @@ def entries(stream: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_json_when_nobody_watches() -> None:
+def test_json_without_a_terminal() -> None:
     stream = io.StringIO()
     configure(stream=stream)
     get_logger("puf_server.engine.engine", federation="demo").info("round opened", round=3)
@@ -51,7 +53,7 @@ def test_ids_stay_bound() -> None:
     assert [(e["round"], e["client"], e.get("ticket")) for e in entries(stream)] == [(1, "a", None), (1, "a", "t")]
 
 
-def test_console_for_people() -> None:
+def test_console_on_a_terminal() -> None:
     stream = Terminal()
     configure(stream=stream)
     get_logger("puf").info("round opened", round=3)
@@ -83,7 +85,7 @@ def test_level_and_reconfiguration() -> None:
     assert [e["event"] for e in entries(second)] == ["shown"]
 
 
-def test_other_libraries_speak_from_warnings_on() -> None:
+def test_other_libraries_log_warnings_only() -> None:
     stream = io.StringIO()
     configure(stream=stream, level="debug")
     logging.getLogger("grpc").info("chatter")
@@ -91,7 +93,7 @@ def test_other_libraries_speak_from_warnings_on() -> None:
     assert [(e["event"], e["logger"]) for e in entries(stream)] == [("careful 3", "grpc")]
 
 
-def test_what_json_cannot_say_is_text() -> None:
+def test_values_without_a_json_form_are_text() -> None:
     stream = io.StringIO()
     configure(stream=stream)
     get_logger("puf").info(
@@ -110,7 +112,7 @@ def test_a_name_cannot_forge_lines() -> None:
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])
-def test_exceptions_come_without_local_variables(log_format: str) -> None:
+def test_tracebacks_have_no_local_variables(log_format: str) -> None:
     stream = io.StringIO()
     configure(stream=stream, log_format=LogSettings.model_validate({"log_format": log_format}).log_format)
     token = "hunter" + "2"
@@ -146,7 +148,7 @@ def test_ids_of_the_process_are_on_every_line() -> None:
     configure(log_format="json", stream=stream, client="clinic-7")
     get_logger("puf_client.test").info("hello", round=3)
     get_logger("puf_client.test").info("about another", client="clinic-8")
-    logging.getLogger("somebody").warning("else")
+    logging.getLogger("library").warning("careful")
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["client"] for line in lines] == ["clinic-7", "clinic-8", "clinic-7"]
     assert lines[0]["round"] == 3

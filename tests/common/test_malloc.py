@@ -1,4 +1,4 @@
-"""Freed memory stays in the process, as the C library's own account shows."""
+"""Freed memory stays in the process: page faults show it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ print(first, faults())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has this choice")
-def test_pages_of_a_freed_buffer_are_used_again() -> None:
+def test_pages_of_a_freed_buffer_are_reused() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     first, later = map(int, done.stdout.split())
-    # Pages may be large or small; taken anew, the second time would cost as much as the first.
+    # If the pages were requested again, the second run would have as many faults as the first.
     assert later < first // 4

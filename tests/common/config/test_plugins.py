@@ -1,3 +1,5 @@
+"""The user's code is loaded and called; its errors are one line."""
+
 from __future__ import annotations
 
 import itertools
@@ -15,7 +17,7 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
-    """Writes a module into the current directory under a name of its own."""
+    """Writes a module with a unique name into the current directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
 
@@ -49,18 +51,18 @@ def test_a_module_without_a_version_has_none(write: object) -> None:
 @pytest.mark.parametrize(
     "spec", ["", "module", "module:", ":name", "a b:c", "module:a.b", "module:a:b", "../x:y", "a..b:c"]
 )
-def test_a_spec_has_a_form(spec: str) -> None:
+def test_a_spec_of_another_form_is_refused(spec: str) -> None:
     with pytest.raises(UsageError, match=re.escape("must be package.module:name")):
         plugins.load(spec)
 
 
 @pytest.mark.parametrize("spec", ["nowhere_at_all:f", "nowhere_at_all.inside:f", "os.nowhere:f"])
-def test_no_such_module(spec: str, write: object) -> None:
+def test_a_missing_module_is_named(spec: str, write: object) -> None:
     with pytest.raises(UsageError, match=f"there is no module {spec.partition(':')[0]}: looked in"):
         plugins.load(spec)
 
 
-def test_no_such_name(write: object) -> None:
+def test_a_missing_name_is_named(write: object) -> None:
     name = _write(write, "import json\ndef one(): ...\nclass Two: ...\nthree = 3\n")
     with pytest.raises(UsageError, match=r"\.py has no loda; it defines one, Two$"):
         plugins.load(f"{name}:loda")
@@ -82,7 +84,7 @@ def test_no_such_name(write: object) -> None:
         ("raise ValueError('two\\nlines')\n", r"line 1: ValueError: two lines"),
     ],
 )
-def test_what_fails_inside_is_told_in_one_line(text: str, says: str, write: object) -> None:
+def test_a_failure_in_the_users_code_is_one_line(text: str, says: str, write: object) -> None:
     name = _write(write, text)
     with pytest.raises(UsageError, match=says) as caught:
         plugins.load(f"{name}:f")
@@ -90,7 +92,7 @@ def test_what_fails_inside_is_told_in_one_line(text: str, says: str, write: obje
     assert "\n" not in caught.value.message
 
 
-def test_a_call_tells_where_it_failed_and_lets_our_own_errors_pass(write: object) -> None:
+def test_a_failed_call_names_the_place_and_a_puf_error_passes(write: object) -> None:
     name = _write(
         write,
         "import json\nfrom puf_common.errors import Conflict\n"

@@ -1,3 +1,5 @@
+"""Settings from flags, environment and file; clear errors; exit codes."""
+
 from __future__ import annotations
 
 import argparse
@@ -128,11 +130,11 @@ class TestPrecedence:
     def test_a_value_already_in_the_namespace_counts_as_a_flag(self) -> None:
         assert resolve(Peer, argparse.Namespace(name="a", other=None), env={"PUF_NAME": "b"}).name == "a"
 
-    def test_parts_of_a_nested_model_may_come_from_everywhere(self, toml: Callable[[str], Path]) -> None:
+    def test_fields_of_a_nested_model_may_have_different_sources(self, toml: Callable[[str], Path]) -> None:
         got = settings(env={"PUF_TLS_PORT": "8"}, toml=toml('[tls]\ncert = "c.pem"\nport = 9'))
         assert (got.tls.port, got.tls.cert and got.tls.cert.name) == (8, "c.pem")
 
-    def test_the_parents_default_stays_for_what_was_not_given(self) -> None:
+    def test_a_field_that_is_not_given_keeps_the_parents_default(self) -> None:
         assert settings("--tls-cert", "x").tls == Tls(cert=Path("x"), port=7)
         assert settings().tls.port == 7
 
@@ -170,17 +172,17 @@ class TestTypes:
         assert settings(env={"PUF_CAP": "None"}).cap is None
         assert settings(toml=toml('cap = "none"')).cap is None
 
-    def test_unions_take_what_fits(self) -> None:
+    def test_unions_accept_each_of_their_types(self) -> None:
         assert settings("--deadline", "3").deadline == 3.0
         assert settings("--deadline", "auto").deadline == "auto"
 
-    def test_paths_know_the_home_and_start_at_the_file(self, toml: Callable[[str], Path], tmp_path: Path) -> None:
+    def test_paths_expand_the_home_and_start_at_the_file(self, toml: Callable[[str], Path], tmp_path: Path) -> None:
         assert settings("--state=~/x").state == Path.home() / "x"
         assert settings("--state", "x").state == Path("x")
         got = settings(toml=toml('state = "x"\n[tls]\ncert = "/abs/c"'))
         assert (got.state, got.tls.cert) == (tmp_path / "x", Path("/abs/c"))
 
-    def test_lists_of_tables_live_in_the_file(self, toml: Callable[[str], Path]) -> None:
+    def test_lists_of_tables_are_in_the_file_only(self, toml: Callable[[str], Path]) -> None:
         assert settings(toml=toml('[[peers]]\nname = "a"')).peers == [Peer(name="a")]
         assert "--peers" not in help_of(Settings)
 
@@ -343,7 +345,7 @@ class TestGuarded:
             (PufError("x"), 1),
         ],
     )
-    def test_codes(self, error: PufError, code: int, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_every_error_has_its_exit_code(self, error: PufError, code: int, capfd: pytest.CaptureFixture[str]) -> None:
         assert guarded(raising(error)) == code == exit_code(error)
         assert capfd.readouterr().err == "error: x\n"
 
@@ -353,10 +355,10 @@ class TestGuarded:
         assert guarded(raising(SystemExit(None))) == 0
         assert guarded(raising(SystemExit(5))) == 5
 
-    def test_the_keyboard(self) -> None:
+    def test_an_interrupt_has_its_exit_code(self) -> None:
         assert guarded(raising(KeyboardInterrupt())) == 130
 
-    def test_the_unexpected_is_one_line(
+    def test_an_unexpected_exception_is_one_line(
         self, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("PUF_DEBUG", raising=False)
@@ -372,11 +374,11 @@ class TestGuarded:
         guarded(raising(UsageError("boo")))
         assert "Traceback" in capfd.readouterr().err
 
-    def test_foreign_text_cannot_steer_the_terminal(self, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_text_of_another_machine_cannot_control_the_terminal(self, capfd: pytest.CaptureFixture[str]) -> None:
         guarded(raising(NotNow("red \x1b[31m")))
         assert capfd.readouterr().err == "error: red \\x1b[31m\n"
 
-    def test_a_reader_that_leaves_is_no_drama(self) -> None:
+    def test_a_closed_pipe_is_no_error_message(self) -> None:
         program = (
             "import sys; from puf_common.config.command import guarded\n"
             "def main():\n    for _ in range(100000): print('x' * 100)\n    return 0\n"
@@ -391,7 +393,7 @@ class TestGuarded:
         assert run.returncode == 1
 
 
-def test_costs_no_heavy_imports() -> None:
+def test_settings_import_no_heavy_packages() -> None:
     heavy = ("numpy", "grpc", "structlog", "torch", "pydantic", "rich", "tomllib", "google.protobuf")
     program = (
         "import puf_common.config.command, puf_common.config.parser, puf_common.config.settings, sys\n"

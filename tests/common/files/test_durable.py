@@ -1,4 +1,4 @@
-"""What is written arrives, in whatever pieces the disk is handed it."""
+"""Writes to the disk are complete and in order, for every size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_large_writes_arrive_whole_and_in_order(tmp_path: Path, size: int) -> No
     assert (tmp_path / "file").read_bytes() == data + b"end"
 
 
-def test_a_system_that_cannot_be_hastened_syncs_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_early_writing_the_sync_still_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable, "_SYNC_FILE_RANGE", None)
     handle = DISK.create(tmp_path / "file")
     DISK.write(handle, b"data")
@@ -34,7 +34,7 @@ def test_a_system_that_cannot_be_hastened_syncs_all_the_same(tmp_path: Path, mon
     assert (tmp_path / "file").read_bytes() == b"data"
 
 
-def test_a_write_that_stops_short_goes_on_and_one_that_fails_is_an_error(
+def test_a_short_write_continues_and_a_failed_write_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = DISK.create(tmp_path / "file")

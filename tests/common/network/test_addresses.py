@@ -1,4 +1,4 @@
-"""HOST:PORT is read in one place, and a port that cannot be is refused before a connection is tried."""
+"""HOST:PORT is read in one place, and an impossible port is refused before a connection is tried."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from puf_server.cli.operator_client import OperatorClient
         ("[::1]:443", "::1", 443),
     ],
 )
-def test_host_and_port_are_told_apart(text: str, host: str, port: int) -> None:
+def test_host_and_port_are_parsed(text: str, host: str, port: int) -> None:
     assert parse_address(text, "--listen") == (host, port)
     assert check_target(text, "--server") == text
 

@@ -1,4 +1,4 @@
-"""Errors survive the wire: over real gRPC servers, threaded and asyncio."""
+"""Errors are the same after a call: over real gRPC servers, threaded and asyncio."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_hostile_details_are_ignored() -> None:
     assert type(error) is errors.NotFound
 
 
-def test_facts_with_awkward_names_do_no_harm() -> None:
+def test_facts_named_like_parameters_are_dropped() -> None:
     def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
         error = errors.NotNow("no")
         error.facts = {"message": "m", "self": "s", "round": "1"}
@@ -130,7 +130,7 @@ def test_facts_with_awkward_names_do_no_harm() -> None:
     assert error.facts == {"round": "1"}
 
 
-def test_nobody_there_says_where_and_what_to_check() -> None:
+def test_an_unreachable_server_is_named_with_what_to_check() -> None:
     error = call("127.0.0.1:1")
     assert isinstance(error, errors.Unavailable)
     assert "127.0.0.1:1" in error.message
@@ -138,7 +138,7 @@ def test_nobody_there_says_where_and_what_to_check() -> None:
     assert rpc.is_transient(error)
 
 
-def test_another_service_is_named_as_such() -> None:
+def test_a_server_of_another_program_is_reported_as_such() -> None:
     with serving(lambda request, context: b"") as target:
         error = call(target, "/puf.v1.Federation/Describe")
     assert not rpc.is_transient(error)
@@ -151,7 +151,7 @@ def test_a_proxy_is_not_asked_for_a_server_on_this_machine() -> None:
 
 
 @given(st.text(max_size=5000), st.dictionaries(st.text(max_size=200), st.text(max_size=3000), max_size=20))
-def test_whatever_a_status_says_fits_into_a_trailer(message: str, facts: dict[str, str]) -> None:
+def test_every_status_fits_into_a_trailer(message: str, facts: dict[str, str]) -> None:
     for key in ("self", "message", "retry_seconds"):
         facts.pop(key, None)
     status = rpc.status_of(errors.NotFound(message, **facts))

@@ -1,4 +1,4 @@
-"""Files that do not fit are told at once, in a line that says what to do."""
+"""Unusable TLS files are refused at once, in one line that says what to do."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SPOILT: list[tuple[Spoil, str]] = [
 
 
 @pytest.mark.parametrize(("spoil", "says"), SPOILT)
-def test_what_is_wrong_with_files_is_said(pki: Pki, spoil: Spoil, says: str) -> None:
+def test_an_unusable_file_is_a_clear_error(pki: Pki, spoil: Spoil, says: str) -> None:
     cert, key = paths(pki)
     spoil(pki, cert, key)
     with pytest.raises(UsageError, match=says):
@@ -56,7 +56,7 @@ def test_what_is_wrong_with_files_is_said(pki: Pki, spoil: Spoil, says: str) -> 
         ServerTls(cert, key, pki.ca).credentials()
 
 
-def test_files_come_together(pki: Pki) -> None:
+def test_certificate_and_key_are_given_together(pki: Pki) -> None:
     cert, key = paths(pki)
     with pytest.raises(UsageError, match="--tls-ca"):
         ClientTls.load(None, cert, key)
@@ -67,7 +67,7 @@ def test_files_come_together(pki: Pki) -> None:
     assert "PRIVATE" not in repr(shown)
 
 
-def test_private_files_are_private_and_whole(tmp_path: Path) -> None:
+def test_private_files_are_private_and_complete(tmp_path: Path) -> None:
     path = tmp_path / "key"
     write_new(path, b"secret")
     assert path.stat().st_mode & 0o777 == 0o600

@@ -1,4 +1,4 @@
-"""Membership attacks on one's own data, their intervals and the verdict."""
+"""Membership attacks on a client's data, their intervals and the verdict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def attack(forget: int, of: int, holdout: int, among: int) -> Attack:
 class TestWilson:
     @pytest.mark.parametrize(
         ("successes", "samples", "low", "high"),
-        # By the textbook formula; 81 of 263 is Newcombe's own example.
+        # By the textbook formula; 81 of 263 is an example of Newcombe.
         [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (20, 20, 0.8389, 1.0)],
     )
     def test_agrees_with_published_values(self, successes: int, samples: int, low: float, high: float) -> None:
@@ -35,42 +35,42 @@ class TestWilson:
         assert 0 <= low <= successes / samples <= high <= 1
 
     @pytest.mark.parametrize(("successes", "samples"), [(1, 0), (-1, 3), (4, 3), (math.nan, 3)])
-    def test_refuses_what_is_no_share(self, successes: float, samples: int) -> None:
+    def test_refuses_counts_that_are_no_share(self, successes: float, samples: int) -> None:
         with pytest.raises(InvalidArgument):
             wilson(successes, samples)
 
 
 class TestHistogram:
-    def test_a_bin_holds_its_lower_edge_and_the_last_one_also_1(self) -> None:
+    def test_a_bin_includes_its_lower_edge_and_the_last_bin_1(self) -> None:
         counts = histogram([0.0, 0.049, 0.05, 0.5, 0.999, 1.0])
         assert {i: n for i, n in enumerate(counts) if n} == {0: 2, 1: 1, 10: 1, 19: 2}
         assert len(counts) == BINS
 
-    def test_a_rounding_error_beyond_1_is_no_bin_of_its_own(self) -> None:
+    def test_a_rounding_error_beyond_1_counts_in_the_last_bin(self) -> None:
         assert histogram([1.0000001, -1e-9])[-1] == 1
 
     @pytest.mark.parametrize("values", [[], [[0.5]], [0.5, math.nan]])
-    def test_refuses_what_is_not_one_number_per_sample(self, values: list[float]) -> None:
+    def test_refuses_values_that_are_not_one_number_per_sample(self, values: list[float]) -> None:
         with pytest.raises(InvalidArgument):
             histogram(values)
 
 
 class TestYeom:
-    def test_members_are_at_or_below_the_mean_loss_of_the_retained(self) -> None:
+    def test_members_have_at_most_the_mean_loss_of_the_retained_data(self) -> None:
         found = yeom([0.2, 0.39, 0.41, 2.0], [0.4, 0.5], loss_sum=0.1 + 0.3 + 0.8, samples=3)
         assert found.threshold == pytest.approx(0.4)
         assert (found.forget_members, found.forget_samples) == (2, 4)
         assert found.holdout_samples == 2
 
     @pytest.mark.parametrize(("total", "samples"), [(0.0, 0), (math.inf, 3), (math.nan, 3)])
-    def test_needs_losses_of_the_retained(self, total: float, samples: int) -> None:
+    def test_needs_losses_of_the_retained_data(self, total: float, samples: int) -> None:
         with pytest.raises(InvalidArgument):
             yeom([1.0], [1.0], loss_sum=total, samples=samples)
 
 
 class TestSong:
     def test_takes_the_threshold_of_the_best_balanced_accuracy(self) -> None:
-        # The lab's exact form of this example has its threshold at 0.9; bins round it down to their edge.
+        # The exact form in the lab has the threshold 0.9 here; bins round it down to their edge.
         found = song([0.96, 0.7, 0.99, 0.1], [0.3, 0.5, 0.2, 0.85], members=histogram([0.91, 0.8, 0.95, 0.4]))
         assert found.threshold == pytest.approx(0.9)
         assert (found.forget_members, found.holdout_members) == (2, 0)
@@ -80,7 +80,7 @@ class TestSong:
         assert found.threshold == pytest.approx(0.95)
 
     @given(st.lists(st.floats(0, 1), min_size=1, max_size=60), st.lists(st.floats(0, 1), min_size=1, max_size=60))
-    def test_no_other_edge_does_better(self, inside: list[float], outside: list[float]) -> None:
+    def test_no_other_edge_has_a_better_accuracy(self, inside: list[float], outside: list[float]) -> None:
         members, others = np.array(histogram(inside)), np.array(histogram(outside))
 
         def balanced(edge: int) -> float:
@@ -90,7 +90,7 @@ class TestSong:
         assert balanced(round(found.threshold * BINS)) == pytest.approx(max(balanced(e) for e in range(BINS)))
 
     @pytest.mark.parametrize("members", [[], [1] * (BINS - 1), [0] * BINS, [-1] + [1] * (BINS - 1)])
-    def test_needs_the_members_in_their_bins(self, members: list[int]) -> None:
+    def test_needs_the_members_by_bins(self, members: list[int]) -> None:
         with pytest.raises(InvalidArgument):
             song([0.5], [0.5], members=members)
 
@@ -100,19 +100,19 @@ class TestVerdict:
         ("found", "verdict"),
         [
             (attack(55, 100, 52, 100), Verdict.LIKE_UNSEEN),
-            # Remembered, and forgotten so much that it shows.
+            # Remembered; forgotten so much that it shows.
             (attack(90, 100, 50, 100), Verdict.NOT_LIKE_UNSEEN),
             (attack(1, 100, 50, 100), Verdict.NOT_LIKE_UNSEEN),
-            # However clear, a handful of samples allows no statement.
+            # Too few samples for a verdict, however clear the difference.
             (attack(FEWEST - 1, FEWEST - 1, 0, 100), Verdict.TOO_FEW),
             (attack(100, 100, 0, FEWEST - 1), Verdict.TOO_FEW),
-            # A difference that might be there, and cannot be seen with so few.
+            # There may be a difference, but too few samples to see it.
             (attack(20, 31, 13, 31), Verdict.TOO_FEW),
-            # Certain, and too small to matter.
+            # A certain difference that is too small to matter.
             (attack(520_000, 1_000_000, 500_000, 1_000_000), Verdict.LIKE_UNSEEN),
         ],
     )
-    def test_compares_the_forgotten_with_the_unseen(self, found: Attack, verdict: Verdict) -> None:
+    def test_compares_forgotten_data_with_unseen_data(self, found: Attack, verdict: Verdict) -> None:
         assert found.verdict is verdict
 
     def test_the_interval_of_a_difference_is_newcombes(self) -> None:
@@ -121,7 +121,7 @@ class TestVerdict:
         assert low < 0.0524 < 0.2 < 0.3339 < high
         assert low == pytest.approx(0.0301, abs=1e-3)
 
-    def test_one_attack_that_tells_them_apart_is_enough(self) -> None:
+    def test_the_worst_attack_decides(self) -> None:
         like, unlike, few = attack(50, 100, 50, 100), attack(99, 100, 50, 100), attack(5, 10, 5, 10)
         assert judge((like, unlike)) is Verdict.NOT_LIKE_UNSEEN
         assert judge((few, unlike)) is Verdict.NOT_LIKE_UNSEEN
@@ -129,7 +129,7 @@ class TestVerdict:
         assert judge((None, like)) is Verdict.LIKE_UNSEEN
         assert judge((None, None)) is None
 
-    def test_data_that_was_never_seen_is_rarely_called_otherwise(self) -> None:
+    def test_unseen_data_is_rarely_called_not_like_unseen(self) -> None:
         random = np.random.default_rng(7)
         shares = random.uniform(0.1, 0.9, 4000)
         wrong = sum(
@@ -139,7 +139,7 @@ class TestVerdict:
         )
         assert wrong / len(shares) < 0.035
 
-    def test_data_that_is_remembered_is_found_out(self) -> None:
+    def test_remembered_data_is_detected(self) -> None:
         random = np.random.default_rng(7)
         found = [
             attack(int(random.binomial(200, 0.85)), 200, int(random.binomial(200, 0.6)), 200).verdict
@@ -147,13 +147,13 @@ class TestVerdict:
         ]
         assert found.count(Verdict.NOT_LIKE_UNSEEN) > 980
 
-    def test_the_margin_keeps_trifles_out(self) -> None:
+    def test_the_margin_ignores_small_differences(self) -> None:
         assert attack(10_000 + int(MARGIN * 20_000) - 1, 20_000, 10_000, 20_000).verdict is Verdict.LIKE_UNSEEN
         assert attack(10_000 + int(MARGIN * 20_000) + 1, 20_000, 10_000, 20_000).verdict is Verdict.NOT_LIKE_UNSEEN
 
 
 @pytest.mark.parametrize("numbers", [(5, 4, 1, 2), (-1, 4, 1, 2), (1, 0, 1, 2), (1, 4, 3, 2), (1, 4, 0, 0)])
-def test_counts_that_cannot_be_are_refused(numbers: tuple[int, int, int, int]) -> None:
+def test_impossible_counts_are_refused(numbers: tuple[int, int, int, int]) -> None:
     with pytest.raises(InvalidArgument):
         attack(*numbers)
 

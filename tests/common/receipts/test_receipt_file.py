@@ -1,4 +1,4 @@
-"""Receipts as files: signed, in one spelling, and a page that repeats them."""
+"""Receipts as files: signed, in one spelling, and rendered as a page."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puf_common.errors import StorageCorrupted, TransferCorrupted
+from puf_common.errors import TransferCorrupted
 from puf_common.receipts import receipt_file
 from puf_common.receipts.content import ReceiptContent, canonical
 from puf_common.receipts.evidence import STATEMENT
 from puf_common.receipts.page import page, write
-from puf_common.receipts.signing import SigningKey, fingerprint, signed_by
+from puf_common.receipts.signing import SigningKey, fingerprint
 
 KEY = SigningKey.generate()
 
@@ -114,7 +114,7 @@ def receipts_stages() -> tuple[str, ...]:
 FILE = receipt_file.issue(content(), KEY)
 
 
-def test_what_is_issued_can_be_read() -> None:
+def test_an_issued_receipt_can_be_read() -> None:
     receipt = receipt_file.read(FILE)
     assert receipt.content == content()
     assert receipt.content.as_json() == stated()
@@ -123,7 +123,7 @@ def test_what_is_issued_can_be_read() -> None:
     assert receipt.key_fingerprint == fingerprint(KEY.public)
 
 
-def test_not_one_byte_can_change() -> None:
+def test_every_changed_byte_is_detected() -> None:
     for place in range(len(FILE)):
         forged = bytearray(FILE)
         # Another digit, or the same letter in the other case.
@@ -134,19 +134,19 @@ def test_not_one_byte_can_change() -> None:
 
 @pytest.mark.parametrize("place", [0, 1, len(FILE) // 2, len(FILE)])
 @pytest.mark.parametrize("added", [b" ", b"\n", b"\x00"])
-def test_not_one_byte_can_be_added(place: int, added: bytes) -> None:
+def test_every_added_byte_is_detected(place: int, added: bytes) -> None:
     with pytest.raises(TransferCorrupted):
         receipt_file.read(FILE[:place] + added + FILE[place:])
 
 
 @given(st.integers(0, len(FILE) - 1))
 @settings(max_examples=50)
-def test_no_end_can_be_cut_off(length: int) -> None:
+def test_a_truncated_receipt_is_refused(length: int) -> None:
     with pytest.raises(TransferCorrupted):
         receipt_file.read(FILE[:length])
 
 
-def test_a_signature_of_something_else_does_not_fit() -> None:
+def test_the_signature_of_another_receipt_is_refused() -> None:
     other = json.loads(receipt_file.issue(content(issued_at="2027-01-01T00:00:00Z"), KEY))
     mixed = json.dumps({**json.loads(FILE), "signature": other["signature"]}, indent=1, sort_keys=True) + "\n"
     with pytest.raises(TransferCorrupted, match="changed after it was signed"):
@@ -213,18 +213,8 @@ def test_whole_numbers_stay_whole_and_fractions_stay_fractions() -> None:
         assert canonical(stated() | {"method": method | {"kappa": value}}) == text
 
 
-def test_keys_go_to_pem_and_back() -> None:
-    again = SigningKey.from_pem(KEY.to_pem())
-    assert again.public == KEY.public
-    assert signed_by(KEY.public, b"word", again.sign(b"word"))
-    assert not signed_by(KEY.public, b"world", again.sign(b"word"))
-    assert not signed_by(b"short", b"word", again.sign(b"word"))
-    with pytest.raises(StorageCorrupted):
-        SigningKey.from_pem(b"no key")
-
-
 class TestPage:
-    def test_says_what_people_want_to_know(self) -> None:
+    def test_states_the_main_facts(self) -> None:
         html = page(receipt_file.read(FILE))
         for words in (
             "clinic-7 was forgotten",
@@ -239,11 +229,11 @@ class TestPage:
         ):
             assert words in html
 
-    def test_stands_alone(self) -> None:
+    def test_loads_nothing_and_runs_no_script(self) -> None:
         html = page(receipt_file.read(FILE))
         assert not re.search(r"<script|<link|<img|src=|href=|url\(|https?://", html)
 
-    def test_words_from_elsewhere_stay_words(self) -> None:
+    def test_texts_of_the_receipt_are_escaped(self) -> None:
         evil = content(
             ticket=stated()["ticket"] | {"reference": "<script>alert(1)</script>"},
             federation=stated()["federation"] | {"title": "<b>&"},
@@ -261,14 +251,14 @@ class TestPage:
             (None, "Not measured."),
         ],
     )
-    def test_tells_every_verdict(self, verdict: str | None, says: str) -> None:
+    def test_states_every_verdict(self, verdict: str | None, says: str) -> None:
         mine = stated()["measured_by_client"] | {"verdict": verdict}
         assert says in page(receipt_file.read(receipt_file.issue(content(measured_by_client=mine), KEY)))
 
     @pytest.mark.parametrize(
         ("forget", "says"), [(0.9, "more like its training data"), (0.1, "does worse on the forgotten data")]
     )
-    def test_tells_in_which_way_it_is_not_like_unseen(self, forget: float, says: str) -> None:
+    def test_states_how_the_data_differs_from_unseen_data(self, forget: float, says: str) -> None:
         found = stated()["measured_by_client"]["recovered"] | {
             "yeom": attack(forget, 0.5, "not like unseen data"),
             "verdict": "not like unseen data",
@@ -276,11 +266,11 @@ class TestPage:
         mine = stated()["measured_by_client"] | {"recovered": found, "verdict": "not like unseen data"}
         assert says in page(receipt_file.read(receipt_file.issue(content(measured_by_client=mine), KEY)))
 
-    def test_manages_with_nothing_measured(self) -> None:
-        nothing = {"by": "nobody", **dict.fromkeys(receipts_stages()), "verdict": None}
+    def test_a_receipt_without_measurements_has_a_page(self) -> None:
+        nothing = {"by": "no client", **dict.fromkeys(receipts_stages()), "verdict": None}
         bare = content(
             measured_by_client=nothing,
-            measured_by_others={"by": "nobody", "clients": 0, **dict.fromkeys(receipts_stages())},
+            measured_by_others={"by": "no client", "clients": 0, **dict.fromkeys(receipts_stages())},
             models=dict.fromkeys(receipts_stages()),
             rounds={"applied": None, "recovery": 0, "recovered": None},
             deleted_models=[],
@@ -292,7 +282,7 @@ class TestPage:
         assert "did not measure" in html
         assert "none that the federation knows of" in html
 
-    def test_is_written_beside_its_receipt(self, tmp_path: Path) -> None:
+    def test_is_written_next_to_its_receipt(self, tmp_path: Path) -> None:
         json_path, html_path = write(FILE, tmp_path / "new")
         assert json_path == tmp_path / "new" / "receipt-t-1.json"
         assert json_path.read_bytes() == FILE

@@ -1,4 +1,4 @@
-"""Frames made and read by hand are protobuf's own, byte for byte."""
+"""Frames are those of protobuf, byte for byte."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_frame_of_the_generated_classes_is_read_in_place(offset: int, data: by
 
 
 @given(st.binary(max_size=40) | st.binary(max_size=40).map(lambda rest: b"\x12" + rest))
-def test_no_bytes_are_read_otherwise_than_by_protobuf(frame: bytes) -> None:
+def test_all_bytes_are_read_as_protobuf_reads_them(frame: bytes) -> None:
     piece = chunk_of(frame)
     if piece is not None:
         message = fed.SubmitUpdateRequest.FromString(frame)
@@ -44,7 +44,7 @@ def test_no_bytes_are_read_otherwise_than_by_protobuf(frame: bytes) -> None:
     "frame",
     [
         fed.SubmitUpdateRequest(header=fed.UpdateHeader(samples=3)).SerializeToString(),
-        # An empty chunk; data before the offset; a field of a later version; a chunk in two halves, which protobuf joins.
+        # An empty chunk; data before the offset; a field of a newer version; a chunk in two parts, which protobuf joins.
         fed.SubmitUpdateRequest(chunk=ts.Chunk(offset=7)).SerializeToString(),
         b"\x12\x05\x12\x01a\x08\x07",
         b"\x12\x07\x08\x07\x12\x01a\x18\x01",
@@ -57,7 +57,7 @@ def test_unusual_frames_are_left_to_the_generated_class(frame: bytes) -> None:
 
 
 @given(st.binary(min_size=1, max_size=50), st.data())
-def test_a_torn_frame_is_none(data: bytes, draw: st.DataObject) -> None:
+def test_a_truncated_frame_is_not_read(data: bytes, draw: st.DataObject) -> None:
     frame = chunk_frame(300, data)
     torn = frame[: draw.draw(st.integers(0, len(frame) - 1))]
     assert chunk_of(torn) is None

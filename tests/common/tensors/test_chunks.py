@@ -1,4 +1,4 @@
-"""Whatever happens to a stream of chunks, either the whole payload comes out or an error."""
+"""A stream of chunks gives the whole payload or an error, after any damage."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def flip(stream: list[pb.Chunk], at: int) -> list[pb.Chunk]:
 
 
 def exchange(stream: list[pb.Chunk], at: int) -> list[pb.Chunk]:
-    """Offsets in order, data swapped: only the digest can tell."""
+    """Offsets in order, data swapped: only the digest detects it."""
     other = (at + 1) % len(stream)
     assume(stream[at].data != stream[other].data and len(stream[at].data) == len(stream[other].data))
     swapped = list(stream)
@@ -93,7 +93,7 @@ def hollow(stream: list[pb.Chunk], at: int) -> list[pb.Chunk]:
 
 @pytest.mark.parametrize("damage", [drop, repeat, swap, truncate, stop, flip, exchange, extend, hollow])
 @given(payload=st.binary(min_size=1, max_size=300), size=sizes, data=st.data())
-def test_any_damage_is_noticed(damage: Damage, payload: bytes, size: int, data: st.DataObject) -> None:
+def test_every_damage_is_detected(damage: Damage, payload: bytes, size: int, data: st.DataObject) -> None:
     stream = list(chunks(payload, size))
     damaged = damage(stream, data.draw(st.integers(0, len(stream) - 1)))
     with pytest.raises((TransferCorrupted, InvalidUpdate, TooMuch)):
@@ -106,11 +106,11 @@ def test_a_wrong_digest_names_both() -> None:
     assert caught.value.facts == {"stated": digest(b"abd").hex(), "computed": digest(b"abc").hex()}
 
 
-def test_a_digest_that_is_none_is_refused_before_memory_is_used() -> None:
+def test_an_invalid_digest_is_refused_before_memory_is_allocated() -> None:
     with pytest.raises(InvalidUpdate, match="32"):
         Assembler(1 << 60, b"")
 
 
-def test_a_chunk_size_of_nothing_is_a_mistake() -> None:
+def test_a_chunk_size_of_0_is_refused() -> None:
     with pytest.raises(ValueError, match="positive"):
         list(chunks(b"abc", 0))

@@ -1,4 +1,4 @@
-"""Two kinds of digests, and headers that say which."""
+"""Two kinds of digests, and headers that state the kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from puf_common.tensors.digests import DIGEST_BYTES, DigestKind, digest, digest_
         ("blake3", "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"),
     ],
 )
-def test_both_are_the_published_ones(kind: DigestKind, empty: str) -> None:
+def test_both_kinds_match_published_values(kind: DigestKind, empty: str) -> None:
     assert digest(b"", kind).hex() == hasher(kind).hexdigest() == empty
     pieces = hasher(kind)
     for piece in (b"a", bytearray(b"b"), memoryview(b"c")):
@@ -25,15 +25,15 @@ def test_both_are_the_published_ones(kind: DigestKind, empty: str) -> None:
     assert len(pieces.digest()) == DIGEST_BYTES
 
 
-def test_sha256_is_what_a_header_means_that_says_nothing() -> None:
+def test_a_header_without_a_kind_means_sha256() -> None:
     assert digest_kind(0) == "sha256"
     assert digest(b"abc") == hashlib.sha256(b"abc").digest()
 
 
 @pytest.mark.parametrize("kind", ["sha256", "blake3"])
-def test_kinds_survive_the_wire(kind: DigestKind) -> None:
+def test_a_kind_is_the_same_after_sending(kind: DigestKind) -> None:
     assert digest_kind(to_pb(kind)) == kind
 
 
-def test_a_kind_of_the_future_is_not_guessed() -> None:
+def test_an_unknown_kind_is_not_guessed() -> None:
     assert digest_kind(99) is None

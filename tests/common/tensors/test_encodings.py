@@ -1,4 +1,4 @@
-"""Updates in half the bytes: what is lost, and what is refused."""
+"""Compact updates: their rounding errors, and the inputs that are refused."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def payload(weight: list[float], bias: list[float]) -> bytes:
 
 
 @pytest.mark.parametrize("encoding", ["f16", "bf16"])
-def test_worked_numbers(encoding: str) -> None:
-    """The largest, 3, is brought to 3 * 2^13; 1 + 2^-12 lies below both precisions and becomes 1."""
+def test_example_values(encoding: str) -> None:
+    """The largest value 3 becomes 3 * 2^13. 1 + 2^-12 is beyond both precisions and becomes 1."""
     update = payload([3.0, -1.0, 0.5, 0.0, 1 + 2.0**-12, 2.0], [0.0, 0.0, 0.0])
     wire = compact(MANIFEST, update, encoding)
     assert len(wire) == compact_nbytes(MANIFEST, encoding) == 3 * 4 + 6 * 2 + 2 * 4 + 3 * 2 + 8 + 2 * 2 + 8
@@ -54,14 +54,14 @@ def test_worked_numbers(encoding: str) -> None:
 
 @pytest.mark.parametrize("encoding", ["f16", "bf16"])
 @given(weight=st.lists(VALUES, min_size=6, max_size=6), size=st.integers(1, 60))
-def test_nothing_is_off_by_more_than_the_precision(encoding: str, weight: list[float], size: int) -> None:
+def test_the_rounding_error_is_bounded(encoding: str, weight: list[float], size: int) -> None:
     update = payload(weight, [1e-30, -2e-30, 0.0])
     wire = compact(MANIFEST, update, encoding)
     whole = expand(MANIFEST, wire, encoding)
     assert len(whole) == MANIFEST.nbytes(UPDATE)
     before = np.array(weight, "<f4").astype("f8")
     after = MANIFEST.views(whole, UPDATE)["weight"].flatten().astype("f8")
-    # What is very small beside the tensor's largest is off by a share of that.
+    # The error of very small values is a share of the tensor's largest value.
     allowed = PRECISION[encoding] * np.abs(before) + 2.0**-38 * np.abs(before).max() + 2.0**-149
     assert (np.abs(after - before) <= allowed).all()
     bias = MANIFEST.views(whole, UPDATE)["bias"]
@@ -70,13 +70,13 @@ def test_nothing_is_off_by_more_than_the_precision(encoding: str, weight: list[f
     assert b"".join(expander.feed(wire[i : i + size]) for i in range(0, len(wire), size)) == whole
 
 
-def test_expanding_what_was_expanded_changes_nothing() -> None:
+def test_compacting_an_expanded_update_changes_nothing() -> None:
     wire = compact(MANIFEST, payload([0.3, -0.1, 7.7, 1e-9, 5.5, -3.1], [0.1, 0.2, 0.3]), "f16")
     assert compact(MANIFEST, expand(MANIFEST, wire, "f16"), "f16") == wire
 
 
 @pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf"), 2.0**120])
-def test_factors_that_cannot_be_are_refused_with_the_tensors_name(factor: float) -> None:
+def test_an_invalid_factor_is_refused_with_the_tensors_name(factor: float) -> None:
     wire = bytearray(compact(MANIFEST, payload([1.0] * 6, [1.0] * 3), "f16"))
     wire[4:8] = struct.pack("<f", factor)
     with pytest.raises(InvalidUpdate, match="tensor bias"):

@@ -1,4 +1,4 @@
-"""Finite or not: every kind of number, every place."""
+"""Values that are not finite are found: every type, every position."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def test_one_bad_value_anywhere_is_found(dtype: str, bad: float, size: int, wher
 
 
 @pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8"])
-def test_what_is_finite_and_too_large_for_a_sum_of_squares_is_finite(dtype: str) -> None:
+def test_values_too_large_for_a_sum_of_squares_are_finite(dtype: str) -> None:
     assert all_finite(np.full((30, 40), np.finfo(dtype).max, dtype))
 
 
-def test_nothing_is_finite() -> None:
+def test_an_empty_array_is_finite() -> None:
     assert all_finite(np.empty((0, 3), np.float32))

@@ -1,3 +1,5 @@
+"""Model files: exchange with safetensors, and hostile files."""
+
 from __future__ import annotations
 
 import json
@@ -19,7 +21,7 @@ from puf_common.tensors.model_file import MAX_HEADER, read_manifest, read_payloa
 
 MANIFEST = Manifest(
     (
-        TensorSpec("flag", "bool", (3,), "buffer"),  # three bytes: all that follows is unaligned
+        TensorSpec("flag", "bool", (3,), "buffer"),  # three bytes: all later tensors are unaligned
         TensorSpec("zeta.weight", "f32", (2, 3)),
         TensorSpec("empty", "f32", (0, 4)),
         TensorSpec("alpha.mean", "f32", (2,), "buffer"),
@@ -53,7 +55,7 @@ def entry(dtype: str, shape: list[Any], *offsets: Any) -> dict[str, Any]:
 
 
 class TestRoundTrip:
-    def test_what_was_saved_is_read(self, path: Path) -> None:
+    def test_a_saved_file_is_read(self, path: Path) -> None:
         save(path, MANIFEST, payload_of(MANIFEST), {"round": "3", "note": "ä\n"})
         manifest, metadata, start = read_manifest(path)
         assert manifest == MANIFEST
@@ -62,7 +64,7 @@ class TestRoundTrip:
         assert start % 8 == 0
         assert path.read_bytes()[:start] == write_header(MANIFEST, metadata)
 
-    def test_the_library_reads_it(self, path: Path) -> None:
+    def test_the_library_reads_the_file(self, path: Path) -> None:
         save(path, MANIFEST, payload_of(MANIFEST), {})
         expected = MANIFEST.views(payload_of(MANIFEST), MODEL)
         read = safetensors.numpy.load_file(path)
@@ -71,7 +73,7 @@ class TestRoundTrip:
             np.testing.assert_array_equal(array, expected[name])
             assert array.dtype == expected[name].dtype
 
-    def test_torch_reads_it_and_is_read(self, path: Path) -> None:
+    def test_files_are_exchanged_with_torch(self, path: Path) -> None:
         torch = pytest.importorskip("safetensors.torch")
         save(path, MANIFEST, payload_of(MANIFEST), {})
         state = torch.load_file(path)
@@ -79,7 +81,7 @@ class TestRoundTrip:
         torch.save_file(state, path)
         assert read_payload(path, MANIFEST) == payload_of(MANIFEST)
 
-    def test_it_reads_the_librarys(self, path: Path) -> None:
+    def test_a_file_of_the_library_is_read(self, path: Path) -> None:
         arrays: dict[str, NDArray[Any]] = dict(MANIFEST.views(payload_of(MANIFEST), MODEL))
         safetensors.numpy.save_file(arrays, path, {"puf.buffers": '["alpha.mean"]', "by": "them"})
         manifest, metadata, _ = read_manifest(path)
@@ -93,8 +95,8 @@ class TestRoundTrip:
         for name, array in arrays.items():
             np.testing.assert_array_equal(views[name], array)
 
-    def test_a_payload_is_put_into_the_order_asked_for(self, path: Path) -> None:
-        # No roles in a file from elsewhere: they do not matter for the order of bytes.
+    def test_a_payload_is_read_in_the_requested_order(self, path: Path) -> None:
+        # A file of another program has no roles. They do not affect the order of bytes.
         safetensors.numpy.save_file(dict(MANIFEST.views(payload_of(MANIFEST), MODEL)), path)
         assert read_payload(path, MANIFEST) == payload_of(MANIFEST)
 
@@ -111,7 +113,7 @@ class TestRoundTrip:
         with pytest.raises(Mismatch, match=message):
             read_payload(path, Manifest(tensors))
 
-    def test_offsets_rule_whatever_the_order_of_names(self, path: Path) -> None:
+    def test_offsets_define_the_order(self, path: Path) -> None:
         raw(path, {"b": entry("U8", [1], 1, 2), "e": entry("U8", [0], 1, 1), "a": entry("U8", [1], 0, 1)}, b"\1\2")
         assert [t.name for t in read_manifest(path)[0].tensors] == ["a", "e", "b"]
         assert read_payload(path) == b"\1\2"
@@ -157,7 +159,7 @@ class TestSave:
         assert path.read_bytes() == before
         assert list(path.parent.iterdir()) == [path]
 
-    def test_a_source_that_fails_leaves_nothing(self, path: Path) -> None:
+    def test_a_failing_source_leaves_no_file(self, path: Path) -> None:
         def chunks() -> Iterator[bytes]:
             yield b"123"
             raise ConnectionError
@@ -167,7 +169,7 @@ class TestSave:
         assert list(path.parent.iterdir()) == []
 
     @pytest.mark.parametrize("name", ["__metadata__", "tab\there"])
-    def test_names_the_format_cannot_hold(self, name: str) -> None:
+    def test_names_that_the_format_does_not_allow(self, name: str) -> None:
         with pytest.raises(UsageError, match="must not be called"):
             write_header(Manifest((TensorSpec(name, "f32", ()),)), {})
 
@@ -226,7 +228,7 @@ class TestHostileFiles:
             ({"a|b": ONE}, b"1", "must not contain"),
         ],
     )
-    def test_sound_but_unusable(self, path: Path, header: object, payload: bytes, message: str) -> None:
+    def test_valid_but_unusable_files(self, path: Path, header: object, payload: bytes, message: str) -> None:
         with pytest.raises(UsageError, match=message):
             read_manifest(raw(path, header, payload))
 
@@ -293,7 +295,7 @@ class TestHostileFiles:
 
 
 def accepted(path: Path) -> None:
-    """A file is refused with one of two errors, or it is one that the library accepts with the same content."""
+    """Either one of two errors, or the library reads the file with the same content."""
     try:
         manifest, _, _ = read_manifest(path)
         payload = read_payload(path)
