@@ -88,6 +88,8 @@ class Job:
             "recipe": {**whole["recipe"], "seed": self.seed},
             **{name: whole[name] for name in ("data", "task", "rounds", "participation")},
         }
+        if e.data_seed is not None:
+            facts["data_seed"] = e.data_seed
         if self.kind != "retrain":
             facts["remembers"] = e.histories
         if self.kind != "original":

@@ -53,6 +53,8 @@ class ExperimentSpec(Part):
     """Each entry is one client, or several clients that are forgotten together."""
     samples: SampleSelection | None = None
     seeds: tuple[int, ...] = (1,)
+    data_seed: int | None = None
+    """Seed of the data's split. By default it is the seed of the run."""
     methods: tuple[str, ...] = ("original", "retrain", "natural", "puf-special", "puf-regular", "not")
     defaults: dict[str, dict[str, str | int | float]] = Field(default_factory=dict)
     """Options of a method that is named without options."""
@@ -118,7 +120,8 @@ class ExperimentSpec(Part):
             )
         given = federation.forgetting.model_dump(exclude_unset=True)
         policy = Forgetting.model_validate({**given, "also_remember": self.histories, **_POLICY})
-        return federation.seeded(seed).model_copy(update={"forgetting": policy})
+        data_seed = seed if self.data_seed is None else self.data_seed
+        return federation.seeded(seed).model_copy(update={"forgetting": policy, "data_seed": data_seed})
 
     def placed(self, **fields: Any) -> ExperimentSpec:
         """The same experiment on this machine: kind, device, data_dir and weights of its federation."""
@@ -139,7 +142,8 @@ class ExperimentSpec(Part):
         """The experiment in the layout of its TOML file, without what depends on the machine."""
         federation = self.federation.model_dump(mode="json", include=set(_FEDERATION))
         federation["forgetting"] = self.federation.forgetting.model_dump(mode="json", exclude_unset=True)
-        return {**self.model_dump(mode="json", exclude={"federation"}), **federation}
+        left_out = {"federation"} if self.data_seed is not None else {"federation", "data_seed"}
+        return {**self.model_dump(mode="json", exclude=left_out), **federation}
 
     @classmethod
     def checked(cls, raw: Mapping[str, Any], source: str) -> ExperimentSpec:

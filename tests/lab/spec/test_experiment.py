@@ -132,6 +132,15 @@ def test_the_names_of_runs_are_those_of_version_0_1_0() -> None:
     assert hashlib.sha256(text.encode()).hexdigest()[:20] == "86bc37180e24b8744922"
 
 
+def test_the_split_of_the_demo_does_not_depend_on_the_seed() -> None:
+    demo = load_experiment("demo")
+    first, second = (demo.federation_for(seed) for seed in (1, 2))
+    assert (first.data_seed, second.data_seed, second.recipe.seed) == (0, 0, 2)
+    assert demo.federation.data_seed == 0, "as in `puf-lab demo`"
+    other = demo.model_copy(update={"data_seed": 5})
+    assert not {job.key for job in jobs_of(demo)} & {job.key for job in jobs_of(other)}
+
+
 def test_the_machine_is_not_part_of_a_runs_name(tiny: ExperimentSpec, tmp_path: Path) -> None:
     elsewhere = tiny.placed(kind="processes", device="cuda", data_dir=tmp_path, weights=tmp_path / "file")
     assert [job.key for job in jobs_of(elsewhere)] == [job.key for job in jobs_of(tiny)]
