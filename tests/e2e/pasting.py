@@ -1,4 +1,4 @@
-"""Commands of a document, typed one after the other as its reader would."""
+"""Runs the commands of a page one after the other, as a reader would type them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from puf_server.cli.operator_client import OperatorClient
 
 __all__ = ["Terminal", "commands"]
 
-# What is not one of our commands.
+# Commands that are not ours.
 SHELL = ("echo ", "cp ", "mkdir ", "for ", "kubectl ")
-# What a person leaves running in a terminal of its own.
+# Commands that a reader leaves running in a separate terminal.
 LASTING = ("puf-server serve", "puf-client run", "python own_loop.py")
 
 
@@ -29,7 +29,7 @@ def commands(text: str) -> list[str]:
 
 
 class Terminal:
-    """Does what a reader of the README would, with ports and a home that disturb nobody."""
+    """A reader's terminal with its own ports and its own home directory."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self.directory = directory
@@ -43,12 +43,12 @@ class Terminal:
         self.running: dict[str, Process] = {}
 
     def paste(self, line: str) -> Finished | None:
-        """Runs one line of the README; what lasts is left running."""
+        """The result of one command; None for one that is left running."""
         line = line.partition("#")[0].strip()
         if line.endswith("&") or line.startswith(LASTING):
             words = shlex.split(line.removesuffix("&"))
             if words[0] == "python":
-                # Not one of ours, so that it has to be told where the server is.
+                # The script does not read PUF_SERVER.
                 words += ["--server", self.env["PUF_SERVER"]]
             name = re.sub(r"\W+", "-", " ".join(words[:4]))
             env = [f"{key}={value}" for key, value in self.env.items()]

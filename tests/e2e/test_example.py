@@ -1,4 +1,4 @@
-"""The example of a user's own code, as its README says: every command in it, in its order, from its directory."""
+"""The example of user's code: every command of its README works, in order, from its directory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_command_of_the_readme_works(terminal: Terminal) -> None:
     assert {"puf-server init", "puf-server serve", "puf-client run", "python own_loop.py"} <= {
         " ".join(line.split()[:2]) for line in pasted
     }
-    told: dict[str, str] = {}
+    shown: dict[str, str] = {}
     own = ""
     for line in pasted:
         if line == "puf-server status":
@@ -44,7 +44,7 @@ def test_every_command_of_the_readme_works(terminal: Terminal) -> None:
         done = terminal.paste(line)
         if done is not None:
             assert done.code == Exit.OK, f"{line}\n{done.out}{done.err}"
-            told[line] = done.out
+            shown[line] = done.out
         if line.startswith("puf-client --unlearn"):
             loop = terminal.running.pop(next(line for line in terminal.running if "own_loop" in line))
             assert loop.wait(SECONDS) == Exit.FORGOTTEN
@@ -53,21 +53,21 @@ def test_every_command_of_the_readme_works(terminal: Terminal) -> None:
     for process in terminal.running.values():
         assert process.wait(SECONDS) == Exit.OK
 
-    def told_by(prefix: str) -> str:
-        return next(text for line, text in told.items() if line.startswith(prefix))
+    def shown_by(prefix: str) -> str:
+        return next(text for line, text in shown.items() if line.startswith(prefix))
 
-    assert "everything is in order" in told_by("puf-client check")
-    assert re.search(r"score|hold-out", told_by("puf-server status"))
-    assert "4 samples of clinic-1 were forgotten in round 7" in told_by("puf-client unlearn")
-    assert "clinic-2 was forgotten" in told_by("puf-client --unlearn")
-    assert "clinic-2" in told_by("puf-server tickets")
+    assert "everything is in order" in shown_by("puf-client check")
+    assert re.search(r"score|hold-out", shown_by("puf-server status"))
+    assert "4 samples of clinic-1 were forgotten in round 7" in shown_by("puf-client unlearn")
+    assert "clinic-2 was forgotten" in shown_by("puf-client --unlearn")
+    assert "clinic-2" in shown_by("puf-server tickets")
     assert "IoU" in own
     for name in ("model", "recovered"):
         _check_model(terminal.directory / f"{name}.safetensors")
 
 
 def _check(terminal: Terminal) -> None:
-    """Both requests are completed, and the federation learnt something worth keeping."""
+    """Checks that both requests are completed and that the federation learned the task."""
     tickets = {t.client: t for t in terminal.control.tickets()}
     patient, clinic = tickets["clinic-1"], tickets["clinic-2"]
     assert {patient.state, clinic.state} == {tk.TICKET_STATE_COMPLETED}
@@ -84,7 +84,7 @@ def _check(terminal: Terminal) -> None:
         "clinic-2": ("forgotten", 0),
     }
     rounds = {r.number: r for r in terminal.control.rounds(limit=100)}
-    # Both parts of clinic-1 beside the two others; later all three with fewer images.
+    # Both parts of clinic-1 and the two other clinics; later all three with fewer images.
     assert (rounds[7].kind, rounds[7].received) == ("unlearn", 4)
     after = [r for number, r in rounds.items() if 7 < number < clinic.applied_round]
     assert {r.samples_processed for r in after} <= {36 + 32 + 36}
@@ -93,7 +93,7 @@ def _check(terminal: Terminal) -> None:
 
 
 def _check_model(path: Path) -> None:
-    """Buffers came through unlearning as what they are: variances are positive, counters count."""
+    """Checks that unlearning left the buffers valid: variances are positive, counters have grown."""
     manifest = read_manifest(path)[0]
     views = {name: np.asarray(v, np.float64) for name, v in manifest.views(read_payload(path), MODEL).items()}
     variances = [v for name, v in views.items() if name.endswith("running_var")]

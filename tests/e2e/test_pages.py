@@ -1,4 +1,4 @@
-"""The pages on security and deployment, pasted command by command; what needs an engine is in deploy/try_pages.py."""
+"""The commands of the pages on security and deployment work as written. `deploy/try_pages.py` tests those that need Docker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def section(page: str, title: str) -> str:
 
 
 class Reader(Terminal):
-    """Reads a page whose hosts and ports are examples."""
+    """Runs the commands of a page and replaces its example hosts and ports."""
 
     def read(self, line: str) -> Finished | None:
         for example, here in (
@@ -40,7 +40,7 @@ class Reader(Terminal):
         ):
             line = line.replace(example, here)
         if line.startswith("puf-server serve"):
-            # One server serves a state: whoever starts another has ended the first.
+            # One server serves a state: end the first before the next one starts.
             for started in [words for words in self.running if words.startswith("puf-server serve")]:
                 assert self.running.pop(started).end() == Exit.OK
         done = self.paste(line)
@@ -56,38 +56,38 @@ class Reader(Terminal):
 def reader(tmp_path: Path) -> Iterator[Reader]:
     with ExitStack() as stack:
         opened = Reader(tmp_path, stack)
-        # Every command of these pages says itself where the server is.
+        # Every command of these pages names its server.
         del opened.env["PUF_SERVER"]
         yield opened
 
 
-def test_the_page_on_security_from_top_to_bottom(reader: Reader) -> None:
+def test_the_commands_of_the_security_page_work_in_order(reader: Reader) -> None:
     pasted = commands((ROOT / "docs" / "security.md").read_text())
     assert len(pasted) > 25
-    told: dict[str, str] = {}
+    shown: dict[str, str] = {}
     for line in pasted:
         done = reader.read(line)
-        told[line.partition("#")[0].strip()] = done.out if done is not None else ""
+        shown[line.partition("#")[0].strip()] = done.out if done is not None else ""
         if line.startswith("puf-client run"):
             with OperatorClient.of_state(reader.directory / "state", start_seconds=SECONDS) as control:
                 wait_until(lambda: any(c.name == "clinic-7" for c in control.clients()), SECONDS)
 
-    def told_by(prefix: str) -> str:
-        return next(text for line, text in told.items() if line.startswith(prefix))
+    def shown_by(prefix: str) -> str:
+        return next(text for line, text in shown.items() if line.startswith(prefix))
 
     assert (reader.directory / "site" / "clinic-9.crt").exists()
-    assert "clinic-7" in told_by("puf-server certs revoked")
-    assert "clinic-7" in told_by("puf-server tokens list")
+    assert "clinic-7" in shown_by("puf-server certs revoked")
+    assert "clinic-7" in shown_by("puf-server tokens list")
     client = next(process for line, process in reader.running.items() if line.startswith("puf-client run"))
     assert client.wait(SECONDS) == Exit.REFUSED
     assert "revoked" in client.log.read_text()
 
 
-def test_many_machines(reader: Reader) -> None:
+def test_the_commands_for_many_machines_work(reader: Reader) -> None:
     text = section("deploy-hosts.md", "Many machines")
     assert "`puf-client model --out w0.safetensors`" in text
     reader.read("puf-client model --out w0.safetensors")
-    # Set-up of the two machines; here it is done. Containers are tried elsewhere.
+    # The set-up of the two machines is done here. deploy/try_pages.py tests the containers.
     elsewhere = ("python3 -m venv", "export ", "docker ")
     for line in commands(text):
         if line.startswith(elsewhere):
@@ -103,12 +103,12 @@ def test_many_machines(reader: Reader) -> None:
         wait_until(lambda: any(c.name == "clinic-7" for c in control.clients()), SECONDS, *reader.running.values())
     saving = re.findall(r"```\n(puf-server backup.*?)```", section("state.md", "Backup and restore"), re.DOTALL)
     for line in saving[0].splitlines():
-        # Nobody was forgotten since.
+        # No client was forgotten since the backup.
         reader.read(line.replace("--receipts receipts/", "--no-receipts"))
     assert (reader.directory / "new" / "federation.json").exists()
 
 
-def test_secrets_for_kubernetes(reader: Reader) -> None:
+def test_the_commands_for_kubernetes_make_valid_secrets(reader: Reader) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     if not shutil.which("kubectl"):
         pytest.skip("kubectl is not installed")

@@ -1,4 +1,4 @@
-"""The front door: its own federation, pasted line by line without a pause, and figures that somebody measured."""
+"""The README: the commands of its federation work as written, and its links and pictures exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
 @pytest.mark.e2e
-def test_a_federation_of_your_own(tmp_path: Path) -> None:
+def test_the_commands_of_the_federation_section_work(tmp_path: Path) -> None:
     section = re.search(r"## A federation of your own\n(.*?)\n## ", README, re.DOTALL)
     assert section is not None
     pasted = [line for line in commands(section[1]) if not line.startswith("source ")]
@@ -26,19 +26,19 @@ def test_a_federation_of_your_own(tmp_path: Path) -> None:
     }
     with ExitStack() as stack:
         terminal = Terminal(tmp_path, stack)
-        told = {}
+        shown = {}
         for line in pasted:
             done = terminal.paste(line)
             if done is not None:
                 assert done.code == Exit.OK, f"{line}\n{done.out}{done.err}"
-                told[" ".join(line.split()[:2])] = done.out
+                shown[" ".join(line.split()[:2])] = done.out
         for process in terminal.running.values():
             assert process.wait(SECONDS) in (Exit.OK, Exit.FORGOTTEN)
-    assert "client-1 was forgotten" in told["puf-client --unlearn"]
+    assert "client-1 was forgotten" in shown["puf-client --unlearn"]
     assert read_manifest(tmp_path / "model.safetensors")[0].parameters > 10_000
 
 
-def test_every_picture_is_there_and_no_figure_is_still_to_come() -> None:
+def test_every_link_leads_to_a_file_and_no_placeholder_is_left() -> None:
     root = Path(__file__).parents[2]
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", README):
         assert (root / target).exists(), target
