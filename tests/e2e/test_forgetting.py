@@ -98,7 +98,7 @@ def test_without_a_worker_the_command_stands_in(idle: Federation, reference: Ref
     leaving = idle.unlearn(2)
     assert leaving.wait(SECONDS) == Exit.OK, leaving.tail(20)
     told = leaving.log.read_text()
-    assert "standing in for the last round" in told
+    assert "this process does the unlearning round" in told
     assert "client-2 was forgotten" in told
     assert idle.ticket(2).state == tk.TICKET_STATE_COMPLETED
     assert not idle.alive(2)

@@ -85,12 +85,9 @@ def withdraw(options: WithdrawOptions, ticket_id: str) -> Exit:
 
 
 def _chosen(tickets: list[tk.Ticket], ticket_id: str) -> tk.Ticket:
-    if ticket_id:
-        for ticket in tickets:
-            if ticket.id == ticket_id:
-                return ticket
+    candidates = [t for t in tickets if (t.id == ticket_id if ticket_id else t.state in _CAN_BE_WITHDRAWN)]
+    if ticket_id and not candidates:
         raise NotFound(f"there is no ticket {ticket_id} of this client", ticket=ticket_id)
-    candidates = [t for t in tickets if t.state in _CAN_BE_WITHDRAWN]
     if not candidates:
         raise UsageError("there is no request to withdraw: only pending and failed requests can be withdrawn")
     if len(candidates) > 1:

@@ -6,9 +6,9 @@ Importing torch takes seconds. Everything that can fail without torch is checked
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from puf_client.data import require_available
@@ -151,9 +151,5 @@ def _exit_of(session: Session, state: StateDirectory) -> Exit:
 
 def _exit_on_sigterm() -> None:
     """Makes SIGTERM raise SystemExit, so that the session leaves and no round waits for this client."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(int(Exit.OK))
-
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(int(Exit.OK)))
