@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 
+from puf_common.errors import PufError
 from puf_common.v1 import federation_pb2, operator_pb2, tensors_pb2, tickets_pb2
 
 FILES = (tensors_pb2, tickets_pb2, federation_pb2, operator_pb2)
@@ -75,8 +78,6 @@ def test_a_changed_number_is_found() -> None:
 
 
 def test_every_gap_in_the_field_numbers_is_reserved() -> None:
-    from google.protobuf import descriptor_pb2
-
     for file in FILES:
         proto = descriptor_pb2.FileDescriptorProto()
         file.DESCRIPTOR.CopyToProto(proto)
@@ -85,3 +86,19 @@ def test_every_gap_in_the_field_numbers_is_reserved() -> None:
             kept = {number for r in message.reserved_range for number in range(r.start, r.end)}
             gaps = set(range(1, max(used, default=0))) - used
             assert gaps == kept, f"{message.name}: reserve {sorted(gaps)}"
+
+
+def errors(root: type[PufError]) -> list[type[PufError]]:
+    return [root, *(leaf for child in root.__subclasses__() for leaf in errors(child))]
+
+
+def test_the_contract_lists_every_reason_with_its_status() -> None:
+    """The table in the header of federation.proto: a status is stated once, for all reasons below it."""
+    text = (Path(__file__).parents[2] / "protos/puf/v1/federation.proto").read_text()
+    listed: set[tuple[str, str]] = set()
+    status = ""
+    for line in text[text.index("// ERRORS") : text.index("// gRPC itself")].splitlines():
+        if found := re.match(r"//   (?:([A-Z_]+) +| {21,})([A-Z_]{3,}) ", line):
+            status = found[1] or status
+            listed.add((status, found[2]))
+    assert listed == {(error.status, error.reason) for error in errors(PufError)}

@@ -33,6 +33,7 @@ stable reason and facts such as the current round. Programs must match on the re
   UNAVAILABLE          UNAVAILABLE       restarting, disk full, too busy; repeat after RetryInfo.retry_delay
   DATA_LOSS            CORRUPTED         the bytes do not match their digest or signature; send them again
                        CUT_SHORT         the update's stream ended early; continue it, see FindUpload
+                       STORAGE_CORRUPTED files of the server are damaged; the operator must restore a backup
   INTERNAL             PUF_ERROR         a fault of the server
 gRPC itself reports UNAVAILABLE, DEADLINE_EXCEEDED and CANCELLED without ErrorInfo if the connection breaks or the
 server stops. Every call may be repeated after these: repeating a call that had succeeded changes nothing.
