@@ -191,7 +191,7 @@ def test_between_two_hosts(tmp_path: Path) -> None:
         with serving(c, here, *tls, "--operator", "0.0.0.0:7301"):
             assert at(there, "puf-server", "status", "--operator", "10.99.0.1:7301", *ada).code == Exit.OK
             refused = at(there, "puf-server", "stop", "--operator", "10.99.0.1:7301", *anna)
-            assert (refused.code, "anna is a client" in refused.err) == (Exit.REFUSED, True)
+            assert (refused.code, "the certificate of anna is for a client" in refused.err) == (Exit.REFUSED, True)
         # Without TLS nobody reaches it from elsewhere.
         with serving(c, here, "--insecure"):
             assert status("10.99.0.1:7300", "--name", "anna").code == Exit.UNREACHABLE

@@ -494,7 +494,7 @@ def test_commands_on_the_servers_machine_need_its_state_directory_only(
     bert = pki.authority.client("bert")
     shown = ["--tls-ca", str(pki.ca), "--tls-cert", str(bert.certificate), "--tls-key", str(bert.key)]
     assert main(["pause", *operator, *shown]) == 4
-    assert "bert is a client" in capsys.readouterr().err
+    assert "the certificate of bert is for a client" in capsys.readouterr().err
     assert not server.engine.state.paused
 
 

@@ -13,19 +13,12 @@ from grpc import aio
 
 from puf_common.errors import InvalidArgument, NotAuthenticated
 from puf_common.names import check_name
-from puf_common.network.certificates import Holder, holder_of
+from puf_common.network.certificates import Holder, Role, holder_of
 from puf_common.network.status import IDENTITY_KEY, TOKEN_KEY
 from puf_server.admission.revocations import Revocations
 from puf_server.admission.tokens import Tokens
 
-__all__ = [
-    "AnyOperator",
-    "CertificateIdentity",
-    "ClaimedIdentity",
-    "Identify",
-    "OperatorIdentity",
-    "TokenIdentity",
-]
+__all__ = ["AnyOperator", "CertificateIdentity", "ClaimedIdentity", "Identify", "TokenIdentity"]
 
 Context = aio.ServicerContext[Any, Any]
 
@@ -57,33 +50,21 @@ class AnyOperator:
 
 
 class CertificateIdentity:
-    """mTLS: the client that the caller's certificate names."""
+    """mTLS: the client or operator that the caller's certificate names."""
 
-    def __init__(self, revocations: Revocations) -> None:
+    def __init__(self, revocations: Revocations, role: Role = "client") -> None:
         self._revocations = revocations
+        self._role = role
 
     def __call__(self, context: Context) -> str:
         holder = _holder(context)
-        if holder.role != "client":
-            raise NotAuthenticated(f"the certificate of {holder.name} is an {holder.role}'s; a client needs another")
-        self._revocations.require_not_revoked(holder.name, holder)
-        return holder.name
-
-
-class OperatorIdentity:
-    """The operator port under TLS: an operator's certificate of the clients' authority, or of this server process."""
-
-    def __init__(self, revocations: Revocations) -> None:
-        self._revocations = revocations
-
-    def __call__(self, context: Context) -> str:
-        holder = _holder(context)
-        if holder.role != "operator":
+        if holder.role != self._role:
             raise NotAuthenticated(
-                f"{holder.name} is a client; operator commands need an operator's certificate (puf-server certs operator)"
+                f"the certificate of {holder.name} is for a{'n' * (holder.role == 'operator')} {holder.role}; this port "
+                f"needs one of a{'n' * (self._role == 'operator')} {self._role} (puf-server certs {self._role})"
             )
-        # Operators and clients may have the same name, so only key and serial are checked here.
-        self._revocations.require_not_revoked("", holder)
+        # An operator and a client may have the same name. Of an operator only key and serial can be revoked.
+        self._revocations.require_not_revoked(holder.name if self._role == "client" else "", holder)
         return holder.name
 
 

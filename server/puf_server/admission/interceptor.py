@@ -108,12 +108,13 @@ class AdmissionInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]  # 
             return None
         if handler is None:
             # A caller that is not accepted gets the same answer for known and unknown methods.
-            return grpc.unary_unary_rpc_method_handler(self._unary(method, _unknown, None))
-        make, behaviour = _kind(handler)
-        decode = self._decoder(method, handler)
-        wrap = self._streaming if handler.response_streaming else self._unary
+            return grpc.unary_unary_rpc_method_handler(self._admitted(method, _unknown, lambda data: data))
+        kind = "_".join("stream" if s else "unary" for s in (handler.request_streaming, handler.response_streaming))
+        call = self._admitted(
+            method, getattr(handler, kind), self._decoder(method, handler), handler.response_streaming
+        )
         # No deserializer: gRPC passes bytes, which are decoded only after admission.
-        return make(wrap(method, behaviour, decode), None, handler.response_serializer)
+        return getattr(grpc, f"{kind}_rpc_method_handler")(call, None, handler.response_serializer)
 
     def _decoder(self, method: str, handler: Any) -> Callable[[Any], Any]:
         """Decodes the request, or each message of a stream of requests as it arrives."""
@@ -136,32 +137,22 @@ class AdmissionInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]  # 
 
         return each if handler.request_streaming else one
 
-    def _unary(
-        self, method: str, behaviour: Callable[..., Awaitable[Any]], decode: Callable[[Any], Any] | None
+    def _admitted(
+        self, method: str, behaviour: Callable[..., Any], decode: Callable[[Any], Any], streaming: bool = False
     ) -> Callable[..., Awaitable[Any]]:
+        """The method after admission. A streaming one writes its replies: only then a blocked call can be cancelled."""
+
         async def call(request: Any, context: Context) -> Any:
             name = await self._admit(method, context)
             with self._open(context, name) as opened:
                 try:
-                    return await behaviour(await self._request(method, name, request, decode, context), context)
+                    reply = behaviour(await self._request(method, name, request, decode, context), context)
+                    return await (_write_all(reply, context) if streaming else reply)
                 except asyncio.CancelledError:
-                    await _end(opened)
-                    raise
-
-        return call
-
-    def _streaming(
-        self, method: str, behaviour: Callable[..., Any], decode: Callable[[Any], Any]
-    ) -> Callable[..., Awaitable[None]]:
-        # Writes instead of yielding, so that a call that a slow reader blocks can still be cancelled here.
-        async def call(request: Any, context: Context) -> None:
-            name = await self._admit(method, context)
-            with self._open(context, name) as opened:
-                try:
-                    message = await self._request(method, name, request, decode, context)
-                    await _write_all(behaviour(message, context), context)
-                except asyncio.CancelledError:
-                    await _end(opened)
+                    if opened.refused is not None:
+                        # Cancelled by `recheck`, not by the caller.
+                        opened.task.uncancel()
+                        await abort(context, opened.refused)
                     raise
 
         return call
@@ -183,7 +174,7 @@ class AdmissionInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]  # 
             await abort(context, NotAuthenticated("the caller cannot be identified"))
 
     async def _request(
-        self, method: str, name: str, request: Any, decode: Callable[[Any], Any] | None, context: Context
+        self, method: str, name: str, request: Any, decode: Callable[[Any], Any], context: Context
     ) -> Any:
         """The decoded request of an admitted caller. Aborts the call if it exceeds a limit or cannot be decoded."""
         limits = self._limits
@@ -196,7 +187,7 @@ class AdmissionInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]  # 
                     limit=limits.writes_per_minute,
                     retry_seconds=rate.retry_seconds,
                 )
-            return decode(request) if decode else request
+            return decode(request)
         except PufError as error:
             self._log_refusal(call=method, client=name, peer=context.peer(), reason=error.message)
             await abort(context, error)
@@ -227,17 +218,6 @@ class AdmissionInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]  # 
                 del self._calls_of[name]
 
 
-def _kind(handler: Any) -> tuple[Callable[..., Any], Any]:
-    """The constructor for handlers of this kind, and the method itself."""
-    if handler.request_streaming and handler.response_streaming:
-        return grpc.stream_stream_rpc_method_handler, handler.stream_stream
-    if handler.request_streaming:
-        return grpc.stream_unary_rpc_method_handler, handler.stream_unary
-    if handler.response_streaming:
-        return grpc.unary_stream_rpc_method_handler, handler.unary_stream
-    return grpc.unary_unary_rpc_method_handler, handler.unary_unary
-
-
 async def _write_all(replies: Any, context: Context) -> None:
     if inspect.isawaitable(replies):
         # The method writes its replies itself.
@@ -248,13 +228,6 @@ async def _write_all(replies: Any, context: Context) -> None:
             await context.write(reply)
     finally:
         await replies.aclose()
-
-
-async def _end(call: _OpenCall) -> None:
-    """Aborts a call that `recheck` cancelled with its reason. Returns if the caller cancelled it."""
-    if call.refused is not None:
-        call.task.uncancel()
-        await abort(call.context, call.refused)
 
 
 async def _unknown(request: Any, context: Context) -> None:

@@ -13,14 +13,7 @@ from puf_common.network.addresses import parse_address
 from puf_common.network.status import Options, server_options
 from puf_common.network.tls import ServerTls
 from puf_server.admission.access_file import OperatorAccess
-from puf_server.admission.identity import (
-    AnyOperator,
-    CertificateIdentity,
-    ClaimedIdentity,
-    Identify,
-    OperatorIdentity,
-    TokenIdentity,
-)
+from puf_server.admission.identity import AnyOperator, CertificateIdentity, ClaimedIdentity, Identify, TokenIdentity
 from puf_server.admission.interceptor import AdmissionInterceptor
 from puf_server.admission.revocations import Revocations
 from puf_server.admission.tokens import Tokens
@@ -83,19 +76,15 @@ def secure_listeners(directory: Path, tls: ServerTls, limits: Limits) -> tuple[L
     """Listeners with TLS. Clients need a certificate if they have an authority, otherwise a token."""
     revocations, tokens = Revocations(directory), Tokens(directory)
     client: Identify = CertificateIdentity(revocations) if tls.client_ca else TokenIdentity(tokens, revocations)
-    operator: Identify = OperatorIdentity(revocations)
+    operator = CertificateIdentity(revocations, "operator")
     root, certificate, key = ephemeral_operator()
 
     def refresh() -> object:
         return revocations.refresh(), tokens.refresh()
 
+    operator_tls = replace(tls, more_roots=root)
     return (
         Listener(client, AdmissionInterceptor(client, refresh, limits), limits, tls.credentials()),
-        Listener(
-            operator,
-            AdmissionInterceptor(operator, refresh, limits),
-            limits,
-            replace(tls, more_roots=root).credentials(),
-        ),
+        Listener(operator, AdmissionInterceptor(operator, refresh, limits), limits, operator_tls.credentials()),
         OperatorAccess("", str(tls.certificate.expanduser().resolve()), certificate.decode(), key.decode()),
     )

@@ -51,29 +51,19 @@ class Revocations:
 
     def revoke(self, *, name: str = "", key: str = "", serial: str = "") -> None:
         """Refuses a client, every certificate of a key, or one certificate."""
-        now = self._clock()
         with self._file.locked() as known:
-            self._file.write(
-                Revoked(
-                    names=known.names | ({name: now} if name else {}),
-                    keys=known.keys | ({key: now} if key else {}),
-                    serials=known.serials | ({serial: now} if serial else {}),
-                )
-            )
+            self._file.write(_changed(known, lambda entries, one: {**entries, one: self._clock()}, name, key, serial))
 
     def restore(self, *, name: str = "", key: str = "", serial: str = "") -> None:
         """Removes a revocation; raises NotFound if there is none."""
+
+        def without(entries: dict[str, float], one: str) -> dict[str, float]:
+            if one not in entries:
+                raise NotFound(f"{one} is not revoked")
+            return {other: at for other, at in entries.items() if other != one}
+
         with self._file.locked() as known:
-            for wanted, among in ((name, known.names), (key, known.keys), (serial, known.serials)):
-                if wanted and wanted not in among:
-                    raise NotFound(f"{wanted} is not revoked")
-            self._file.write(
-                Revoked(
-                    names={n: at for n, at in known.names.items() if n != name},
-                    keys={k: at for k, at in known.keys.items() if k != key},
-                    serials={s: at for s, at in known.serials.items() if s != serial},
-                )
-            )
+            self._file.write(_changed(known, without, name, key, serial))
 
     def require_not_revoked(self, name: str, holder: Holder | None = None) -> None:
         """Raises NotAuthenticated if the name is revoked, or the key or serial of its certificate."""
@@ -82,3 +72,10 @@ class Revocations:
             raise NotAuthenticated(f"{name} was revoked by the operator", client=name)
         if holder is not None and (holder.serial in now.serials or holder.key in now.keys):
             raise NotAuthenticated(f"this certificate of {holder.name} was revoked by the operator", client=holder.name)
+
+
+def _changed(known: Revoked, change: Callable[[dict[str, float], str], dict[str, float]], *given: str) -> Revoked:
+    """The revocations after a change of those entries that are given: a name, a key, a serial."""
+    old = (known.names, known.keys, known.serials)
+    names, keys, serials = (change(entries, one) if one else entries for entries, one in zip(old, given, strict=True))
+    return Revoked(names=names, keys=keys, serials=serials)

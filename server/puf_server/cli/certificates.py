@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from puf_common.config.exit_codes import Exit
 from puf_common.config.parser import Parser
 from puf_common.errors import UsageError
 from puf_common.names import check_name
@@ -15,19 +15,24 @@ from puf_server.cli.connection import add_state, state_directory
 from puf_server.cli.tokens import day
 
 if TYPE_CHECKING:
-    from puf_server.pki.authority import Issued
+    from puf_server.admission.revocations import Revocations
+    from puf_server.pki.authority import Authority, Issued
 
 __all__ = ["add_certs"]
 
 _AUTHORITY_DAYS = 3650
 _LEAF_DAYS = 365
+_SERVE = (
+    "next: puf-server serve --state DIR --tls-cert {issued.certificate} --tls-key {issued.key} --client-ca {dir}/ca.crt"
+)
+_SEND = "send both files and ca.crt to the client; with `puf-client enroll` the key need not be sent"
 
 
 def add_certs(parser: Parser) -> None:
     """Adds the actions of `puf-server certs`."""
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION", parser_class=Parser)
 
-    def action(name: str, about: str, run: Callable[[argparse.Namespace], int]) -> Parser:
+    def action(name: str, about: str, run: Callable[[argparse.Namespace], None]) -> Parser:
         command: Parser = actions.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
         command.set_defaults(run=run)
         return command
@@ -35,15 +40,14 @@ def add_certs(parser: Parser) -> None:
     init = action("init", "make an authority: the key that signs all other certificates", _init)
     _add_authority(init, _AUTHORITY_DAYS)
     init.add_argument("--title", default="PUF federation", metavar="TEXT", help="name of the authority, for people")
-    server = action("server", "make the server's certificate and key", _server)
+    server = action("server", "make the server's certificate and key", partial(_issue, "server", _SERVE))
     server.add_argument(
         "--name", action="append", default=[], metavar="HOST", help="host name or address clients dial; may be repeated"
     )
-    client = action("client", "make a client's certificate and key", _client)
+    client = action("client", "make a client's certificate and key", partial(_issue, "client", _SEND))
     client.add_argument("name", metavar="NAME", help="the client's name in the federation")
-    operator = action(
-        "operator", "make an operator's certificate and key, for commands from another machine", _operator
-    )
+    about = "make an operator's certificate and key, for commands from another machine"
+    operator = action("operator", about, partial(_issue, "operator", ""))
     operator.add_argument("name", nargs="?", default="operator", metavar="NAME", help="the operator's name (operator)")
     sign = action("sign", "sign a request that `puf-client enroll` made; the key stays with the client", _sign)
     sign.add_argument("request", type=Path, metavar="REQUEST.csr", help="the signing request")
@@ -84,67 +88,50 @@ def _add_subject(command: Parser) -> None:
     command.add_argument("--serial", default="", metavar="HEX", help="the certificate with this serial number only")
 
 
-def _init(arguments: argparse.Namespace) -> int:
+def _init(arguments: argparse.Namespace) -> None:
     from puf_server.pki.authority import Authority
 
     made = Authority.create(arguments.dir, arguments.title, arguments.days)
     print(f"authority made in {arguments.dir}, valid until {made.certificate.not_valid_after_utc:%Y-%m-%d}")
     print(f"every client needs {arguments.dir / 'ca.crt'}; keep {arguments.dir / 'ca.key'} secret, best offline")
     print(f"next: puf-server certs server --dir {arguments.dir} --name HOST")
-    return Exit.OK
 
 
-def _server(arguments: argparse.Namespace) -> int:
-    from puf_server.pki.authority import Authority
-
-    issued = Authority.open(arguments.dir).server(arguments.name, arguments.days, renew=arguments.renew)
-    _report(issued)
-    if not arguments.renew:
-        print(
-            f"next: puf-server serve --state DIR --tls-cert {issued.certificate} --tls-key {issued.key} "
-            f"--client-ca {arguments.dir / 'ca.crt'}"
-        )
-    return Exit.OK
+def _issue(role: str, advice: str, arguments: argparse.Namespace) -> None:
+    """Issues a certificate with the authority's method for this role."""
+    issued = getattr(_authority(arguments), role)(arguments.name, arguments.days, renew=arguments.renew)
+    _report(issued, "" if arguments.renew else advice.format(issued=issued, dir=arguments.dir))
 
 
-def _client(arguments: argparse.Namespace) -> int:
-    from puf_server.pki.authority import Authority
-
-    _report(Authority.open(arguments.dir).client(arguments.name, arguments.days, renew=arguments.renew))
-    if not arguments.renew:
-        print("send both files and ca.crt to the client; with `puf-client enroll` the key need not be sent")
-    return Exit.OK
-
-
-def _operator(arguments: argparse.Namespace) -> int:
-    from puf_server.pki.authority import Authority
-
-    _report(Authority.open(arguments.dir).operator(arguments.name, arguments.days, renew=arguments.renew))
-    return Exit.OK
-
-
-def _sign(arguments: argparse.Namespace) -> int:
-    from puf_server.pki.authority import Authority
-
-    authority = Authority.open(arguments.dir)
-    issued = authority.sign(
+def _sign(arguments: argparse.Namespace) -> None:
+    issued = _authority(arguments).sign(
         arguments.request, arguments.days, name=arguments.name, renew=arguments.renew, new_key=arguments.new_key
     )
-    _report(issued)
-    print("send this file and ca.crt to the client")
-    return Exit.OK
+    _report(issued, "send this file and ca.crt to the client")
 
 
-def _watch(arguments: argparse.Namespace) -> int:
+def _authority(arguments: argparse.Namespace) -> Authority:
+    from puf_server.pki.authority import Authority
+
+    return Authority.open(arguments.dir)
+
+
+def _report(issued: Issued, advice: str) -> None:
+    print(f"written: {issued.certificate}{f' and {issued.key}' if issued.key else ''}")
+    print(f"valid until {issued.not_after:%Y-%m-%d}, serial {issued.serial}")
+    if advice:
+        print(advice)
+
+
+def _watch(arguments: argparse.Namespace) -> None:
     import signal
     import threading
 
     from puf_common.logging import configure
-    from puf_server.pki.authority import Authority
     from puf_server.pki.enrolment import answer_all
 
     configure()
-    authority = Authority.open(arguments.dir)
+    authority = _authority(arguments)
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
@@ -155,13 +142,6 @@ def _watch(arguments: argparse.Namespace) -> int:
             raise UsageError(f"cannot answer requests in {arguments.requests}: {error}") from None
         if arguments.once or stopped.wait(1.0):
             break
-    return Exit.OK
-
-
-def _report(issued: Issued) -> None:
-    key = f" and {issued.key}" if issued.key else ""
-    print(f"written: {issued.certificate}{key}")
-    print(f"valid until {issued.not_after:%Y-%m-%d}, serial {issued.serial}")
 
 
 def _subject(arguments: argparse.Namespace) -> dict[str, str]:
@@ -181,31 +161,28 @@ def _subject(arguments: argparse.Namespace) -> dict[str, str]:
         raise UsageError(f"--serial {arguments.serial!r} is not a hexadecimal number") from None
 
 
-def _revoke(arguments: argparse.Namespace) -> int:
-    from puf_server.admission.revocations import Revocations
-
+def _revoke(arguments: argparse.Namespace) -> None:
     subject = _subject(arguments)
-    Revocations(state_directory(arguments)).revoke(**subject)
+    _revocations(arguments).revoke(**subject)
     print(f"{next(iter(subject.values()))} is refused from now on; a running server ends its calls within a second")
-    return Exit.OK
 
 
-def _restore(arguments: argparse.Namespace) -> int:
-    from puf_server.admission.revocations import Revocations
-
+def _restore(arguments: argparse.Namespace) -> None:
     subject = _subject(arguments)
-    Revocations(state_directory(arguments)).restore(**subject)
+    _revocations(arguments).restore(**subject)
     print(f"{next(iter(subject.values()))} is no longer refused")
-    return Exit.OK
 
 
-def _revoked(arguments: argparse.Namespace) -> int:
+def _revocations(arguments: argparse.Namespace) -> Revocations:
     from puf_server.admission.revocations import Revocations
 
-    found = Revocations(state_directory(arguments)).all()
+    return Revocations(state_directory(arguments))
+
+
+def _revoked(arguments: argparse.Namespace) -> None:
+    found = _revocations(arguments).all()
     for kind, entries in (("client", found.names), ("key", found.keys), ("serial", found.serials)):
         for what, at in sorted(entries.items()):
             print(f"{kind}  {what}  since {day(at)}")
     if found.empty:
         print("nothing is revoked")
-    return Exit.OK

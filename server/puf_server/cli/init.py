@@ -40,18 +40,11 @@ def init(settings: InitSettings) -> tuple[FederationConfig, Manifest]:
     """Makes the state directory. Returns the configuration and the model's manifest."""
     from puf_server.storage.creation import create
 
-    config = FederationConfig(
-        id=f"f-{secrets.token_hex(8)}",
-        title=settings.title,
-        model=settings.model,
-        model_options=settings.model_options,
-        task=settings.task,
-        plugin_version=settings.plugin_version,
-        recipe=settings.recipe,
-        plan=settings.plan,
-        forgetting=settings.forgetting,
-        limits=settings.limits,
-    )
+    chosen = {
+        name: getattr(settings, name)
+        for name in InitSettings.model_fields.keys() & FederationConfig.model_fields.keys()
+    }
+    config = FederationConfig(id=f"f-{secrets.token_hex(8)}", **chosen)
     manifest, payload = _initial(settings)
     create(settings.state, config, manifest, payload, time.time())
     return config, manifest

@@ -43,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: list[str]) -> int:
     arguments = _parser(argv).parse_args(argv)
-    run: Callable[[argparse.Namespace], int] = arguments.run
-    return run(arguments)
+    run: Callable[[argparse.Namespace], int | None] = arguments.run
+    return run(arguments) or Exit.OK
 
 
 def _parser(argv: list[str]) -> Parser:
@@ -93,7 +93,7 @@ def _shorten_help(command: Parser, name: str, argv: list[str]) -> None:
             group.title = group.description = None
 
 
-def _init(arguments: argparse.Namespace) -> int:
+def _init(arguments: argparse.Namespace) -> None:
     from puf_server.cli.init import InitSettings, init
     from puf_server.storage.state_store import key_fingerprint
 
@@ -103,23 +103,20 @@ def _init(arguments: argparse.Namespace) -> int:
     print(f"model {config.model}: {manifest.parameters:,} parameters, fingerprint {manifest.fingerprint.hex()[:16]}")
     print(f"receipts are signed with the key {key_fingerprint(settings.state)}")
     print(f"next: puf-server serve --state {settings.state} --insecure")
-    return Exit.OK
 
 
-def _serve(arguments: argparse.Namespace) -> int:
+def _serve(arguments: argparse.Namespace) -> None:
     from puf_server.cli.serve import ServeSettings, run
 
     run(resolve(ServeSettings, arguments))
-    return Exit.OK
 
 
-def _methods(arguments: argparse.Namespace) -> int:
+def _methods(arguments: argparse.Namespace) -> None:
     if arguments.markdown:
         from puf_server.core.methods.comparison import markdown
 
         print(markdown(), end="")
-        return Exit.OK
-    from puf_server.cli import tables
+    else:
+        from puf_server.cli import tables
 
-    tables.methods()
-    return Exit.OK
+        tables.methods()

@@ -6,6 +6,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from puf_server.cli.connection import add_operator_flags, connect
 if TYPE_CHECKING:
     from puf_server.cli.operator_client import OperatorClient
 
-    Run = Callable[[OperatorClient, argparse.Namespace], int]
+    Run = Callable[[OperatorClient, argparse.Namespace], int | None]
 
 __all__ = ["add_operator_command", "add_operator_commands"]
 
@@ -30,7 +31,7 @@ def add_operator_command(commands: Any, name: str, about: str, run: Run) -> Pars
     command: Parser = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
     add_operator_flags(command)
 
-    def connected(arguments: argparse.Namespace) -> int:
+    def connected(arguments: argparse.Namespace) -> int | None:
         with connect(arguments) as operator:
             return run(operator, arguments)
 
@@ -53,8 +54,8 @@ def add_operator_commands(commands: Any) -> None:
         action="store_true",
         help="wait until the federation is idle, then show it; ends with 1 if it was paused or stopped instead",
     )
-    add("rounds", "list rounds, newest first", _rounds, json=True)
-    add("models", "list model versions, newest first", _models, json=True)
+    for name, about in (("rounds", "list rounds, newest first"), ("models", "list model versions, newest first")):
+        add(name, about, partial(_list, name), json=True)
     tickets = add("tickets", "list requests to be forgotten, newest first, or approve one on hold", _tickets, json=True)
     _add_action(tickets, "list (default) or approve", ["list", "approve", "allow"])
     tickets.add_argument("ticket", nargs="?", metavar="TICKET", help="the ticket to approve")
@@ -75,14 +76,33 @@ def add_operator_commands(commands: Any) -> None:
     export.add_argument("--version", type=int, metavar="N", help="model version (default: the newest that is ready)")
     export.add_argument("--unready", action="store_true", help="also a model that is withdrawn or not recovered")
     add("health", "print whether the server serves; ends with 0 if so, for container probes", _health)
-    add("pause", "assign no work and close no round until resume", _pause)
-    add("resume", "continue after pause, or after the federation halted", _resume)
-    add("release", "serve a model that collapsed after unlearning, and complete its tickets", _release)
-    add("rollback", "install the model from before the current unlearning job and open its tickets again", _rollback)
+    for name, about, done in _ORDERS:
+        add(name, about, partial(_order, name, done))
     extend = add("extend", "add training rounds", _extend)
     extend.add_argument("count", nargs="?", type=_rounds_to_add, metavar="N", help="rounds to add")
     extend.add_argument("--rounds", type=_rounds_to_add, metavar="N", help="the same as a flag")
-    add("stop", "order the clients to leave and end the server", _stop)
+
+
+# Commands without arguments: the method of the client, its help, and a sentence with the method's result.
+_ORDERS = (
+    ("pause", "assign no work and close no round until resume", "paused; continue with puf-server resume"),
+    ("resume", "continue after pause, or after the federation halted", "resumed"),
+    (
+        "release",
+        "serve a model that collapsed after unlearning, and complete its tickets",
+        "released: the model is ready and its tickets are completed",
+    ),
+    (
+        "rollback",
+        "install the model from before the current unlearning job and open its tickets again",
+        "back to model {}; the tickets since then are open again",
+    ),
+    ("stop", "order the clients to leave and end the server", "stopping; the state stays and can be served again"),
+)
+
+
+def _order(name: str, done: str, operator: OperatorClient, _: argparse.Namespace) -> None:
+    print(done.format(getattr(operator, name)()))
 
 
 def _add_action(command: Parser, about: str, choices: list[str]) -> None:
@@ -100,25 +120,21 @@ def _rounds_to_add(text: str) -> int:
     return rounds
 
 
-def _print_json(messages: Any) -> int:
-    from google.protobuf.json_format import MessageToDict
-
-    def plain(message: Any) -> Any:
-        return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-
-    shown = [plain(m) for m in messages] if isinstance(messages, list) else plain(messages)
-    print(json.dumps(shown, indent=1))
-    return Exit.OK
-
-
-def _show(messages: Any, arguments: argparse.Namespace, table: str) -> int:
+def _show(messages: Any, arguments: argparse.Namespace, table: str) -> None:
     """Prints messages as JSON or as the table of this name."""
     if arguments.json:
-        return _print_json(messages)
-    from puf_server.cli import tables
+        from google.protobuf.json_format import MessageToDict
 
-    getattr(tables, table)(messages)
-    return Exit.OK
+        plain = partial(MessageToDict, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+        print(json.dumps([plain(m) for m in messages] if isinstance(messages, list) else plain(messages), indent=1))
+    else:
+        from puf_server.cli import tables
+
+        getattr(tables, table)(messages)
+
+
+def _list(name: str, operator: OperatorClient, arguments: argparse.Namespace) -> None:
+    _show(getattr(operator, name)(), arguments, name)
 
 
 def _status(operator: OperatorClient, arguments: argparse.Namespace) -> int:
@@ -136,26 +152,18 @@ def _status(operator: OperatorClient, arguments: argparse.Namespace) -> int:
     return code
 
 
-def _rounds(operator: OperatorClient, arguments: argparse.Namespace) -> int:
-    return _show(operator.rounds(), arguments, "rounds")
-
-
-def _models(operator: OperatorClient, arguments: argparse.Namespace) -> int:
-    return _show(operator.models(), arguments, "models")
-
-
-def _tickets(operator: OperatorClient, arguments: argparse.Namespace) -> int:
+def _tickets(operator: OperatorClient, arguments: argparse.Namespace) -> None:
     if arguments.action == "list":
-        return _show(operator.tickets(), arguments, "tickets")
-    operator.approve(ticket=_named(arguments.ticket, "puf-server tickets approve TICKET"))
-    print(f"{arguments.ticket} is approved; it is served as soon as its client is available")
-    return Exit.OK
+        _list("tickets", operator, arguments)
+    else:
+        operator.approve(ticket=_named(arguments.ticket, "puf-server tickets approve TICKET"))
+        print(f"{arguments.ticket} is approved; it is served as soon as its client is available")
 
 
-def _clients(operator: OperatorClient, arguments: argparse.Namespace) -> int:
+def _clients(operator: OperatorClient, arguments: argparse.Namespace) -> None:
     if arguments.action == "list":
-        return _show(operator.clients(), arguments, "clients")
-    if arguments.action == "release":
+        _list("clients", operator, arguments)
+    elif arguments.action == "release":
         name = _named(arguments.name, "puf-server clients release NAME")
         print(f"shard {operator.release_shard(name)} is free for another client")
     elif arguments.action == "readmit":
@@ -164,7 +172,6 @@ def _clients(operator: OperatorClient, arguments: argparse.Namespace) -> int:
     else:
         operator.approve(client=_named(arguments.name, "puf-server clients approve NAME"))
         print(f"{arguments.name} is approved and trains from the next round on")
-    return Exit.OK
 
 
 def _named(given: str | None, usage: str) -> str:
@@ -173,12 +180,11 @@ def _named(given: str | None, usage: str) -> str:
     return given
 
 
-def _export(operator: OperatorClient, arguments: argparse.Namespace) -> int:
+def _export(operator: OperatorClient, arguments: argparse.Namespace) -> None:
     header = operator.export(arguments.out, arguments.version, unready=arguments.unready)
     model = header.model
     print(f"model {model.version} (round {model.round}, {header.status}) written to {arguments.out}")
     print(f"sha256 {model.digest.hex()}")
-    return Exit.OK
 
 
 def _health(operator: OperatorClient, _: argparse.Namespace) -> int:
@@ -187,38 +193,8 @@ def _health(operator: OperatorClient, _: argparse.Namespace) -> int:
     return Exit.OK if status == "SERVING" else Exit.FAILURE
 
 
-def _pause(operator: OperatorClient, _: argparse.Namespace) -> int:
-    operator.pause()
-    print("paused; continue with puf-server resume")
-    return Exit.OK
-
-
-def _resume(operator: OperatorClient, _: argparse.Namespace) -> int:
-    operator.resume()
-    print("resumed")
-    return Exit.OK
-
-
-def _release(operator: OperatorClient, _: argparse.Namespace) -> int:
-    operator.release()
-    print("released: the model is ready and its tickets are completed")
-    return Exit.OK
-
-
-def _rollback(operator: OperatorClient, _: argparse.Namespace) -> int:
-    print(f"back to model {operator.rollback()}; the tickets since then are open again")
-    return Exit.OK
-
-
-def _extend(operator: OperatorClient, arguments: argparse.Namespace) -> int:
+def _extend(operator: OperatorClient, arguments: argparse.Namespace) -> None:
     given = [number for number in (arguments.count, arguments.rounds) if number is not None]
     if len(given) != 1:
         raise UsageError("say once how many rounds to add: puf-server extend 5")
     print(f"{operator.extend(given[0])} training rounds planned in total")
-    return Exit.OK
-
-
-def _stop(operator: OperatorClient, _: argparse.Namespace) -> int:
-    operator.stop()
-    print("stopping; the state stays and can be served again")
-    return Exit.OK

@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from puf_common.config.exit_codes import Exit
 from puf_common.errors import UsageError
 from puf_server.cli.operate import add_operator_command
 
@@ -87,18 +86,18 @@ def _date(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def _audit(arguments: argparse.Namespace) -> int:
+def _audit(arguments: argparse.Namespace) -> None:
     from puf_server.maintenance import audit_reader
 
     if arguments.action == "verify":
         head, receipts = audit_reader.verify(arguments.state, arguments.receipt)
         if arguments.json:
             print(json.dumps({"lines": head.number, "head": head.hash.hex(), "receipts": len(receipts)}))
-            return Exit.OK
+            return
         checked = f"; {len(receipts)} receipt{'s' * (len(receipts) != 1)} checked" if receipts else ""
         print(f"the audit log is intact: {head.number} entries, none was changed{checked}")
         print(f"head {head.hash.hex()}")
-        return Exit.OK
+        return
     for entry in audit_reader.show(arguments.state, arguments.last):
         facts = json.loads(entry.facts)
         if arguments.json:
@@ -107,10 +106,9 @@ def _audit(arguments: argparse.Namespace) -> int:
         else:
             words = " ".join(f"{k}={v}" for k, v in facts.items() if v not in (None, ""))
             print(f"{entry.number:>6}  {_time(entry.at)}  {entry.event:<22}  {words}")
-    return Exit.OK
 
 
-def _backup(arguments: argparse.Namespace) -> int:
+def _backup(arguments: argparse.Namespace) -> None:
     from puf_server.maintenance.backup import backup
 
     made = backup(arguments.state, arguments.out)
@@ -118,10 +116,9 @@ def _backup(arguments: argparse.Namespace) -> int:
     print(f"sha256 {made.digest}")
     print("The file holds the signing key and models of clients that may ask to be forgotten.")
     print("Store it safely and delete it soon.")
-    return Exit.OK
 
 
-def _restore(arguments: argparse.Namespace) -> int:
+def _restore(arguments: argparse.Namespace) -> None:
     from puf_server.maintenance.restore import restore
 
     if arguments.receipts is not None and arguments.no_receipts:
@@ -135,27 +132,24 @@ def _restore(arguments: argparse.Namespace) -> int:
     if not done.receipts and not arguments.no_receipts:
         print("This backup does not contain requests that were completed after it; their clients are members again.")
         print("Serve it with --receipts DIR (receipts issued since), or with --no-receipts if there are none.")
-    return Exit.OK
 
 
-def _forget(operator: OperatorClient, arguments: argparse.Namespace) -> int:
+def _forget(operator: OperatorClient, arguments: argparse.Namespace) -> None:
     reply = operator.forget(arguments.client, arguments.reference, arguments.received or 0.0)
     ticket = reply.ticket
     if reply.duplicate:
         print(f"{ticket.id} already asks for this; no new ticket is filed")
-        return Exit.OK
+        return
     print(f"filed as {ticket.id}; {arguments.client} gets no more training work")
     print(f"last: {ticket.history[-1].note}")
     print(f"deadline {_time(ticket.deadline_at)}")
-    return Exit.OK
 
 
-def _receipt(operator: OperatorClient, arguments: argparse.Namespace) -> int:
+def _receipt(operator: OperatorClient, arguments: argparse.Namespace) -> None:
     from puf_common.receipts.page import write
 
     for path in write(operator.receipt(arguments.ticket), arguments.out):
         print(f"written: {path}")
-    return Exit.OK
 
 
 def _time(at: float) -> str:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from puf_common.errors import UsageError
 from puf_server.core.config import Limits
-
-if TYPE_CHECKING:
-    from puf_common.network.tls import ServerTls
-    from puf_server.runtime.server import Addresses
 
 __all__ = ["ServeSettings", "run"]
 
@@ -31,11 +27,7 @@ class ServeSettings(BaseModel):
         description=f"address for clients; port 0 takes a free one; default {EVERYWHERE} with TLS, {HERE} without",
         json_schema_extra={"metavar": "HOST:PORT"},
     )
-    operator: str = Field(
-        "127.0.0.1:7301",
-        description="address for operator commands; keep it on this machine",
-        json_schema_extra={"metavar": "HOST:PORT"},
-    )
+    operator: str = Field("127.0.0.1:7301", description="address for operator commands; keep it on this machine")
     tls_cert: Path | None = Field(None, description="the server's certificate, in PEM; read again when it changes")
     tls_key: Path | None = Field(None, description="the key of that certificate")
     client_ca: Path | None = Field(
@@ -46,9 +38,7 @@ class ServeSettings(BaseModel):
         description="after a restore: directory with receipts (*.json) that were issued since the backup",
         json_schema_extra={"metavar": "DIR"},
     )
-    no_receipts: bool = Field(
-        False, description="after a restore: states that nothing was forgotten since the backup; audited"
-    )
+    no_receipts: bool = Field(False, description="after a restore: nothing was forgotten since the backup; audited")
     insecure: bool = Field(False, description="serve without TLS: every caller can claim every name")
     metrics: str = Field(
         "",
@@ -65,24 +55,6 @@ class ServeSettings(BaseModel):
 
 def run(settings: ServeSettings) -> None:
     """Serves the federation until it is stopped."""
-    _check_tls(settings)
-    from puf_common.logging import configure
-    from puf_common.malloc import keep_freed_memory
-    from puf_server.maintenance.restore import apply_receipts
-    from puf_server.runtime.process import serve
-    from puf_server.runtime.server import Addresses
-
-    configure(level=settings.log_level, log_format=settings.log_format)
-    keep_freed_memory()
-    federation = settings.listen or (HERE if settings.insecure else EVERYWHERE)
-    addresses = Addresses(federation, settings.operator, settings.metrics)
-    tls = _tls(settings, addresses)
-    apply_receipts(settings.state, settings.receipts, waived=settings.no_receipts)
-    given = {name: getattr(settings.limits, name) for name in settings.limits.model_fields_set}
-    serve(settings.state, addresses, settings.announce, tls=tls, limits=given)
-
-
-def _check_tls(settings: ServeSettings) -> None:
     if settings.insecure and (settings.tls_cert or settings.tls_key or settings.client_ca):
         raise UsageError("--insecure and TLS exclude each other: remove --insecure")
     if not settings.insecure and not (settings.tls_cert and settings.tls_key):
@@ -90,22 +62,28 @@ def _check_tls(settings: ServeSettings) -> None:
             "serving needs --tls-cert and --tls-key (and --client-ca for mTLS); make them with puf-server certs init, server "
             "and client. To serve without TLS, give --insecure"
         )
-
-
-def _tls(settings: ServeSettings, addresses: Addresses) -> ServerTls | None:
-    """The TLS configuration, or None after warnings about serving without it."""
-    from puf_common.logging import get_logger
+    from puf_common.logging import configure, get_logger
+    from puf_common.malloc import keep_freed_memory
     from puf_common.network.addresses import is_loopback
     from puf_common.network.tls import ServerTls
+    from puf_server.maintenance.restore import apply_receipts
+    from puf_server.runtime.server import Addresses, serve
 
+    configure(level=settings.log_level, log_format=settings.log_format)
+    keep_freed_memory()
     log = get_logger(__name__)
+    federation = settings.listen or (HERE if settings.insecure else EVERYWHERE)
+    tls = None
     if settings.tls_cert is not None and settings.tls_key is not None:
         tls = ServerTls(settings.tls_cert, settings.tls_key, settings.client_ca)
         tls.warn()
         log.info("TLS", clients="certificates" if tls.client_ca else "tokens", names=tls.names())
-        return tls
-    log.warning("serving without TLS: every caller can act as any client")
-    for address in (addresses.federation, addresses.operator):
-        if not is_loopback(address):
-            log.warning("open to the network without TLS", address=address)
-    return None
+    else:
+        log.warning("serving without TLS: every caller can act as any client")
+        for address in (federation, settings.operator):
+            if not is_loopback(address):
+                log.warning("open to the network without TLS", address=address)
+    apply_receipts(settings.state, settings.receipts, waived=settings.no_receipts)
+    given = {name: getattr(settings.limits, name) for name in settings.limits.model_fields_set}
+    addresses = Addresses(federation, settings.operator, settings.metrics)
+    serve(settings.state, addresses, settings.announce, tls=tls, limits=given)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -13,9 +14,20 @@ from rich.table import Table
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import tickets_pb2 as tk
-from puf_server.cli.hints import hint
 
-__all__ = ["clients", "methods", "models", "rounds", "status", "tickets"]
+__all__ = ["clients", "hint", "methods", "models", "rounds", "status", "tickets"]
+
+M = TypeVar("M")
+# The head of each column, and how it shows a message.
+Columns = dict[str, Callable[[M], str]]
+# A pattern in the server's sentence about what it waits for, and the command.
+_HINTS = (
+    (re.compile(r"\bhalted: "), "look into the cause, then run puf-server resume"),
+    (re.compile(r"\bpaused by the operator\b"), "puf-server resume"),
+    (re.compile(r"\bclients on hold: "), "look at puf-server clients, then run puf-server clients approve NAME"),
+    (re.compile(r"\btickets on hold: "), "look at puf-server tickets, then run puf-server tickets approve TICKET"),
+    (re.compile(r"\bmodel on hold: "), "run puf-server release, or puf-server rollback"),
+)
 
 
 def status(reply: op.StatusReply) -> None:
@@ -50,89 +62,74 @@ def status(reply: op.StatusReply) -> None:
 
 def clients(found: Sequence[op.ClientInfo]) -> None:
     """Prints the roster."""
-    rows = [
-        (
-            c.name,
-            c.status,
-            "yes" if c.alive else "no",
-            f"{c.samples:,}",
-            f"{c.holdout_samples:,}",
-            f"{c.first_round}–{c.last_round}" if c.last_round else "–",
-            _rate(c.download_rate),
-            _rate(c.upload_rate),
-            c.device,
-            c.activity,
-        )
-        for c in found
-    ]
-    head = ("client", "status", "alive", "samples", "hold-out", "rounds", "down", "up", "device", "doing")
-    _print(head, rows, "no clients yet")
+    columns: Columns[op.ClientInfo] = {
+        "client": lambda c: c.name,
+        "status": lambda c: c.status,
+        "alive": lambda c: "yes" if c.alive else "no",
+        "samples": lambda c: f"{c.samples:,}",
+        "hold-out": lambda c: f"{c.holdout_samples:,}",
+        "rounds": lambda c: f"{c.first_round}–{c.last_round}" if c.last_round else "–",
+        "down": lambda c: _rate(c.download_rate),
+        "up": lambda c: _rate(c.upload_rate),
+        "device": lambda c: c.device,
+        "activity": lambda c: c.activity,
+    }
+    _print(found, columns, "no clients yet")
 
 
 def rounds(found: Sequence[op.RoundInfo]) -> None:
     """Prints rounds."""
-    rows = [
-        (
-            str(r.number),
-            r.kind,
-            r.phase,
-            f"{r.received} of {r.expected}",
-            "–" if math.isnan(r.train_loss) or not r.committed_at else f"{r.train_loss:.3f}",
-            f"{r.committed_at - r.opened_at:.1f} s" if r.committed_at else "–",
-            _bytes(r.bytes_down),
-            _bytes(r.bytes_up),
-        )
-        for r in found
-    ]
-    _print(("round", "kind", "phase", "updates", "loss", "took", "down", "up"), rows, "no rounds yet")
+    columns: Columns[op.RoundInfo] = {
+        "round": lambda r: str(r.number),
+        "kind": lambda r: r.kind,
+        "phase": lambda r: r.phase,
+        "updates": lambda r: f"{r.received} of {r.expected}",
+        "loss": lambda r: "–" if math.isnan(r.train_loss) or not r.committed_at else f"{r.train_loss:.3f}",
+        "took": lambda r: f"{r.committed_at - r.opened_at:.1f} s" if r.committed_at else "–",
+        "down": lambda r: _bytes(r.bytes_down),
+        "up": lambda r: _bytes(r.bytes_up),
+    }
+    _print(found, columns, "no rounds yet")
 
 
 def tickets(found: Sequence[tk.Ticket]) -> None:
     """Prints requests to be forgotten."""
-    rows = [
-        (
-            t.id,
-            t.client,
-            tk.Scope.Name(t.request.scope).removeprefix("SCOPE_").lower(),
-            tk.TicketState.Name(t.state).removeprefix("TICKET_STATE_").lower(),
-            t.method or tk.Mode.Name(t.request.mode).removeprefix("MODE_").lower(),
-            str(t.applied_round or "–"),
-            str(t.recovery_rounds),
-            {True: "yes", False: "no"}[t.recovered] if t.HasField("recovered") else "–",
-            _date(t.deadline_at),
-            t.history[-1].note if t.history else "",
-        )
-        for t in found
-    ]
-    head = ("ticket", "client", "scope", "state", "method", "applied", "recovery", "recovered", "deadline", "last")
-    _print(head, rows, "no requests to be forgotten")
+    columns: Columns[tk.Ticket] = {
+        "ticket": lambda t: t.id,
+        "client": lambda t: t.client,
+        "scope": lambda t: tk.Scope.Name(t.request.scope).removeprefix("SCOPE_").lower(),
+        "state": lambda t: tk.TicketState.Name(t.state).removeprefix("TICKET_STATE_").lower(),
+        "method": lambda t: t.method or tk.Mode.Name(t.request.mode).removeprefix("MODE_").lower(),
+        "applied": lambda t: str(t.applied_round or "–"),
+        "recovery": lambda t: str(t.recovery_rounds),
+        "recovered": lambda t: {True: "yes", False: "no"}[t.recovered] if t.HasField("recovered") else "–",
+        "deadline": lambda t: _date(t.deadline_at),
+        "last": lambda t: t.history[-1].note if t.history else "",
+    }
+    _print(found, columns, "no requests to be forgotten")
 
 
 def models(found: Sequence[op.ModelInfo]) -> None:
     """Prints model versions."""
-    rows = [
-        (
-            str(m.version),
-            str(m.round),
-            m.status,
-            f"{m.score.accuracy:.1%}" if m.HasField("score") else "–",
-            _bytes(m.byte_length),
-            m.digest.hex()[:16],
-            _date(m.created_at),
-        )
-        for m in found
-    ]
-    _print(("version", "round", "status", "hold-out", "size", "sha256", "made"), rows, "no models")
+    columns: Columns[op.ModelInfo] = {
+        "version": lambda m: str(m.version),
+        "round": lambda m: str(m.round),
+        "status": lambda m: m.status,
+        "hold-out": lambda m: f"{m.score.accuracy:.1%}" if m.HasField("score") else "–",
+        "size": lambda m: _bytes(m.byte_length),
+        "sha256": lambda m: m.digest.hex()[:16],
+        "made": lambda m: _date(m.created_at),
+    }
+    _print(found, columns, "no models")
 
 
 def methods() -> None:
     """Prints the methods of forgetting with their options."""
     from puf_server.core import methods as known
-    from puf_server.core.methods import comparison as table
+    from puf_server.core.methods import comparison
 
-    facts = [row[1:] for row in table.rows()]
-    names = [row[0] for row in table.rows()]
-    _print(("", *names), [(column, *values) for column, *values in zip(table.COLUMNS[1:], *facts, strict=True)], "")
+    rows = comparison.rows()
+    _table(("", *(row[0] for row in rows)), zip(comparison.COLUMNS[1:], *(row[1:] for row in rows), strict=True))
     console = Console(highlight=False)
     for name, method in known.known().items():
         console.print(f"[bold]{name}[/bold]: {method.summary}")
@@ -140,10 +137,14 @@ def methods() -> None:
             console.print(f"    {option}: {field.description} (default {field.default})")
 
 
-def _print(head: Sequence[str], rows: Sequence[Sequence[Any]], empty: str) -> None:
-    if not rows:
+def _print(found: Sequence[M], columns: Columns[M], empty: str) -> None:
+    if found:
+        _table(list(columns), ([cell(one) for cell in columns.values()] for one in found))
+    else:
         Console().print(empty)
-        return
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     table = Table(*head)
     # Names and ids must stay copyable; all other columns may wrap.
     table.columns[0].no_wrap = True
@@ -159,6 +160,11 @@ def _scored(reply: op.StatusReply) -> str:
     if not reply.HasField("score"):
         return ""
     return f"; version {reply.score_version} scores {reply.score.accuracy:.1%} on {reply.score.clients} hold-outs"
+
+
+def hint(reply: op.StatusReply) -> str:
+    """The next command; empty if the federation does not wait for the operator."""
+    return "; ".join(command for pattern, command in _HINTS if pattern.search(reply.waiting_for))
 
 
 def _requests(count: int) -> str:

@@ -6,11 +6,14 @@ import argparse
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from puf_common.config.exit_codes import Exit
 from puf_common.config.parser import Parser
 from puf_common.errors import UsageError
 from puf_server.cli.connection import add_state, state_directory
+
+if TYPE_CHECKING:
+    from puf_server.admission.tokens import Tokens
 
 __all__ = ["add_tokens", "day"]
 
@@ -39,14 +42,13 @@ def day(at: float) -> str:
     return time.strftime("%Y-%m-%d", time.localtime(at))
 
 
-def _make(arguments: argparse.Namespace) -> int:
+def _make(arguments: argparse.Namespace) -> None:
     from puf_common.files.private import write_new
-    from puf_server.admission.tokens import Tokens
 
     name, replace = arguments.name, arguments.action == "rotate"
     if arguments.out is not None and arguments.out.exists():
         raise UsageError(f"{arguments.out} exists already and is not overwritten")
-    tokens = Tokens(state_directory(arguments))
+    tokens = _tokens(arguments)
     if replace is not (name in tokens.all()):
         raise UsageError(
             f"{name} has no token to replace: puf-server tokens add {name} makes one"
@@ -60,23 +62,22 @@ def _make(arguments: argparse.Namespace) -> int:
     else:
         print(token)
     sys.stderr.write(f"This is the only copy of the token. {name} needs it in its --token-file.\n")
-    return Exit.OK
 
 
-def _revoke(arguments: argparse.Namespace) -> int:
-    from puf_server.admission.tokens import Tokens
-
-    Tokens(state_directory(arguments)).revoke(arguments.name)
+def _revoke(arguments: argparse.Namespace) -> None:
+    _tokens(arguments).revoke(arguments.name)
     print(f"the token of {arguments.name} is refused from now on")
-    return Exit.OK
 
 
-def _list(arguments: argparse.Namespace) -> int:
-    from puf_server.admission.tokens import Tokens
-
-    found = Tokens(state_directory(arguments)).all()
+def _list(arguments: argparse.Namespace) -> None:
+    found = _tokens(arguments).all()
     for name, token in found.items():
         print(f"{name}  made {day(token.made_at)}  valid until {day(token.expires_at)}")
     if not found:
         print("no client has a token")
-    return Exit.OK
+
+
+def _tokens(arguments: argparse.Namespace) -> Tokens:
+    from puf_server.admission.tokens import Tokens
+
+    return Tokens(state_directory(arguments))

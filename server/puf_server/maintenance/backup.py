@@ -1,4 +1,6 @@
-"""`puf-server backup`: writes a federation to one file, also while it is served.
+"""`puf-server backup`: writes a federation to one tar file, also while it is served.
+
+    state.db, federation.json, signing-key.pem, tokens.json, revoked.json, models/..., history/..., backup.json
 
 A backup holds no updates: after a restore the open round asks for them again. It holds models, also of clients that ask
 to be forgotten later. Therefore the audit log records every backup and receipts list it.
@@ -6,30 +8,37 @@ to be forgotten later. Therefore the audit log records every backup and receipts
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import os
 import resource
 import secrets
 import sqlite3
+import tarfile
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from pydantic import TypeAdapter
 
 from puf_common.errors import Unavailable, UsageError
 from puf_server.core import audit_chain
 from puf_server.core.state.rounds import HistoryRecord
-from puf_server.maintenance import archive
 from puf_server.storage.database import append_audit, audit_head
-from puf_server.storage.durable import DISK, Files, remove, sync_directory
+from puf_server.storage.durable import DISK, Files, remove, sync_directory, sync_file
 from puf_server.storage.layout import KEY_FILE, history_name
 
-__all__ = ["Backup", "backup"]
+__all__ = ["FORMAT", "LIST", "OPTIONAL", "Backup", "backup"]
 
+FORMAT = 1
+# The last entry of a backup: the digests of all others.
+LIST = "backup.json"
+OPTIONAL = ("tokens.json", "revoked.json")
 _ATTEMPTS = 10
 
 
@@ -62,7 +71,7 @@ def backup(directory: Path, out: Path, now: float | None = None, files: Files = 
                     except FileNotFoundError:
                         # A model was deleted since the snapshot: take a newer snapshot.
                         continue
-                    digest = archive.write(draft, opened, head, now, files)
+                    digest = _write(draft, opened, head, now, files)
                 # Before the file gets its name: every backup must be in the audit log.
                 _record(db, now, digest, sorted(versions), head)
                 files.rename(draft, out)
@@ -95,7 +104,7 @@ def _opened(directory: Path, folder: Path, names: Sequence[str], stack: ExitStac
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, len(names) + 200), hard))
     paths = {"state.db": folder / "state.db"}
     paths |= {name: directory / name for name in ("federation.json", KEY_FILE, *names)}
-    paths |= {name: directory / name for name in archive.OPTIONAL if (directory / name).exists()}
+    paths |= {name: directory / name for name in OPTIONAL if (directory / name).exists()}
     return {name: stack.enter_context(path.open("rb")) for name, path in paths.items()}
 
 
@@ -109,3 +118,56 @@ def _record(db: sqlite3.Connection, now: float, digest: str, versions: list[int]
         db.execute("COMMIT")
     except sqlite3.Error as error:
         raise Unavailable(f"the backup could not be recorded in the audit log: {error}") from None
+
+
+def _write(path: Path, opened: dict[str, IO[bytes]], head: audit_chain.Head, now: float, files: Files) -> str:
+    """Writes the open files to a new archive, readable by its owner alone. Returns the SHA-256 of the archive."""
+    sha = hashlib.sha256()
+    out = files.create(path)
+    try:
+
+        class Hashed(io.RawIOBase):
+            def writable(self) -> bool:
+                return True
+
+            def write(self, data: Any) -> int:
+                sha.update(data)
+                files.write(out, bytes(data))
+                return len(data)
+
+        listed: dict[str, str] = {}
+        with tarfile.open(fileobj=Hashed(), mode="w|", format=tarfile.PAX_FORMAT) as tar:
+            for name, file in opened.items():
+                reader = _HashingReader(file)
+                tar.addfile(_entry(name, os.fstat(file.fileno()).st_size, now), reader)
+                listed[name] = reader.sha.hexdigest()
+            facts = {"format": FORMAT, "made_at": now, "line": head.number, "hash": head.hash.hex(), "files": listed}
+            body = json.dumps(facts, indent=1, sort_keys=True).encode()
+            tar.addfile(_entry(LIST, len(body), now), io.BytesIO(body))
+        sync_file(out, path, files)
+    finally:
+        files.close(out)
+    return sha.hexdigest()
+
+
+class _HashingReader(io.RawIOBase):
+    """Reads a file and hashes what it reads."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.sha = hashlib.sha256()
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        block = self._file.read(len(buffer))
+        self.sha.update(block)
+        buffer[: len(block)] = block
+        return len(block)
+
+
+def _entry(name: str, size: int, now: float) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode, entry.mtime = size, 0o600, int(now)
+    return entry

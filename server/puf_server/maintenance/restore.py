@@ -6,12 +6,17 @@ state is served only after receipts were shown or the operator stated that there
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
+import re
 import secrets
 import shutil
+import tarfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 from puf_common.errors import NotNow, PufError, StorageCorrupted, UsageError
 from puf_common.files.durable import make_directories
@@ -20,13 +25,17 @@ from puf_server.core import audit_chain
 from puf_server.core.state.state import State
 from puf_server.core.unlearning import reopen
 from puf_server.engine.receipts import read_own
-from puf_server.maintenance import archive
+from puf_server.maintenance.backup import FORMAT, LIST, OPTIONAL
 from puf_server.storage.database import audit_lines
-from puf_server.storage.durable import DISK, Files, sync_directory
+from puf_server.storage.durable import DISK, Files, sync_directory, sync_file
+from puf_server.storage.layout import KEY_FILE
 from puf_server.storage.state_store import Store
 
 __all__ = ["Restored", "apply_receipts", "restore"]
 
+_REQUIRED = frozenset({"federation.json", "state.db", KEY_FILE})
+_MODEL = re.compile(r"models/v\d{6,}-[0-9a-f]{16}\.safetensors")
+_HISTORY = re.compile(r"history/\d{8,}\.[A-Za-z0-9._-]+-[0-9a-f]{16}")
 log = get_logger(__name__)
 
 
@@ -62,7 +71,7 @@ def restore(
     try:
         for folder in (work, work / "models", work / "spool"):
             files.mkdir(folder)
-        made = archive.extract(source, work, files)
+        made = _extract(source, work, files)
         store = Store.open(work)
         try:
             _verify(store)
@@ -145,3 +154,49 @@ def _install(work: Path, directory: Path, files: Files) -> None:
         directory.rmdir()
     files.rename(work, directory)
     sync_directory(directory.parent, files)
+
+
+def _extract(source: Path, directory: Path, files: Files) -> dict[str, Any]:
+    """Unpacks an archive and returns its list. Accepts known names only and compares every file with its digest."""
+    found: dict[str, str] = {}
+    made: dict[str, Any] = {}
+    try:
+        with tarfile.open(source, "r:") as tar:
+            for entry in tar:
+                body = tar.extractfile(entry) if entry.isreg() else None
+                if body is None or not _known(entry.name) or entry.name in found:
+                    raise StorageCorrupted(f"{source} holds {entry.name!r}, which is not part of a backup")
+                if entry.name == LIST:
+                    made = json.loads(body.read())
+                else:
+                    if not (folder := (directory / entry.name).parent).is_dir():
+                        files.mkdir(folder)
+                    found[entry.name] = _copy(body, directory / entry.name, files)
+        listed, _, _ = dict(made["files"]), float(made["made_at"]), int(made["line"])
+    except FileNotFoundError:
+        raise UsageError(f"{source} does not exist") from None
+    except (tarfile.TarError, ValueError, KeyError, TypeError, EOFError) as error:
+        raise StorageCorrupted(f"{source} is not a backup, or it is damaged: {error}") from None
+    if made.get("format") != FORMAT:
+        raise StorageCorrupted(f"{source} is a backup of format {made.get('format')}; this server reads {FORMAT}")
+    for name in sorted(_REQUIRED | listed.keys() | found.keys()):
+        if name not in found or found[name] != listed.get(name):
+            raise StorageCorrupted(f"{name} in {source} is missing or damaged", file=name)
+    return made
+
+
+def _known(name: str) -> bool:
+    return name in (*_REQUIRED, *OPTIONAL, LIST) or bool(_MODEL.fullmatch(name) or _HISTORY.fullmatch(name))
+
+
+def _copy(body: IO[bytes], path: Path, files: Files) -> str:
+    sha = hashlib.sha256()
+    out = files.create(path)
+    try:
+        while block := body.read(1 << 20):
+            sha.update(block)
+            files.write(out, block)
+        sync_file(out, path, files)
+    finally:
+        files.close(out)
+    return sha.hexdigest()

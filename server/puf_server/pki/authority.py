@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -45,6 +45,12 @@ class Issued:
     key: Path | None
     serial: str
     not_after: datetime
+
+
+class _Named(NamedTuple):
+    common: str
+    alternatives: x509.SubjectAlternativeName
+    purpose: x509.ObjectIdentifier
 
 
 @dataclass(frozen=True)
@@ -90,17 +96,16 @@ class Authority:
             raise UsageError("give every host name or address that clients dial: --name HOST, may be repeated")
         else:
             alternatives = x509.SubjectAlternativeName([_server_name(name) for name in names])
-        return self._issue(
-            self.directory / "server", "puf-server", alternatives, ExtendedKeyUsageOID.SERVER_AUTH, days, renew
-        )
+        named = _Named("puf-server", alternatives, ExtendedKeyUsageOID.SERVER_AUTH)
+        return self._issue(self.directory / "server", named, days, renew)
 
     def client(self, name: str, days: float = LEAF_DAYS, *, renew: bool = False) -> Issued:
         """A certificate and key for a client."""
-        return self._holder("client", name, days, renew)
+        return self._issue(self._place("client", name, renew), _holder("client", name), days, renew)
 
     def operator(self, name: str, days: float = LEAF_DAYS, *, renew: bool = False) -> Issued:
         """A certificate and key for an operator."""
-        return self._holder("operator", name, days, renew)
+        return self._issue(self._place("operator", name, renew), _holder("operator", name), days, renew)
 
     def sign(
         self, file: Path, days: float = LEAF_DAYS, *, name: str = "", renew: bool = False, new_key: bool = False
@@ -121,12 +126,7 @@ class Authority:
                 f"{file} has another key than {wanted}: the holder of that key would become {wanted}. "
                 f"If this is intended, first revoke the old key (certs revoke --cert {known}), then add --new-key"
             )
-        return self._write(where, None, self._leaf(request.public_key(), *_client_parts("client", wanted), days), renew)
-
-    def _holder(self, role: Role, name: str, days: float, renew: bool) -> Issued:
-        where = self._place(role, name, renew)
-        common, alternatives, purpose = _client_parts(role, name)
-        return self._issue(where, common, alternatives, purpose, days, renew)
+        return self._write(where, None, self._leaf(request.public_key(), _holder("client", wanted), days), renew)
 
     def _place(self, role: Role, name: str, renew: bool) -> Path:
         where = private_directory(self.directory / f"{role}s") / check_name(name)
@@ -135,24 +135,15 @@ class Authority:
             raise UsageError(f"{certificate} belongs to another name")
         return where
 
-    def _issue(
-        self,
-        where: Path,
-        common: str,
-        alternatives: x509.SubjectAlternativeName,
-        purpose: x509.ObjectIdentifier,
-        days: float,
-        renew: bool,
-    ) -> Issued:
+    def _issue(self, where: Path, named: _Named, days: float, renew: bool) -> Issued:
         key_file = where.with_name(f"{where.name}.key")
         if renew:
             kept = read_key(key_file)
             if not isinstance(kept, ec.EllipticCurvePrivateKey):
                 raise UsageError(f"{key_file} was not made by this authority")
-            return self._write(where, None, self._leaf(kept.public_key(), common, alternatives, purpose, days), True)
+            return self._write(where, None, self._leaf(kept.public_key(), named, days), True)
         key = new_key()
-        certificate = self._leaf(key.public_key(), common, alternatives, purpose, days)
-        return self._write(where, key, certificate, False)
+        return self._write(where, key, self._leaf(key.public_key(), named, days), False)
 
     def _write(
         self, where: Path, key: ec.EllipticCurvePrivateKey | None, certificate: x509.Certificate, renew: bool
@@ -165,30 +156,21 @@ class Authority:
         else:
             for path in (file, key_file) if key is not None else (file,):
                 if path.exists():
-                    raise UsageError(
-                        f"{path} exists already; --renew makes a new certificate for the same name and key"
-                    )
+                    raise UsageError(f"{path} exists already; --renew makes a new certificate for the same key")
             if key is not None:
                 write_new(key_file, key_pem(key))
             write_new(file, _pem(certificate), mode=0o644)
         made = key_file if key is not None or key_file.exists() else None
         return Issued(file, made, f"{certificate.serial_number:x}", certificate.not_valid_after_utc)
 
-    def _leaf(
-        self,
-        public: Any,
-        common: str,
-        alternatives: x509.SubjectAlternativeName,
-        purpose: x509.ObjectIdentifier,
-        days: float,
-    ) -> x509.Certificate:
-        builder = _builder(common, self.certificate.subject, public, days, self.certificate.not_valid_after_utc)
+    def _leaf(self, public: Any, named: _Named, days: float) -> x509.Certificate:
+        builder = _builder(named.common, self.certificate.subject, public, days, self.certificate.not_valid_after_utc)
         own = self.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         return (
             builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-            .add_extension(alternatives, critical=False)
+            .add_extension(x509.ExtendedKeyUsage([named.purpose]), critical=False)
+            .add_extension(named.alternatives, critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own), critical=False)
             .sign(self.key, hashes.SHA256())
         )
@@ -196,18 +178,16 @@ class Authority:
 
 def ephemeral_operator() -> tuple[bytes, bytes, bytes]:
     """Root, certificate and key for operator commands of one server process. The root's key is discarded."""
-    key = new_key()
+    key, own = new_key(), new_key()
     root = _self_signed(key, "this server process", AUTHORITY_DAYS)
-    own = new_key()
-    certificate = Authority(Path(), root, key)._leaf(
-        own.public_key(), *_client_parts("operator", "local"), AUTHORITY_DAYS
-    )
+    named = _holder("operator", "local")
+    certificate = Authority(Path(), root, key)._leaf(own.public_key(), named, AUTHORITY_DAYS)
     return _pem(root), _pem(certificate), key_pem(own)
 
 
-def _client_parts(role: Role, name: str) -> tuple[str, x509.SubjectAlternativeName, x509.ObjectIdentifier]:
+def _holder(role: Role, name: str) -> _Named:
     alternatives = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri(role, name))])
-    return name, alternatives, ExtendedKeyUsageOID.CLIENT_AUTH
+    return _Named(name, alternatives, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
 def _self_signed(key: ec.EllipticCurvePrivateKey, title: str, days: float) -> x509.Certificate:

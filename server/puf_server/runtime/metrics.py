@@ -7,23 +7,29 @@ contains a client's name or a ticket's id: readers of dashboards see how many cl
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import Counter as Tally
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
+from puf_common.errors import PufError
+from puf_common.logging import get_logger
+from puf_common.tensors.manifest import MODEL
 from puf_common.version import VERSION
 from puf_server.core import roster, scheduler
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.models import ModelVersion
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
+from puf_server.engine.engine import Engine
 from puf_server.rpc.requests import Handlers
-from puf_server.runtime.model_norm import ModelNorm
 
 __all__ = ["Metrics", "client_states"]
 
@@ -31,6 +37,9 @@ PHASES = ("waiting", "training", "unlearning", "recovering", "idle", "paused", "
 # A round takes between a second and days.
 _BUCKETS = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400, 86400)
 _OPEN = (TicketState.PENDING, TicketState.SCHEDULED, TicketState.APPLIED, TicketState.RECOVERING)
+_BLOCK = 1 << 20
+
+log = get_logger(__name__)
 
 
 class Metrics:
@@ -67,7 +76,7 @@ class _StateCollector:
     def __init__(self, handlers: Handlers) -> None:
         self._handlers = handlers
         self._engine = handlers.engine
-        self._norm = ModelNorm(handlers.engine)
+        self._norm = _ModelNorm(handlers.engine)
 
     def describe(self) -> list[Metric]:
         """Empty, so that registration does not read the state."""
@@ -96,6 +105,39 @@ class _StateCollector:
             yield _gauge("puf_accuracy", "Newest score on the clients' hold-outs", newest.score.score)
             yield _gauge("puf_loss", "The loss that belongs to puf_accuracy", newest.score.loss)
             yield _gauge("puf_accuracy_version", "The model version that belongs to puf_accuracy", newest.version)
+
+
+class _ModelNorm:
+    """The Euclidean norm of a model's parameters, computed once per version, block by block."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._known: tuple[int, float] | None = None
+
+    def of(self, model: ModelVersion) -> float | None:
+        """The norm; None if the file cannot be read. A version can be deleted while it is read."""
+        with self._lock:
+            if self._known is None or self._known[0] != model.version:
+                try:
+                    self._known = (model.version, math.sqrt(self._squares(model)))
+                except (OSError, PufError) as error:
+                    log.warning("model norm not computed", version=model.version, error=str(error))
+                    return None
+            return self._known[1]
+
+    def _squares(self, model: ModelVersion) -> float:
+        total = 0.0
+        with self._engine.store.models.read(model) as source:
+            for tensor in self._engine.manifest.ranges(MODEL):
+                if tensor.spec.role != "parameter":
+                    continue
+                for start in range(0, tensor.nbytes, _BLOCK):
+                    block = bytearray(min(_BLOCK, tensor.nbytes - start))
+                    source.read_into(tensor.offset + start, memoryview(block))
+                    values = np.frombuffer(block, tensor.dtype).astype(np.float64)
+                    total += float(values @ values)
+        return total
 
 
 def _rounds(state: State, now: float) -> Iterator[Metric]:

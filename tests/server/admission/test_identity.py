@@ -15,7 +15,6 @@ from puf_server.admission.identity import (
     CertificateIdentity,
     ClaimedIdentity,
     Context,
-    OperatorIdentity,
     TokenIdentity,
 )
 from puf_server.admission.revocations import Revocations
@@ -75,13 +74,16 @@ def test_a_claim_must_be_a_valid_name(name: str) -> None:
 
 
 def test_a_clients_certificate_is_a_client_and_an_operators_is_not(pki: Pki, tmp_path: Path) -> None:
-    client, operator = CertificateIdentity(Revocations(tmp_path)), OperatorIdentity(Revocations(tmp_path))
+    client, operator = (
+        CertificateIdentity(Revocations(tmp_path)),
+        CertificateIdentity(Revocations(tmp_path), "operator"),
+    )
     anna, ada = showing(pki.authority.client("anna")), showing(pki.authority.operator("ada"))
     assert client(anna) == "anna"
     assert operator(ada) == "ada"
-    with pytest.raises(NotAuthenticated, match="is an operator's"):
+    with pytest.raises(NotAuthenticated, match="is for an operator; this port needs one of a client"):
         client(ada)
-    with pytest.raises(NotAuthenticated, match="anna is a client"):
+    with pytest.raises(NotAuthenticated, match="the certificate of anna is for a client"):
         operator(anna)
     for identify in (client, operator):
         with pytest.raises(NotAuthenticated, match="no client certificate"):
@@ -101,10 +103,10 @@ def test_a_revoked_name_concerns_clients_and_a_revoked_key_also_operators(pki: P
     revocations.revoke(name="ada")
     with pytest.raises(NotAuthenticated, match="ada was revoked"):
         CertificateIdentity(revocations)(showing(client))
-    assert OperatorIdentity(revocations)(showing(operator)) == "ada"
+    assert CertificateIdentity(revocations, "operator")(showing(operator)) == "ada"
     revocations.revoke(serial=operator.serial)
     with pytest.raises(NotAuthenticated, match="this certificate of ada"):
-        OperatorIdentity(revocations)(showing(operator))
+        CertificateIdentity(revocations, "operator")(showing(operator))
 
 
 def test_a_token_is_the_identity_until_its_client_is_revoked(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.cli import tables
-from puf_server.cli.hints import hint
+from puf_server.cli.tables import hint
 
 
 def test_a_sentence_is_not_repeated_in_its_label(capsys: pytest.CaptureFixture[str]) -> None:
