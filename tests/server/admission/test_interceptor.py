@@ -98,7 +98,9 @@ class Caller:
         kind = KINDS.get(method, "unary_unary")
         path = method if method.startswith("/") else f"/{SERVICE}/{method}"
         call = getattr(self._channel, kind)(path, request_serializer=encoded, response_deserializer=bytes.decode)
-        return call([request] * 2 if kind.startswith("stream") else request, metadata=self._metadata, timeout=20)
+        # A caller that is refused sends no message: one that is sent after the end of the call would be another error.
+        requests = _twice(request) if self._metadata else _never()
+        return call(requests if kind.startswith("stream") else request, metadata=self._metadata, timeout=20)
 
     async def answer(self, method: str, request: str = "x") -> str:
         """The reply, the joined replies of a stream, or the name of the status code."""
@@ -109,6 +111,16 @@ class Caller:
             return str(await call)
         except aio.AioRpcError as error:
             return error.code().name
+
+
+async def _twice(request: str) -> AsyncIterator[str]:
+    yield request
+    yield request
+
+
+async def _never() -> AsyncIterator[str]:
+    await asyncio.Event().wait()
+    yield ""
 
 
 def scenario(
