@@ -1,4 +1,4 @@
-"""A bare client on the generated stubs: every field can be wrong on purpose."""
+"""A client on the generated stubs. Tests can set every field to a wrong value."""
 
 from __future__ import annotations
 

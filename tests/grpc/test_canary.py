@@ -1,6 +1,6 @@
-"""After COMPLETED nothing that only the forgotten client had is left in the state directory: every byte of it is searched.
+"""After COMPLETED the state directory contains no data that only the forgotten client had. Tests search every byte.
 
-Planted beforehand: a pattern in its updates, its token, its certificate, its device and the name of its process.
+The data: a pattern in its updates, its token, its certificate, its device and the name of its process.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from puf_server.runtime.server import Server
 from puf_server.storage.state_store import Store
 
 EVERYONE = ("anna", "bert", "cleo")
-# An ordinary number, and a pattern that nothing else has.
+# An ordinary number with a bit pattern that occurs nowhere else.
 PATTERN = struct.unpack("<f", b"\x13\x57\x9b\x3d")[0]
 DEVICE, INSTANCE = "canary-device", "canary-instance"
 
 
 def found(directory: Path, canaries: dict[str, bytes]) -> dict[str, list[str]]:
-    """Which file holds which canary. The log of the database and files that are being written, too."""
+    """The canaries that each file contains. Includes the log of the database and files being written."""
     return {
         name: hits
         for name, canary in canaries.items()
@@ -68,7 +68,7 @@ def config() -> FederationConfig:
 
 
 def forget(clients: dict[str, Raw], directory: Path) -> dict[str, bytes]:
-    """Trains, has anna forgotten and recovers; everything that was planted, each of which was there once."""
+    """Trains, forgets anna and recovers. Returns the canaries; each of them was in the directory before."""
     anna = clients["anna"]
     for name, client in clients.items():
         about: dict[str, Any] = {"device": DEVICE, "instance": INSTANCE} if name == "anna" else {}
@@ -107,7 +107,7 @@ def completed(server: Server) -> bool:
     return bool(tickets) and all(t.state == "completed" for t in tickets)
 
 
-def test_while_it_serves(tmp_path: Path) -> None:
+def test_while_the_server_runs(tmp_path: Path) -> None:
     directory = make_state(tmp_path / "state", config())
     with running(directory) as server, connected(server.port) as clients:
         canaries = forget(clients, directory)
@@ -118,7 +118,7 @@ def test_while_it_serves(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_after_it_was_killed(tmp_path: Path) -> None:
+def test_after_the_server_was_killed(tmp_path: Path) -> None:
     directory = make_state(tmp_path / "state", config())
     process = ServerProcess(directory, tmp_path / "server.log")
     with process:
@@ -128,7 +128,7 @@ def test_after_it_was_killed(tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGKILL)
         process.wait(30)
         process.control.__exit__(None, None, None)
-    # Killed between the commit and the wiping, the next start wipes.
+    # Killed between the commit and the purge: the next start purges.
     copy = shutil.copytree(directory, tmp_path / "copy")
     with running(copy):
         pass
@@ -153,15 +153,15 @@ def test_tokens_and_certificates(tmp_path: Path) -> None:
     canaries["token"] = tokens["anna"].encode()
     canaries["certificate"] = pki.authority.client("anna").certificate.read_bytes()
     assert not found(directory, canaries)
-    # Its hash is kept for as long as it may ask for its receipt, and no longer.
+    # Its hash stays for as long as the client may fetch its receipt.
     hashed = {"hash": hashlib.sha256(tokens["anna"].encode()).hexdigest().encode()}
     with running(directory, pki.server_tls(mutual=False)):
         wait_until(lambda: not found(directory, hashed), 10)
     assert set(Tokens(directory).all()) == {"bert", "cleo"}
 
 
-def test_certificates_that_clients_show(tmp_path: Path) -> None:
-    """With mutual TLS the certificate is the identity: not even its serial number or the hash of its key stay behind."""
+def test_client_certificates(tmp_path: Path) -> None:
+    """With mutual TLS the certificate is the identity. Its serial number and the hash of its key are deleted, too."""
     pki = Pki(tmp_path / "pki")
     issued = {name: pki.authority.client(name) for name in EVERYONE}
     directory = make_state(tmp_path / "state", config())

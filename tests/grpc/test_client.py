@@ -63,7 +63,7 @@ class Clinic:
             self.runs[i] = self._pool.submit(run_worker, options)
 
     def run_distiller(self) -> None:
-        """Somebody with public data, of which only the images count."""
+        """A client with public data that uses only the images."""
         options = RunOptions(
             server=self.target,
             name="public",
@@ -101,7 +101,7 @@ class Clinic:
         return OperatorClient(f"127.0.0.1:{self.server.operator_port}")
 
     def end(self) -> None:
-        """Sends everybody home, as `puf-server stop` does."""
+        """Stops the federation like `puf-server stop`: all clients leave."""
         with self.control() as control:
             control.stop()
         for run in self.runs.values():
@@ -144,7 +144,7 @@ def test_a_whole_client_is_forgotten_while_its_worker_runs(
     before, after = (m.forget for m in ticket.measurements[:2])
     assert before.samples == after.samples == 20
     assert after.loss_sum > before.loss_sum
-    # What the others' training side looks like was known in time, so both attacks were run on every model.
+    # The training losses of the others were known in time, so that both attacks were run on every model.
     assert all(m.HasField("yeom") and m.HasField("song") and m.HasField("holdout") for m in ticket.measurements)
     # The receipt is signed by the key that was pinned when the client joined.
     path = tmp_path / "receipts" / f"receipt-{ticket.id}.json"
@@ -156,16 +156,16 @@ def test_a_whole_client_is_forgotten_while_its_worker_runs(
     assert shown["measured_by_client"]["recovered"]["verdict"] is not None
     path.write_bytes(path.read_bytes().replace(b"client-2", b"client-1", 1))
     assert main(["verify", str(path), *pinned]) == Exit.FAILURE
-    # Fetched again, it is whole again; the server knows what it tells.
+    # A receipt can be fetched again.
     assert main(["receipt", ticket.id, *clinic.identity(2)]) == Exit.OK
     assert main(["verify", str(path), *pinned]) == Exit.OK
     assert main(["present", str(path), *clinic.identity(2)]) == Exit.OK
     assert "nothing to do" in capsys.readouterr().out
-    # The directory remembers, and so does the server.
+    # Both the client directory and the server store the request.
     clinic.run(2)
     with pytest.raises(Forgotten, match="readmit"):
         clinic.runs.pop(2).result(30)
-    # Asking twice is one ticket.
+    # The same request twice is one ticket.
     assert main(["unlearn", *clinic.flags(2), "--yes"]) == Exit.OK
     assert clinic.ticket(2).id == ticket.id
 
@@ -180,7 +180,7 @@ def test_a_server_with_another_key_is_refused(clinic: Clinic, capsys: pytest.Cap
     assert "client-0" not in clinic.server.engine.state.members
 
 
-def test_a_place_where_no_receipt_can_be_written_is_told_first(
+def test_a_directory_that_cannot_hold_the_receipt_is_reported_first(
     clinic: Clinic, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -195,7 +195,7 @@ def test_a_restored_backup_forgets_again(clinic: Clinic, capsys: pytest.CaptureF
     assert main(["unlearn", *clinic.flags(2), "--yes"]) == Exit.OK
     ticket = clinic.ticket(2)
     assert clinic.runs.pop(2).result(30) == Exit.FORGOTTEN
-    # The operator says that nothing was forgotten since. The client knows better, and shows its receipt by itself.
+    # The operator states that nothing was forgotten since the backup. The client presents its receipt.
     restore(tmp_path / "old.tar", tmp_path / "restored", waived=True)
     with running(tmp_path / "restored") as server:
         again = Clinic(server, clinic.state)
@@ -204,7 +204,7 @@ def test_a_restored_backup_forgets_again(clinic: Clinic, capsys: pytest.CaptureF
         with pytest.raises(Forgotten, match="restored from an older backup"):
             again.runs.pop(2).result(30)
         assert server.engine.state.tickets[ticket.id].open
-        # The same command as the first time: the ticket stands, and the client takes part in one more last round.
+        # The same command again: the ticket is open, and the client takes part in one more round.
         capsys.readouterr()
         assert main(["unlearn", *again.flags(2), "--yes"]) == Exit.OK
         told = capsys.readouterr().out
@@ -215,7 +215,7 @@ def test_a_restored_backup_forgets_again(clinic: Clinic, capsys: pytest.CaptureF
         again.end()
 
 
-def test_a_worker_of_a_restored_server_shows_the_receipt_of_its_samples(
+def test_a_worker_of_a_restored_server_presents_the_receipt_of_its_samples(
     clinic: Clinic, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     wanted = tmp_path / "forget.txt"
@@ -225,7 +225,7 @@ def test_a_worker_of_a_restored_server_shows_the_receipt_of_its_samples(
     backup(tmp_path / "server", tmp_path / "old.tar")
     assert main(["unlearn", *clinic.flags(1), "--forget", str(wanted), "--yes"]) == Exit.OK
     ticket = clinic.ticket(1)
-    # What was done with a sample, asked where it lives: without any network.
+    # The client directory shows the use of a sample without a network.
     capsys.readouterr()
     gone, kept = clinic.ids(1)[0], clinic.ids(1)[9]
     assert main(["data", "used", gone, kept, "nobody", *clinic.identity(1)[2:]]) == Exit.OK
@@ -273,7 +273,7 @@ def test_without_a_worker_the_command_takes_part_itself(clinic: Clinic, capsys: 
     clinic.wait_for_rounds(2)
     members = clinic.server.engine.state.members
     assert members["client-2"].last_round == 2
-    # Another machine takes over the name and goes home: nobody works as client-2 any more.
+    # Another machine takes over the name and leaves: no worker of client-2 is alive.
     from puf_client.session.connect import connect
 
     connect(clinic.target, name="client-2", samples=20).close()
@@ -313,7 +313,7 @@ def test_samples_are_forgotten_and_stay_out(clinic: Clinic, capsys: pytest.Captu
     assert clinic.ticket(1).request.reference == "case 7"
     received = datetime.fromisoformat("2026-01-02").timestamp()
     assert (clinic.ticket(1).request.received_at, clinic.ticket(1).deadline_at) == (received, received + 30 * 86400)
-    # The same list again is the same request; one that overlaps is refused.
+    # The same list is the same request. An overlapping list is refused.
     assert main(["unlearn", *clinic.flags(1), "--forget", str(wanted), "--yes"]) == Exit.OK
     assert "already filed" in capsys.readouterr().out
     wanted.write_text("\n".join(clinic.ids(1)[4:7]))
@@ -343,7 +343,7 @@ def test_refusals_file_nothing(clinic: Clinic, capsys: pytest.CaptureFixture[str
     assert not clinic.server.engine.state.tickets
 
 
-def test_a_pending_request_can_be_seen_and_taken_back(
+def test_a_pending_request_can_be_seen_and_withdrawn(
     clinic: Clinic, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     from puf_client.options import UnlearnOptions
@@ -372,7 +372,7 @@ def test_a_pending_request_can_be_seen_and_taken_back(
     assert main(["withdraw", *clinic.identity(0), "--yes"]) == Exit.OK
     assert not state.excluded(clinic.ids(0)).any()
     assert main(["withdraw", *clinic.identity(0), "--yes"]) == Exit.USAGE
-    # After that the same samples are a new question.
+    # After that a request for the same samples is a new one.
     with GrpcTransport(clinic.target, "client-0") as transport:
         again = plan(options, description.forgetting, state, trainer, list(transport.list_my_tickets().tickets))
     assert again.ticket is None

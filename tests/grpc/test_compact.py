@@ -63,7 +63,7 @@ def test_an_update_of_another_encoding_is_refused_and_leaves_nothing(tmp_path: P
         wire = compact(TINY, update_bytes(), "f16")
         whole = bytes(expand(TINY, wire, "f16"))
         header = anna.header(work, whole, encoding=1)
-        # One that is too short might go on; one that begins anew ends the wait for the rest.
+        # A short update may continue. A new upload ends the wait for the rest.
         for wrong in (wire[:-1], wire[4:], wire + b"x"):
             with pytest.raises(grpc.RpcError):
                 anna.send(header, wrong, 7)

@@ -1,4 +1,4 @@
-"""A client that knows nothing but the contract, which it asks the server for: no stub of ours, no message class of ours."""
+"""A client that uses only the contract as server reflection gives it, without our stubs and message classes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.running import make_state, metadata, running, tiny_payload
 
 
 class Foreign:
-    """Builds every message and call from what server reflection says."""
+    """Builds every message and call from server reflection."""
 
     def __init__(self, port: int) -> None:
         self.channel = grpc.insecure_channel(f"127.0.0.1:{port}")
@@ -50,7 +50,7 @@ class Foreign:
         return rpc(request, metadata=metadata(name), timeout=20)
 
 
-def train_like_a_stranger(client: Foreign, name: str, session: str) -> bytes:
+def train_by_contract(client: Foreign, name: str, session: str) -> bytes:
     """One round: wait, fetch, verify, add 0.5 to every float32, submit the difference in chunks of 7 bytes."""
     work = client.call(
         "WaitForWork", client.make("WaitForWorkRequest", session=session, timeout_seconds=20), name
@@ -106,9 +106,9 @@ def test_a_client_written_from_the_contract_alone_can_join_fetch_verify_and_subm
                 recipe_fingerprint=about.recipe.fingerprint,
             )
             sessions[name] = client.call("Join", join, name).session
-        first = [train_like_a_stranger(client, name, sessions[name]) for name in ("anna", "bert")]
+        first = [train_by_contract(client, name, sessions[name]) for name in ("anna", "bert")]
         assert first == [bytes(tiny_payload())] * 2
-        second = train_like_a_stranger(client, "anna", sessions["anna"])
+        second = train_by_contract(client, "anna", sessions["anna"])
         values = struct.unpack("<9f3fq", second)
         assert values == (*[v + 0.5 for v in struct.unpack("<9f", first[0][:36])], 4.0, 4.0, 4.0, 11)
         client.channel.close()

@@ -1,4 +1,4 @@
-"""Updates may state either digest, models are told by both; and whoever fetches slowly holds nobody up."""
+"""Updates state one of two digests, models have both. A client that fetches slowly delays no other client."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_an_update_with_either_digest_outlives_the_server(tmp_path: Path) -> Non
         assert {update.digest_kind for update in current.received.values()} == {"blake3", "sha256"}
 
 
-def test_models_are_told_by_both_digests_and_checked_by_one_that_is_there(tmp_path: Path) -> None:
+def test_models_have_both_digests_and_are_checked_by_one_that_is_there(tmp_path: Path) -> None:
     with running(make_state(tmp_path / "state", tiny_config())) as server:
         Raw(server.port, "anna").join()
         store, models = server.engine.store, server.engine.state.models
@@ -68,10 +68,10 @@ def test_models_are_told_by_both_digests_and_checked_by_one_that_is_there(tmp_pa
             header, fetched = transport.fetch_model(0)
             assert (header.digest, header.blake3) == (hashlib.sha256(payload).digest(), blake3(payload).digest())
             assert bytes(fetched) == payload
-            # As a version that knew one digest only has made it.
+            # Like a model of a version with one digest only.
             server.engine.state = replace(server.engine.state, models={0: replace(models[0], blake3="")})
             assert transport.fetch_model(0)[0].blake3 == b""
-            # Files are named by the first digits.
+            # The first digits are in the name of the file.
             other = models[0].digest[:16] + 48 * "0"
             for damaged in (replace(models[0], blake3=other), replace(models[0], blake3="", digest=other)):
                 server.engine.state = replace(server.engine.state, models={0: damaged})
@@ -79,7 +79,7 @@ def test_models_are_told_by_both_digests_and_checked_by_one_that_is_there(tmp_pa
                     transport.fetch_model(0)
 
 
-def test_whoever_does_not_read_gives_up_its_turn(tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_loses_its_permit(tmp_path: Path) -> None:
     manifest = Manifest((TensorSpec("w", "f32", (4_000_000,)),))
     config = tiny_config(limits={"downloads": 1})
     with running(make_state(tmp_path / "state", config, manifest, bytearray(manifest.nbytes(MODEL)))) as server:

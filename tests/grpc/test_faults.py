@@ -1,6 +1,6 @@
-"""Connections that are cut or stall at every chunk of a transfer, in both directions, and servers that restart in one.
+"""Connections that are cut or stall at every chunk of a transfer in both directions, and servers that restart meanwhile.
 
-One client, one round per fault: every weight moves by exactly one. Whatever is lost, doubled or truncated changes the sum.
+One client, one round per fault: every weight moves by exactly one. Lost, doubled or truncated bytes change the sum.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CHUNKS = -(-MANIFEST.nbytes(UPDATE) // CHUNK)
 @pytest.fixture
 def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Federation]:
     monkeypatch.setattr(puf_server.rpc.requests, "CHUNK_BYTES", CHUNK)
-    # Whoever was cut off comes back at once; a test has no thousand clients to spare a server from.
+    # Clients reconnect at once: there are not many of them in a test.
     quick = [("grpc.initial_reconnect_backoff_ms", 20), ("grpc.min_reconnect_backoff_ms", 200)]
     monkeypatch.setattr(puf_client.transport.grpc, "channel_options", lambda target: [*channel_options(target), *quick])
     running = Federation(tmp_path / "state", config(), MANIFEST)
@@ -55,10 +55,10 @@ def line(federation: Federation) -> Iterator[Line]:
         line.close()
 
 
-def test_a_cut_at_every_chunk_of_either_direction_is_made_good(line: Line) -> None:
+def test_a_cut_at_every_chunk_of_either_direction_is_recovered(line: Line) -> None:
     line.round()
     line.round()
-    # What whole transfers take, with all that goes around them.
+    # Bytes of a whole transfer in each direction, with all overhead.
     sent, received = line.sent, line.received
     assert sent > MANIFEST.nbytes(UPDATE)
     header = sent - MANIFEST.nbytes(UPDATE)
@@ -68,11 +68,11 @@ def test_a_cut_at_every_chunk_of_either_direction_is_made_good(line: Line) -> No
     assert line.proxy.struck == 2 * len(places)
     line.round()
     assert line.federation.weights(line.rounds - 1) == line.rounds - 1
-    # Bytes that were sent in vain are counted, nothing else.
+    # Only bytes that were sent again are counted in addition.
     assert line.transport.bytes_sent > (line.rounds + 1) * MANIFEST.nbytes(UPDATE)
 
 
-def test_cuts_and_stalls_at_random_bytes_are_made_good(line: Line) -> None:
+def test_cuts_and_stalls_at_random_bytes_are_recovered(line: Line) -> None:
     random, total = Random(7), MANIFEST.nbytes(UPDATE)
     for _ in range(6):
         kinds: list[Literal["cut", "stall"]] = ["cut", "stall"]
@@ -87,7 +87,7 @@ def test_a_large_model_survives_cuts_and_stalls_at_random_chunks(tmp_path: Path)
         line.strike_at_random(Random(3), 4)
         assert line.proxy.struck == 8
         assert line.lost() == 0
-        # Uploads that were cut went on where they broke.
+        # Uploads that were cut continued where they broke.
         assert line.transport.resumed >= 1
 
 
@@ -120,7 +120,7 @@ def test_a_server_that_restarts_in_the_middle_of_a_stream(line: Line, direction:
 
 
 class Damaging(GrpcTransport):
-    """Changes a byte of the first uploads, and the first downloads, on their way."""
+    """Changes a byte of the first uploads and the first downloads."""
 
     damages = 2
 
@@ -166,7 +166,7 @@ def test_damaged_transfers_are_sent_again_whole_and_not_for_ever(
 
 
 def test_nothing_is_truncated_silently(federation: Federation) -> None:
-    """An iterator that ends early, as a half-read one would, is not taken for an update."""
+    """A stream that ends early is not accepted as an update."""
     with (
         GrpcTransport(federation.target, "a") as transport,
         connect(transport, samples=10, manifest=MANIFEST, heartbeats=False) as session,

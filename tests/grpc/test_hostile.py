@@ -1,4 +1,4 @@
-"""One client does its worst, over real gRPC: it gets a status, the others and the state stay as they were."""
+"""A hostile client over real gRPC gets a status. The other clients and the state are not affected."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def state(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(state: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Server]:
-    """Whatever a test does: no traceback in the log, and the state directory can be opened again."""
+    """After each test: no traceback in the log, and the state directory can be opened again."""
     with caplog.at_level(logging.DEBUG), running(state) as server:
         yield server
     assert not [r for r in caplog.records if r.exc_info or "Traceback" in r.getMessage()]
@@ -69,7 +69,7 @@ def refused(call: Callable[[], Any]) -> tuple[str, str]:
 
 
 def train(clients: dict[str, Raw], *, value: float = 0.5) -> None:
-    """One ordinary round of everybody, and the measurement after it where somebody has a hold-out."""
+    """One ordinary round of all clients, and the evaluation after it if a client has a hold-out."""
     for client in clients.values():
         client.submit(client.wait().train, update_bytes(value))
 
@@ -78,7 +78,7 @@ def train(clients: dict[str, Raw], *, value: float = 0.5) -> None:
 
 
 @pytest.mark.parametrize("day", [math.nan, math.inf, -math.inf, -1e300, 1e300])
-def test_a_day_of_receipt_that_is_no_day_is_refused(server: Server, mallory: Raw, day: float) -> None:
+def test_an_invalid_day_of_receipt_is_refused(server: Server, mallory: Raw, day: float) -> None:
     mallory.join()
     assert refused(lambda: mallory.file(received_at=day)) == ("INVALID_ARGUMENT", "USAGE_ERROR")
     assert not server.engine.state.tickets
@@ -96,7 +96,7 @@ def test_a_day_of_receipt_that_is_no_day_is_refused(server: Server, mallory: Raw
         {"confidences": [MOST] + [0] * 19},
     ],
 )
-def test_measurements_beyond_reason_or_beyond_what_was_announced_are_refused(
+def test_measurements_out_of_bounds_or_of_more_samples_than_announced_are_refused(
     server: Server, clients: dict[str, Raw], sums: dict[str, Any]
 ) -> None:
     together(clients, holdout=5)
@@ -112,13 +112,13 @@ def test_measurements_beyond_reason_or_beyond_what_was_announced_are_refused(
 
 
 @pytest.mark.parametrize("samples", [MOST, 2**40])
-def test_announcing_more_samples_than_anybody_can_have_is_refused(server: Server, mallory: Raw, samples: int) -> None:
+def test_announcing_more_samples_than_the_limit_is_refused(server: Server, mallory: Raw, samples: int) -> None:
     assert refused(lambda: mallory.join(samples=samples))[0] == "RESOURCE_EXHAUSTED"
     assert refused(lambda: mallory.join(holdout=samples))[0] == "RESOURCE_EXHAUSTED"
     assert not server.engine.state.members
 
 
-def test_computing_that_cannot_have_been_is_refused(server: Server, clients: dict[str, Raw]) -> None:
+def test_more_processed_samples_than_the_work_asks_for_are_refused(server: Server, clients: dict[str, Raw]) -> None:
     together(clients)
     mallory = clients["mallory"]
     work = mallory.wait().train
@@ -129,7 +129,7 @@ def test_computing_that_cannot_have_been_is_refused(server: Server, clients: dic
 
 
 @pytest.mark.parametrize("session", ["9" * 5000 + ".x", "9" * 60 + ".x", "²." + "x", "\x00" * 300, "1" * 65])
-def test_a_session_that_never_was_is_unknown(mallory: Raw, session: str) -> None:
+def test_a_session_that_never_existed_is_unknown(mallory: Raw, session: str) -> None:
     mallory.join()
     mallory.session = session
     assert refused(lambda: mallory.wait(0))[0] in ("NOT_FOUND", "FAILED_PRECONDITION")
@@ -160,14 +160,14 @@ def test_bytes_that_are_no_message_are_an_invalid_argument(server: Server, metho
         with pytest.raises(grpc.RpcError) as caught:
             call(metadata=metadata("mallory"))
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        # Nothing of a caller's bytes is looked at before it is known who calls.
+        # The server parses no bytes of a caller before it has identified the caller.
         sent = iter([junk]) if method.client_streaming else junk
         with pytest.raises(grpc.RpcError) as caught:
             call()
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_reasons_of_strangers_do_not_reach_the_log(
+def test_text_of_unknown_callers_does_not_reach_the_log(
     server: Server, mallory: Raw, caplog: pytest.LogCaptureFixture
 ) -> None:
     def decline(reason: str) -> Any:
@@ -222,7 +222,7 @@ class Slow:
             call.cancel()
 
 
-def test_slow_streams_of_one_client_hold_nobody_up(tmp_path: Path) -> None:
+def test_slow_streams_of_one_client_delay_no_other_client(tmp_path: Path) -> None:
     limits = {"uploads": 2, "uploads_per_client": 2, "stall_seconds": 2.0}
     directory = make_state(tmp_path / "slow", tiny_config(plan={"min_clients": 3}, limits=limits))
     with running(directory) as server, ExitStack() as stack:
@@ -231,16 +231,16 @@ def test_slow_streams_of_one_client_hold_nobody_up(tmp_path: Path) -> None:
             client.join()
         slow = Slow(mallory, mallory.wait().train, 5)
         stack.callback(slow.stop)
-        # All places are taken by streams that send nothing, and honest updates pass.
+        # All permits are requested by streams that send nothing, and honest updates pass.
         for client in (anna, bert):
             assert client.submit(client.wait().train).duplicate is False
-        # Three at once for being too many, two for sending nothing.
+        # Three are refused at once because they are too many, two because they send nothing.
         assert slow.codes() == ["RESOURCE_EXHAUSTED"] * 5
         assert not [p for p in (directory / "spool").iterdir() if p.name.endswith(".part")]
         assert mallory.submit(mallory.wait().train).duplicate is False
 
 
-def test_an_upload_that_crawls_is_ended(tmp_path: Path) -> None:
+def test_an_upload_that_is_too_slow_is_ended(tmp_path: Path) -> None:
     limits = {"stall_seconds": 0.2, "upload_rate": 1e6}
     directory = make_state(tmp_path / "crawl", tiny_config(plan={"min_clients": 1}, limits=limits))
     with running(directory) as server, Raw(server.port, "mallory") as mallory:
@@ -261,7 +261,7 @@ def test_an_upload_that_crawls_is_ended(tmp_path: Path) -> None:
         assert mallory.submit(work).duplicate is False
 
 
-def test_fat_calls_and_many_calls_are_refused_and_cost_no_memory(tmp_path: Path) -> None:
+def test_large_calls_and_many_calls_are_refused_and_cost_no_memory(tmp_path: Path) -> None:
     limits = {"calls_per_client": 8}
     directory = make_state(tmp_path / "fat", tiny_config(plan={"min_clients": 3}, limits=limits))
     with running(directory) as server, Raw(server.port, "mallory") as mallory, Raw(server.port, "anna") as anna:
@@ -269,7 +269,7 @@ def test_fat_calls_and_many_calls_are_refused_and_cost_no_memory(tmp_path: Path)
         channel: Any = mallory.channel
         wait = channel.unary_unary("/puf.v1.Federation/WaitForWork")
         fat = fed.WaitForWorkRequest(session=mallory.session, timeout_seconds=20).SerializeToString()
-        # A field that nobody knows, of one and a half megabytes.
+        # An unknown field of one and a half megabytes.
         fat += b"\xfa\x3f" + encoded(1_500_000) + bytes(1_500_000)
         calls = [wait.future(fat, **mallory.options) for _ in range(20)]
         assert {c.exception().code().name for c in calls} == {"RESOURCE_EXHAUSTED"}
@@ -278,7 +278,7 @@ def test_fat_calls_and_many_calls_are_refused_and_cost_no_memory(tmp_path: Path)
         over: queue.Queue[Any] = queue.Queue()
         for call in many:
             call.add_done_callback(over.put)
-        # Eight wait for work; the others are told at once.
+        # Eight wait for work; the others are refused at once.
         ended = [over.get(timeout=20) for _ in range(30 - 8)]
         assert {c.exception().code().name for c in ended} == {"RESOURCE_EXHAUSTED"}
         anna.join()
@@ -288,7 +288,7 @@ def test_fat_calls_and_many_calls_are_refused_and_cost_no_memory(tmp_path: Path)
 
 
 def encoded(number: int) -> bytes:
-    """As a varint."""
+    """The value as a varint."""
     out = b""
     while number > 127:
         out += bytes([number & 127 | 128])
@@ -297,7 +297,7 @@ def encoded(number: int) -> bytes:
 
 
 def test_a_flood_of_connections_leaves_room_for_members(tmp_path: Path) -> None:
-    """Silent connections are hung up on, and there are never more than allowed; whoever is in stays in."""
+    """The server closes silent connections and never has more than allowed. Connected members stay connected."""
     limits = {"connections": 20, "handshake_seconds": 1.0}
     directory = make_state(tmp_path / "flood", tiny_config(limits=limits))
     with running(directory) as server, Raw(server.port, "anna") as anna, ExitStack() as stack:
@@ -307,7 +307,7 @@ def test_a_flood_of_connections_leaves_room_for_members(tmp_path: Path) -> None:
         ]
         anna.wait(0)
         for connection in flood:
-            # The server speaks first (its settings) or not at all, and then it hangs up.
+            # The server sends its settings or nothing, and then closes the connection.
             while connection.recv(1000):
                 pass
         with Raw(server.port, "bert") as bert:
@@ -340,7 +340,7 @@ def test_bytes_on_disk_are_bounded_per_client(tmp_path: Path) -> None:
         anna.submit(anna.wait().train)
 
 
-def test_clients_beyond_the_limit_are_refused_and_members_come_back(tmp_path: Path) -> None:
+def test_clients_beyond_the_limit_are_refused_and_members_can_join_again(tmp_path: Path) -> None:
     directory = make_state(tmp_path / "many", tiny_config(plan={"min_clients": 9}, limits={"max_clients": 3}))
     with running(directory) as server, ExitStack() as stack:
         crowd = [stack.enter_context(Raw(server.port, f"sybil-{i}")) for i in range(6)]

@@ -1,4 +1,4 @@
-"""Shards over the wire: a lease outlives the server, and the operator can take one back."""
+"""Shards over gRPC: a lease survives a restart of the server, and the operator can release it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from puf_server.storage.state_store import Store
 
 
 def shard_of(server: Server, name: str, shard: str = "lease", home: Path | None = None, **flags: bool) -> str:
-    """What the client of this name trains on; without a home of its own it remembers nothing."""
+    """The shard that the client of this name gets. Without a directory of its own it stores no shard."""
     with GrpcTransport(f"127.0.0.1:{server.port}", name) as transport, TemporaryDirectory() as fresh:
         return leased(LocalOptions(shard=shard), transport, StateDirectory((home or Path(fresh)) / name), **flags).shard
 
 
-def test_a_lease_outlives_the_server(tmp_path: Path) -> None:
+def test_a_lease_survives_a_restart(tmp_path: Path) -> None:
     state = make_state(tmp_path / "state", tiny_config(plan={"shards": 3}))
     with running(state) as server:
         assert shard_of(server, "anna", "lease:2") == "2/3"
@@ -51,24 +51,24 @@ def test_a_lease_outlives_the_server(tmp_path: Path) -> None:
         assert shard_of(server, "dora") == "0/3"
 
 
-def test_a_server_that_has_forgotten_the_lease(tmp_path: Path) -> None:
+def test_a_server_whose_state_lacks_the_lease(tmp_path: Path) -> None:
     state, home = make_state(tmp_path / "state", tiny_config(plan={"shards": 3})), tmp_path / "home"
     old = shutil.copytree(state, tmp_path / "old")
     with running(state) as server:
         assert shard_of(server, "bert", home=home) == "0/3"
         assert shard_of(server, "anna", home=home) == "1/3"
-    # Restored from before the lease: anna gets back what she had, whoever comes first.
+    # Restored from before the lease: anna gets her shard again, also when another client asks first.
     with running(old) as server:
         assert shard_of(server, "anna", home=home) == "1/3"
         assert shard_of(server, "cleo", home=home) == "0/3"
         with pytest.raises(Mismatch, match="bert has worked on shard 0/3, the server leases it 2/3"):
             shard_of(server, "bert", home=home)
-        # A new membership begins with what it is given.
+        # A new membership gets a new lease.
         assert shard_of(server, "bert", home=home, new_membership=True) == "2/3"
         assert shard_of(server, "bert", home=home) == "2/3"
 
 
-def test_a_federation_that_leases_none_says_so(tmp_path: Path) -> None:
+def test_a_federation_without_shards_says_so(tmp_path: Path) -> None:
     with running(make_state(tmp_path / "state")) as server, Raw(server.port, "anna") as anna:
         with pytest.raises(grpc.RpcError) as caught:
             anna.stub.LeaseShard(fed.LeaseShardRequest(), **anna.options)
@@ -87,7 +87,7 @@ def test_a_state_from_before_there_were_leases(tmp_path: Path) -> None:
         assert shard_of(server, "anna") == "0/1"
 
 
-def test_health_is_what_the_standard_service_says(tmp_path: Path) -> None:
+def test_health_is_reported_by_the_standard_service(tmp_path: Path) -> None:
     with (
         running(make_state(tmp_path / "state")) as server,
         OperatorClient(f"127.0.0.1:{server.operator_port}") as control,
@@ -96,7 +96,7 @@ def test_health_is_what_the_standard_service_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shard", ["lease:", "lease:x", "lease:-1", "leases", "3/3"])
-def test_what_is_no_shard_is_refused(shard: str) -> None:
+def test_an_invalid_shard_is_refused(shard: str) -> None:
     with pytest.raises(ValidationError, match=r"or lease"):
         LocalOptions(shard=shard)
 

@@ -1,4 +1,4 @@
-"""What the server logs about a call can be found by round, client and ticket."""
+"""Log lines of a call carry its round, client and ticket."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stream() -> Iterator[io.StringIO]:
     root.setLevel(level)
 
 
-def test_lines_of_a_call_say_whose_it_is(tmp_path: Path, stream: io.StringIO) -> None:
+def test_log_lines_of_a_call_carry_its_client_round_and_ticket(tmp_path: Path, stream: io.StringIO) -> None:
     with (
         running(make_state(tmp_path / "state")) as server,
         Raw(server.port, "anna") as anna,

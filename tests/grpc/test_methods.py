@@ -1,4 +1,4 @@
-"""Methods beside PUF over the wire: a real server, real agents, and the command that a leaver types."""
+"""Methods other than PUF over gRPC: a real server, real workers, and the command of the target."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def clinic_that(tmp_path: Path, members: tuple[int, ...] = (0, 1, 2), **forgetti
             clinic.end()
 
 
-# Who sends something in each step: the two that stay, the target, or whoever distills.
+# The clients that send an update in each step: the two that stay, the target, or the distiller.
 STEPS = [
     ("natural", {"rounds": "1"}, [0]),
     ("not", {}, [0]),
@@ -75,7 +75,7 @@ def test_a_client_is_forgotten_by(
     with clinic_that(tmp_path, method=method, method_options=options) as clinic:
         kept_here = [len(list(clinic.state_of(i).path.glob("last-models/*"))) for i in (1, 2)]
         assert kept_here == ([2, 2] if method == "pga" else [0, 0])
-        # What only PUF knows is refused by name, before anything is filed.
+        # Options of PUF are refused by name before a request is filed.
         assert main(["--unlearn", *clinic.flags(2), "--yes", "--kappa", "2"]) != Exit.OK
         assert "PUF's; leave them away" in capsys.readouterr().err
         assert main(["--unlearn", *clinic.flags(2), "--yes"]) == Exit.OK
@@ -91,7 +91,7 @@ def test_a_client_is_forgotten_by(
         kept = {r.client for r in state.history.values()}
         assert kept == ({"client-0", "client-1"} if method in ("federaser", "fukd") else set())
         assert ticket.deleted_records == {"federaser": 3, "fukd": 1}.get(method, 0)
-        # On the leaver's own disk nothing is left either.
+        # The target's directory contains nothing either.
         assert not list(clinic.state_of(2).path.glob("last-models*"))
         if method == "fedau":
             head = outputs(clinic.server.engine.manifest, ("@head",))
@@ -110,14 +110,14 @@ def test_samples_are_forgotten_beside_the_rest_by(
         assert main(["--unlearn", *clinic.flags(2), "--yes", "--forget", "ids.txt"]) == Exit.OK
         ticket = clinic.ticket(2)
         assert (ticket.state, ticket.method) == (tk.TICKET_STATE_COMPLETED, method)
-        # It stays, with the rest.
+        # The client stays with the rest of its samples.
         assert clinic.server.engine.state.members["client-2"].samples == 15
 
 
 def test_the_operator_has_a_client_that_left_forgotten_by_the_fallback(tmp_path: Path) -> None:
     with clinic_that(tmp_path, members=(0, 1), fallback="retrain", measure_seconds=0.0) as clinic:
         engine = clinic.server.engine
-        # A loop of its own, which takes part in training and then goes home for good.
+        # A user's loop that takes part in training and then leaves.
         with connect(clinic.target, name="client-2", samples=20) as session:
             while engine.state.number < 2:
                 work = session.step(1.0)

@@ -1,4 +1,4 @@
-"""Proof over the wire: keys, measurements, receipts, and the operator's own requests."""
+"""Keys, measurements, receipts and the operator's requests over gRPC."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def everyone(server: Server) -> Iterator[dict[str, Raw]]:
         client.channel.close()
 
 
-def surveyed(client: Raw, score: float, **training: Any) -> fed.EvaluateWork:
-    """Answers the measurement that is under way."""
+def evaluated(client: Raw, score: float, **training: Any) -> fed.EvaluateWork:
+    """Answers the open evaluation."""
     work = client.wait().evaluate
     assert work.version
     holdout = tk.EvaluationSums(samples=4, loss_sum=1.0, score_sum=4 * score)
@@ -78,7 +78,7 @@ def ticket_of(client: Raw) -> tk.Ticket:
 
 
 def follow(client: Raw, ticket_id: str, there: Callable[[tk.Ticket], bool]) -> tk.Ticket:
-    """The ticket as soon as something holds of it."""
+    """The ticket as soon as it meets the condition."""
     stream = client.stub.FollowTicket(fed.FollowTicketRequest(ticket_id=ticket_id), **client.options)
     return next(reply.ticket for reply in stream if there(reply.ticket))
 
@@ -95,18 +95,18 @@ def receipt_of(client: Raw, ticket_id: str) -> bytes:
 
 
 def forgotten(everyone: dict[str, Raw]) -> tk.Ticket:
-    """Has cleo forgotten by everybody's honest work; the ticket, completed."""
+    """Forgets cleo with honest work of all clients. Returns the completed ticket."""
     anna, bert, cleo = everyone.values()
     filed = cleo.file().ticket.id
     for client in (anna, bert):
-        assert surveyed(client, 0.8, **SUMS).training_side
+        assert evaluated(client, 0.8, **SUMS).training_side
     for client in (anna, bert, cleo):
         client.submit(client.wait().train)
     ticket = follow(cleo, filed, lambda t: t.state == tk.TICKET_STATE_APPLIED)
     assert ticket.retained_pending
     assert [(r.version, r.training.samples) for r in ticket.retained] == [(1, 20)]
     for client in (anna, bert):
-        surveyed(client, 0.8, **SUMS)
+        evaluated(client, 0.8, **SUMS)
     ticket = ticket_of(cleo)
     assert not ticket.retained_pending
     assert [(r.version, r.training.loss_sum) for r in ticket.retained] == [(1, 8.0), (2, 8.0)]
@@ -120,7 +120,7 @@ def forgotten(everyone: dict[str, Raw]) -> tk.Ticket:
     return ticket
 
 
-def test_the_servers_key_is_told_and_stays(server: Server, tmp_path: Path) -> None:
+def test_the_servers_key_is_sent_and_stays_the_same(server: Server, tmp_path: Path) -> None:
     with Raw(server.port, "anna") as anna:
         told = anna.stub.Describe(fed.DescribeRequest(), **anna.options).server_key
         assert len(told) == 32
@@ -139,13 +139,13 @@ def test_a_receipt_is_there_for_its_owner_once_the_ticket_is_completed(everyone:
     assert mine["before"]["holdout"]["accuracy"] == 0.75
     assert mine["unlearned"]["song"] is None
     assert mine["verdict"] == "too few samples"
-    # Nobody else's, and nobody else learns that it exists.
+    # Other clients get no receipt and do not learn that it exists.
     with pytest.raises(grpc.RpcError) as caught:
         receipt_of(anna, ticket.id)
     assert status(caught.value) == ("NOT_FOUND", "NOT_FOUND")
 
 
-def test_before_that_there_is_none(everyone: dict[str, Raw]) -> None:
+def test_before_completion_there_is_no_receipt(everyone: dict[str, Raw]) -> None:
     cleo = everyone["cleo"]
     ticket = cleo.file().ticket
     with pytest.raises(grpc.RpcError) as caught:
@@ -164,7 +164,7 @@ def test_before_that_there_is_none(everyone: dict[str, Raw]) -> None:
         {"forget": tk.EvaluationSums(samples=4, loss_sum=1.0, score_sum=1.0, confidences=[1] * BINS)},
     ],
 )
-def test_measurements_that_cannot_be_are_refused(everyone: dict[str, Raw], wrong: dict[str, Any]) -> None:
+def test_impossible_measurements_are_refused(everyone: dict[str, Raw], wrong: dict[str, Any]) -> None:
     cleo = everyone["cleo"]
     ticket = cleo.file().ticket
     with pytest.raises(grpc.RpcError) as caught:
@@ -172,7 +172,9 @@ def test_measurements_that_cannot_be_are_refused(everyone: dict[str, Raw], wrong
     assert status(caught.value) == ("INVALID_ARGUMENT", "USAGE_ERROR")
 
 
-def test_showing_a_receipt_to_a_server_that_knows_changes_nothing(server: Server, everyone: dict[str, Raw]) -> None:
+def test_presenting_a_receipt_to_a_server_that_has_the_ticket_changes_nothing(
+    server: Server, everyone: dict[str, Raw]
+) -> None:
     anna, _, cleo = everyone.values()
     file = receipt_of(cleo, forgotten(everyone).id)
     before = server.engine.state.tickets
@@ -190,11 +192,11 @@ def test_showing_a_receipt_to_a_server_that_knows_changes_nothing(server: Server
         assert status(caught.value) == expected
 
 
-def test_old_clients_that_tell_less_are_still_taken(everyone: dict[str, Raw]) -> None:
+def test_measurements_of_older_clients_are_accepted(everyone: dict[str, Raw]) -> None:
     anna, bert, cleo = everyone.values()
     filed = cleo.file().ticket.id
-    surveyed(anna, 0.8)
-    surveyed(bert, 0.8, **SUMS)
+    evaluated(anna, 0.8)
+    evaluated(bert, 0.8, **SUMS)
     for client in (anna, bert, cleo):
         client.submit(client.wait().train)
     (only,) = follow(cleo, filed, lambda t: t.state == tk.TICKET_STATE_APPLIED).retained
@@ -224,13 +226,13 @@ class TestOperator:
         assert "filed by the operator" in ticket.history[0].note
         assert main(["forget", "cleo", *self.operator(server)]) == Exit.OK
         assert "already asks for this" in capsys.readouterr().out
-        # Also when the client asks by itself afterwards.
+        # The same ticket when the client asks afterwards.
         assert everyone["cleo"].file().duplicate
         db = server.engine.store.db
         (facts,) = db.execute("SELECT facts FROM audit WHERE event = 'ticket.filed'").fetchone()
         assert json.loads(facts)["by"] == "operator"
 
-    def test_gets_receipts_of_everybody(
+    def test_gets_receipts_of_all_clients(
         self,
         server: Server,
         everyone: dict[str, Raw],

@@ -1,4 +1,4 @@
-"""Uploads that break continue where they stopped, and leave nothing behind when they are no longer wanted."""
+"""Broken uploads continue where they stopped. Unwanted ones are deleted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def spool(server: Server) -> list[Path]:
 
 
 class Cutting:
-    """A relay that hangs up on the first connection after so many bytes from the client, and lets later ones pass."""
+    """A relay that closes the first connection after some bytes from the client and forwards later ones."""
 
     def __init__(self, port: int, after: int) -> None:
         self._port = port
@@ -75,7 +75,7 @@ def hang_up(end: socket.socket) -> None:
 
 
 def broken(server: Server, client: Raw, work: fed.TrainWork) -> fed.UpdateHeader:
-    """An upload of which about half arrives; returns once the server has put it aside."""
+    """An upload of which about half arrives. Returns when the server has kept it."""
     header = client.header(work, UPDATE_BYTES, manifest_fingerprint=BIG.fingerprint)
     arrived = threading.Event()
 
@@ -107,7 +107,7 @@ def test_a_stream_that_ends_early_is_kept_like_one_that_broke(server: Server) ->
     assert anna.stub.FindUpload(fed.FindUploadRequest(header=header), **anna.options).offset == 3 << 20
 
 
-def test_an_upload_with_a_refused_chunk_is_not_kept_when_its_line_breaks(server: Server) -> None:
+def test_an_upload_with_a_refused_chunk_is_not_kept_when_its_connection_breaks(server: Server) -> None:
     anna, work = joined(server)
     bad = bytearray(UPDATE_BYTES)
     np.frombuffer(bad, "<f4")[600_000] = np.nan
@@ -122,7 +122,7 @@ def test_an_upload_with_a_refused_chunk_is_not_kept_when_its_line_breaks(server:
     while server.handlers.rates.bytes_received < 3 << 20:
         assert not call.done()
         over.wait(0.01)
-    # Whoever asks has lost the stream: it is ended, and what came of it judged.
+    # The question ends the stream. The server decides what to keep of it.
     assert anna.stub.FindUpload(fed.FindUploadRequest(header=header), **anna.options).offset == 0
     assert spool(server) == []
     over.set()
@@ -135,7 +135,7 @@ def joined(server: Server) -> tuple[Raw, fed.TrainWork]:
     return clients[0], clients[0].wait().train
 
 
-def test_a_client_continues_where_its_line_broke(server: Server) -> None:
+def test_a_client_continues_where_its_connection_broke(server: Server) -> None:
     relay = Cutting(server.port, 5_000_000)
     first = GrpcTransport(relay.target, "anna")
     second = connect(f"127.0.0.1:{server.port}", name="bert", samples=1)
@@ -155,7 +155,7 @@ def test_a_client_continues_where_its_line_broke(server: Server) -> None:
     assert state.records[1].nbytes_up == 2 * BIG.nbytes(UPDATE)
 
 
-def test_the_rest_completes_it_and_nothing_else_does(server: Server) -> None:
+def test_only_the_rest_completes_the_upload(server: Server) -> None:
     anna, work = joined(server)
     header = broken(server, anna, work)
     offset = anna.stub.FindUpload(fed.FindUploadRequest(header=header), **anna.options).offset
@@ -172,7 +172,7 @@ def test_the_rest_completes_it_and_nothing_else_does(server: Server) -> None:
     assert status(caught.value)[0] == "DATA_LOSS"
 
 
-def test_a_request_to_be_forgotten_deletes_what_had_come(server: Server) -> None:
+def test_a_request_to_be_forgotten_deletes_what_had_arrived(server: Server) -> None:
     anna, work = joined(server)
     header = broken(server, anna, work)
     assert len(spool(server)) == 1

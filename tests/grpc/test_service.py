@@ -1,4 +1,4 @@
-"""The server over real gRPC: what it does, and what it answers to whoever does it wrong."""
+"""The server over real gRPC: correct calls and wrong ones."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_resubmitting_is_idempotent_and_other_content_is_a_conflict(anna: Raw, b
         ),
     ],
 )
-def test_headers_that_lie_are_refused(anna: Raw, bert: Raw, fields: dict[str, Any], expected: tuple[str, str]) -> None:
+def test_wrong_headers_are_refused(anna: Raw, bert: Raw, fields: dict[str, Any], expected: tuple[str, str]) -> None:
     anna.join()
     bert.join()
     work = work_of(anna)
@@ -142,7 +142,7 @@ def test_streams_that_are_cut_reordered_or_too_long_are_refused(server: Server, 
     assert anna.submit(work).duplicate is False
 
 
-def test_callers_without_a_usable_name_are_not_let_in(server: Server) -> None:
+def test_callers_without_a_valid_name_are_refused(server: Server) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         call = channel.unary_unary(
             "/puf.v1.Federation/ListMyTickets",
@@ -166,7 +166,7 @@ def test_join_names_both_fingerprints_when_they_differ(anna: Raw) -> None:
     assert status(caught.value) == ("FAILED_PRECONDITION", "MISMATCH")
 
 
-def test_the_newest_worker_wins_and_the_older_one_is_told_so(server: Server, anna: Raw) -> None:
+def test_the_newest_worker_replaces_the_older_one(server: Server, anna: Raw) -> None:
     anna.join()
     with Raw(server.port, "anna") as newer:
         newer.join(instance="another process")
@@ -180,7 +180,7 @@ def test_the_newest_worker_wins_and_the_older_one_is_told_so(server: Server, ann
         assert status(caught.value) == ("FAILED_PRECONDITION", "WORKER_ALIVE")
 
 
-def test_an_unknown_session_is_told_to_join_again(anna: Raw) -> None:
+def test_an_unknown_session_must_join_again(anna: Raw) -> None:
     anna.session = "99.unknown"
     with pytest.raises(grpc.RpcError) as caught:
         anna.wait(0)
@@ -200,7 +200,7 @@ def test_work_is_declined_by_the_worker_that_has_it(server: Server, anna: Raw, b
     for session, expected in (
         (old, ("FAILED_PRECONDITION", "SUPERSEDED")),
         ("99.x", ("NOT_FOUND", "UNKNOWN_SESSION")),
-        # Another client's, of an older generation.
+        # A session of another client and one of an older generation.
         (bert.session, ("FAILED_PRECONDITION", "SUPERSEDED")),
     ):
         with pytest.raises(grpc.RpcError) as caught:
@@ -215,7 +215,7 @@ def test_work_is_declined_by_the_worker_that_has_it(server: Server, anna: Raw, b
     assert current.declined == {"anna/main": "out of memory"}
 
 
-def test_a_client_that_knows_no_session_in_this_call_still_decrates(server: Server, anna: Raw, bert: Raw) -> None:
+def test_a_client_that_knows_no_session_in_this_call_still_declines(server: Server, anna: Raw, bert: Raw) -> None:
     anna.join()
     bert.join()
     request = fed.DeclineWorkRequest(key=work_of(anna).key, reason="out of memory")
@@ -232,7 +232,7 @@ def test_models_that_do_not_exist_or_are_not_served(anna: Raw) -> None:
     assert status(caught.value) == ("NOT_FOUND", "NOT_FOUND")
 
 
-def test_heartbeats_call_off_training_that_is_no_longer_wanted(anna: Raw, bert: Raw) -> None:
+def test_heartbeats_abandon_training_that_is_no_longer_wanted(anna: Raw, bert: Raw) -> None:
     anna.join()
     bert.join()
     work = work_of(anna)
@@ -247,7 +247,7 @@ def test_heartbeats_call_off_training_that_is_no_longer_wanted(anna: Raw, bert: 
 
 
 def test_forgetting_over_the_wire(tmp_path: Path) -> None:
-    """The whole story by hand: what a target may do and may no longer do, step by step."""
+    """All steps of a request: what a target may do and may no longer do."""
     with running(make_state(tmp_path / "three", tiny_config(plan={"min_clients": 3}))) as server, ExitStack() as stack:
         everyone = [stack.enter_context(Raw(server.port, name)) for name in ("anna", "bert", "carl")]
         anna, bert, carl = everyone
@@ -287,7 +287,7 @@ def test_forgetting_over_the_wire(tmp_path: Path) -> None:
         assert carl.join(rejoin=True).membership == 2
 
 
-def test_operator_sees_and_steers(server: Server, anna: Raw, bert: Raw, tmp_path: Path) -> None:
+def test_the_operator_sees_and_controls_the_federation(server: Server, anna: Raw, bert: Raw, tmp_path: Path) -> None:
     with OperatorClient(f"127.0.0.1:{server.operator_port}") as control:
         assert "2 more clients" in control.status().waiting_for
         anna.join()
@@ -358,7 +358,7 @@ def test_a_state_directory_has_one_server(server: Server) -> None:
         Store.open(server.engine.store.directory)
 
 
-def test_the_operator_sees_how_fast_each_line_was(server: Server, anna: Raw, bert: Raw) -> None:
+def test_the_operator_sees_the_transfer_rates_of_each_client(server: Server, anna: Raw, bert: Raw) -> None:
     anna.join()
     bert.join()
     work = work_of(anna)

@@ -1,4 +1,4 @@
-"""Sessions against a real server over real sockets: the life of a worker, and what it survives."""
+"""Sessions against a real server over real sockets, also across restarts and lost answers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def join(federation: Federation, name: str, samples: int = 10, *, only_if_no_wor
 
 
 def train(work: Work, step: float) -> bool:
-    """Every weight moves by `step`: what the server makes of it can be computed by hand."""
+    """Every weight moves by `step`, so that the result can be computed by hand."""
     assert isinstance(work, Assignment)
     return work.submit({"w": work.weights["w"] + np.float32(step), "seen": np.int64(work.round)})
 
@@ -72,7 +72,7 @@ def next_round(session: Session) -> int:
 
 @contextmanager
 def busy(session: Session, step: float = 0.0) -> Iterator[None]:
-    """A client that does whatever it is asked, beside the test."""
+    """A client that does all its work in a thread."""
 
     def work() -> None:
         with suppress(Unavailable):
@@ -132,7 +132,7 @@ def test_a_session_waits_out_a_server_that_is_gone(federation: Federation) -> No
             assert isinstance(waiting.result(60), Assignment)
 
 
-class Deaf(GrpcTransport):
+class LosesAnswers(GrpcTransport):
     """Loses the first answers of the server to an update."""
 
     lost = 1
@@ -145,7 +145,7 @@ class Deaf(GrpcTransport):
 
 
 def test_work_that_comes_again_is_answered_without_training_again(federation: Federation) -> None:
-    with Deaf(federation.target, "a") as transport, join(federation, "b") as b:
+    with LosesAnswers(federation.target, "a") as transport, join(federation, "b") as b:
         with connect(transport, samples=10, heartbeats=False) as a:
             assert not train(next_work(a), 1.0)
             assert a.step(1.0) is None
@@ -164,7 +164,7 @@ def request(scope: tk.Scope, flip: tk.Flip = tk.FLIP_CLIENT) -> pb.FileUnlearnin
 
 
 @pytest.mark.parametrize("flip", [tk.FLIP_CLIENT, tk.FLIP_SERVER])
-def test_a_target_trains_as_ever_and_its_update_enters_negated(federation: Federation, flip: tk.Flip) -> None:
+def test_a_target_trains_as_before_and_its_update_is_negated(federation: Federation, flip: tk.Flip) -> None:
     with join(federation, "a") as a, join(federation, "b") as b, busy(b):
         train(next_work(a), 0.0)
         eventually(lambda: next_round(a) == 2)
@@ -216,7 +216,7 @@ def test_training_that_is_no_longer_wanted_is_abandoned(federation: Federation) 
         assert not train(work, 1.0)
 
 
-def test_both_parts_of_a_sample_request_are_told_apart(federation: Federation) -> None:
+def test_both_parts_of_a_sample_request_are_distinct(federation: Federation) -> None:
     with join(federation, "a") as a, join(federation, "b") as b, busy(b):
         train(next_work(a), 0.0)
         eventually(lambda: next_round(a) == 2)
@@ -280,7 +280,7 @@ def test_declined_work_does_not_come_again(federation: Federation) -> None:
 
 
 def test_a_superseded_worker_declines_nothing(federation: Federation) -> None:
-    """What it cannot do, the newest process of the same name may well do."""
+    """The newest process of the same name may be able to do the work."""
     with join(federation, "a") as old, join(federation, "b"):
         work = next_work(old)
         assert isinstance(work, Assignment)
@@ -299,7 +299,7 @@ def test_a_superseded_worker_declines_nothing(federation: Federation) -> None:
             assert current.declined == {"a/main": "out of memory"}
 
 
-def test_hold_outs_are_asked_and_answered(tmp_path: Path) -> None:
+def test_hold_outs_are_evaluated(tmp_path: Path) -> None:
     plan = Plan(rounds=1, min_clients=1, heartbeat_seconds=0.1, absent_seconds=30, evaluate_every=1)
     running = Federation(tmp_path / "state", FederationConfig(id="f-2", model="none", plan=plan), MANIFEST)
     try:
@@ -324,7 +324,7 @@ def test_another_model_is_refused_before_joining(federation: Federation) -> None
     assert "a" not in federation.server.engine.state.members
 
 
-def test_a_wrong_address_fails_with_a_clear_line() -> None:
+def test_a_wrong_address_fails_with_a_clear_message() -> None:
     started = time.monotonic()
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1.*gave up after 0.3 s"):
         connect("127.0.0.1:1", name="a", samples=1, patience=0.3)

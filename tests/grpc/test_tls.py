@@ -1,4 +1,4 @@
-"""Who is let in over TLS: every method of both services, all four kinds of calls, before and while they last."""
+"""Admission over TLS: every method of both services, all four kinds of calls, at their start and while they last."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def channel(port: int, tls: ClientTls | None) -> Iterator[grpc.Channel]:
 
 
 def call(channel: grpc.Channel, method: MethodDescriptor, request: Any = None, sent: Any = ()) -> Any:
-    """Calls a method of whatever kind; the answer, or the first of its answers."""
+    """The answer of a method of any kind, or the first of its answers."""
     kinds: dict[tuple[bool, bool], Any] = {
         (False, False): channel.unary_unary,
         (False, True): channel.unary_stream,
@@ -106,10 +106,10 @@ def everywhere(methods: list[MethodDescriptor], code: str) -> dict[str, str]:
     return {method.name: code for method in methods}
 
 
-# -- who does not come in ----------------------------------------------------------------------------------------------
+# -- refused callers ---------------------------------------------------------------------------------------------------
 
 
-def test_the_contract_has_all_kinds_of_calls_that_are_guarded() -> None:
+def test_the_contract_has_all_kinds_of_calls() -> None:
     kinds = {(m.client_streaming, m.server_streaming) for m in FEDERATION + OPERATOR}
     assert {(False, False), (False, True), (True, False)} <= kinds
 
@@ -136,7 +136,7 @@ def test_an_operator_is_no_client_and_a_client_no_operator(server: Server, pki: 
     claim = metadata("anna")
     assert codes(server.port, ada, FEDERATION, claim) == everywhere(FEDERATION, "UNAUTHENTICATED")
     assert codes(server.operator_port, anna, OPERATOR, claim) == everywhere(OPERATOR, "UNAUTHENTICATED")
-    # A company's own certificate makes a client of a common name, never an operator.
+    # A certificate of a company identifies a client by its common name, never an operator.
     known = pki.foreign("ada")
     assert codes(server.operator_port, known, OPERATOR, claim) == everywhere(OPERATOR, "UNAUTHENTICATED")
     assert not server.engine.state.paused
@@ -160,15 +160,15 @@ def test_without_a_token_no_method_answers(token_server: Server, pki: Pki, sent:
     Tokens(token_server.engine.store.directory).add("anna", 1)
     found = codes(token_server.port, pki.nobody(), FEDERATION, sent)
     assert found == everywhere(FEDERATION, "UNAUTHENTICATED")
-    # The operator's door asks for a certificate all the same.
+    # The operator's listener requires a certificate in addition.
     found = codes(token_server.operator_port, pki.nobody(), OPERATOR, sent)
     assert found == everywhere(OPERATOR, "UNAVAILABLE")
 
 
-def test_services_beside_our_own_are_guarded_too(token_server: Server, pki: Pki) -> None:
+def test_other_services_require_credentials_too(token_server: Server, pki: Pki) -> None:
     with channel(token_server.port, pki.nobody()) as opened:
         health = health_pb2_grpc.HealthStub(opened)
-        # Probes hold no credentials, and learn nothing but this.
+        # Health checks work without credentials.
         assert health.Check(health_pb2.HealthCheckRequest(), timeout=20).status == 1
         reflection = reflection_pb2_grpc.ServerReflectionStub(opened)
         ask = reflection_pb2.ServerReflectionRequest(list_services="")
@@ -183,7 +183,7 @@ def test_services_beside_our_own_are_guarded_too(token_server: Server, pki: Pki)
             assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_whoever_is_let_in_finds_everything(server: Server, pki: Pki) -> None:
+def test_admitted_callers_reach_every_service(server: Server, pki: Pki) -> None:
     with channel(server.port, pki.client("anna")) as opened:
         reflection = reflection_pb2_grpc.ServerReflectionStub(opened)
         ask = reflection_pb2.ServerReflectionRequest(list_services="")
@@ -196,15 +196,15 @@ def test_whoever_is_let_in_finds_everything(server: Server, pki: Pki) -> None:
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_without_tls_a_caller_without_a_name_is_nobody(state: Path) -> None:
+def test_without_tls_a_caller_without_a_name_is_refused(state: Path) -> None:
     with running(state) as server:
         assert codes(server.port, None, FEDERATION) == everywhere(FEDERATION, "UNAUTHENTICATED")
 
 
-# -- who comes in as whom ----------------------------------------------------------------------------------------------
+# -- identity ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_certificate_is_the_identity_and_claims_are_not_looked_at(server: Server, pki: Pki) -> None:
+def test_the_certificate_is_the_identity_and_metadata_is_ignored(server: Server, pki: Pki) -> None:
     with Raw(server.port, "anna", pki.client("bert")) as client:
         # Its metadata says anna.
         client.join()
@@ -214,8 +214,8 @@ def test_the_certificate_is_the_identity_and_claims_are_not_looked_at(server: Se
     assert set(server.engine.state.members) == {"bert", "hospital.example.org"}
 
 
-def test_nobody_acts_for_another(server: Server, pki: Pki) -> None:
-    """Every method that names a ticket, a session or a piece of work, called by another member that knows them."""
+def test_no_client_acts_for_another(server: Server, pki: Pki) -> None:
+    """Another member calls every method that names a ticket, a session or work of the first one."""
     with ExitStack() as stack:
         anna = stack.enter_context(Raw(server.port, "anna", pki.client("anna")))
         eve = stack.enter_context(Raw(server.port, "anna", pki.client("eve")))
@@ -241,7 +241,7 @@ def test_nobody_acts_for_another(server: Server, pki: Pki) -> None:
                 message.key.CopyFrom(work.key)
             tried.add(method.name)
             code = code_of(eve.channel, method, message, metadata("anna"))
-            # Leaving twice is no error; it must not end the other's session, see below.
+            # Leaving twice is no error. It must not end the other client's session, see below.
             assert code in ({"OK"} if method.name == "Leave" else {"NOT_FOUND", "PERMISSION_DENIED"}), method.name
         assert tried >= {"Heartbeat", "WaitForWork", "Leave", "FollowTicket", "WithdrawUnlearning", "ReportMeasurement"}
         assert "DeclineWork" in tried
@@ -261,7 +261,7 @@ def test_a_renewed_certificate_is_the_same_member(state: Path, pki: Pki) -> None
         old = first.serial
         renewed = pki.authority.client("anna", renew=True)
         assert renewed.serial != old
-        # The key that was lost has a certificate of its own serial: refusing it refuses nobody else.
+        # The lost key has a certificate with its own serial number: revoking it affects no other certificate.
         Revocations(state).revoke(serial=old)
         with Raw(server.port, "anna", pki.shown(renewed)) as client:
             assert client.join().membership == joined.membership
@@ -277,7 +277,7 @@ def test_the_servers_certificate_is_renewed_without_a_restart(state: Path, pki: 
         pki.authority.server(["new.example.org", "localhost"], renew=True)
         with Raw(server.port, "anna", dialled) as client:
             client.join()
-        # Half-written files change nothing; the commands of this machine find the new certificate.
+        # Partly written files change nothing. Commands on this machine use the new certificate.
         with OperatorClient.of_state(state) as control:
             assert control.status().clients_active == 1
         pki.server.certificate.write_text("damaged")
@@ -285,7 +285,7 @@ def test_the_servers_certificate_is_renewed_without_a_restart(state: Path, pki: 
             client.join()
 
 
-# -- who is let out again ----------------------------------------------------------------------------------------------
+# -- revoked callers ---------------------------------------------------------------------------------------------------
 
 
 def eventually_refused(attempt: Callable[[], object], says: str) -> None:
@@ -307,7 +307,7 @@ def test_waiting_ends_when_the_client_is_revoked(server: Server, pki: Pki, state
         assert main(["certs", "revoke", "anna", "--state", str(state)]) == 0
         eventually_refused(waiting.result, "anna was revoked")
         eventually_refused(lambda: anna.stub.Describe(fed.DescribeRequest(), timeout=20), "anna was revoked")
-        # Others are not disturbed, and a revocation can be taken back.
+        # Other clients are not affected, and a revocation can be removed.
         assert other.result().WhichOneof("work") is None
         assert main(["certs", "restore", "anna", "--state", str(state)]) == 0
         anna.join()
@@ -359,7 +359,7 @@ def test_a_download_ends_when_the_client_is_revoked(tmp_path: Path, pki: Pki) ->
         stream = anna.stub.FetchModel(fed.FetchModelRequest(version=0), timeout=60)
         assert next(iter(stream)).header.byte_length == len(payload)
         Revocations(state).revoke(name="anna")
-        # The server waits for a reader that does not read; what it has sent until now may still arrive.
+        # The server waits for a client that does not read. Bytes that it has sent may still arrive.
         threading.Event().wait(1.0)
         received = 0
 
@@ -376,7 +376,7 @@ def test_an_operators_certificate_can_be_revoked(server: Server, pki: Pki, state
     ada = pki.authority.operator("ada")
     with OperatorClient(f"127.0.0.1:{server.operator_port}", pki.shown(ada)) as control:
         control.status()
-        # A client's name is not an operator's.
+        # Revoking a client's name does not revoke an operator of the same name.
         Revocations(state).revoke(name="ada")
         control.status()
         Revocations(state).revoke(serial=ada.serial)
@@ -384,7 +384,7 @@ def test_an_operators_certificate_can_be_revoked(server: Server, pki: Pki, state
             control.status()
 
 
-def test_tokens_let_in_until_they_are_replaced_or_revoked(token_server: Server, pki: Pki, tmp_path: Path) -> None:
+def test_tokens_are_valid_until_they_are_replaced_or_revoked(token_server: Server, pki: Pki, tmp_path: Path) -> None:
     state = token_server.engine.store.directory
     tokens, file = Tokens(state), tmp_path / "anna.token"
     write_over(file, tokens.add("anna", 1).encode())
@@ -396,7 +396,7 @@ def test_tokens_let_in_until_they_are_replaced_or_revoked(token_server: Server, 
             anna.describe()
         write_over(file, fresh.encode())
         assert not anna.list_my_tickets().tickets
-        # A name that is revoked is refused whatever it shows.
+        # A revoked name is refused with any credential.
         Revocations(state).revoke(name="anna")
         with pytest.raises(NotAuthenticated, match="anna was revoked"):
             anna.describe()
@@ -411,7 +411,7 @@ def test_tokens_let_in_until_they_are_replaced_or_revoked(token_server: Server, 
 
 
 def _waiting(transport: GrpcTransport) -> threading.Thread:
-    """A worker of a paused federation, waiting in a thread of its own until it is refused."""
+    """A worker of a paused federation that waits in a thread until it is refused."""
     about = transport.describe()
     session = transport.join(
         fed.JoinRequest(
@@ -431,11 +431,11 @@ def _waiting(transport: GrpcTransport) -> threading.Thread:
     return thread
 
 
-# -- what people see ---------------------------------------------------------------------------------------------------
+# -- messages ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", ["wrong authority", "wrong name", "no certificate", "another's authority", "no TLS"])
-def test_clients_are_told_in_one_line(server: Server, pki: Pki, tmp_path: Path, case: str) -> None:
+def test_clients_get_a_message_of_one_line(server: Server, pki: Pki, tmp_path: Path, case: str) -> None:
     other = Pki(tmp_path / "other")
     tls, says = {
         "wrong authority": (pki.client("anna", ca=other.ca), "was not signed by the authority in --tls-ca"),
@@ -450,11 +450,11 @@ def test_clients_are_told_in_one_line(server: Server, pki: Pki, tmp_path: Path, 
         assert "\n" not in caught.value.message
 
 
-def test_an_expired_server_is_told_of(state: Path, pki: Pki) -> None:
+def test_an_expired_server_certificate_is_reported(state: Path, pki: Pki) -> None:
     shown = pki.client("anna")
     with running(state, pki.server_tls()) as server:
         pki.expire(pki.server.certificate)
-        # A server does not take up worse files than it has.
+        # A server does not load files that are worse than the ones it has.
         with GrpcTransport(f"127.0.0.1:{server.port}", "anna", tls=shown, retry=RetryPolicy(5)) as transport:
             transport.describe()
     with pytest.raises(UsageError, match="expired on"), running(state, pki.server_tls()):
@@ -498,7 +498,7 @@ def test_commands_on_the_servers_machine_need_its_state_directory_only(
     assert not server.engine.state.paused
 
 
-def test_the_key_to_the_operators_port_is_gone_with_the_server(state: Path, pki: Pki) -> None:
+def test_the_operator_access_file_is_deleted_when_the_server_ends(state: Path, pki: Pki) -> None:
     with running(state, pki.server_tls()) as server:
         kept = (state / "operator.json").read_bytes()
         assert server.operator_port
@@ -506,7 +506,7 @@ def test_the_key_to_the_operators_port_is_gone_with_the_server(state: Path, pki:
     with pytest.raises(UsageError, match="no server serves"):
         OperatorClient.of_state(state)
     with running(state, pki.server_tls()) as server:
-        # What a former process handed out opens nothing.
+        # An access file of a former process gives no access.
         (state / "operator.json").write_bytes(kept)
         control = OperatorClient.of_state(state, f"127.0.0.1:{server.operator_port}")
         with control, pytest.raises(NotAuthenticated, match="handshake"):
@@ -531,7 +531,7 @@ def test_serving_asks_for_tls_or_for_insecure_by_name(
     assert says in capsys.readouterr().err
 
 
-def test_server_files_can_be_given_by_any_authority(state: Path, pki: Pki, tmp_path: Path) -> None:
+def test_server_files_can_be_issued_by_any_authority(state: Path, pki: Pki, tmp_path: Path) -> None:
     """The clients' authority and the server's need not be the same."""
     public = Pki(tmp_path / "public")
     assert public.server.key is not None

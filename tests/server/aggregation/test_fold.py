@@ -1,4 +1,4 @@
-"""The one rule, with the worked numbers of the method and its invariants."""
+"""The weighted sum: worked examples of PUF and invariants."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def puf_round(
     eta_r: float = 1.0,
     **strength: float,
 ) -> NDArray[np.float32]:
-    """A whole unlearning round as clients and server do it: plan, scale on the side named, fold with the frozen n."""
+    """An unlearning round as clients and server compute it: plan, scale on the given side, fold with the fixed n."""
     members = {name: member(name, n) for name, (_, n) in deltas.items()}
     plan = puf.plan(
         [puf.Target(ticket(name, mode, flip=flip, **strength), members[name]) for name in targets],
@@ -180,7 +180,7 @@ def test_flip_on_either_side_gives_the_same_bits(
 def test_kappa_means_the_same_for_any_number_and_size_of_clients(
     deltas: dict[str, tuple[Delta, int]], mode: str, kappa: float
 ) -> None:
-    """With every other update zero, each target moves the model by exactly -kappa times its own update."""
+    """If every other update is zero, each target moves the model by exactly -kappa times its update."""
     targets = sorted(deltas)[:2]
     lone = {name: (delta if name in targets else (0.0, 0.0), n) for name, (delta, n) in deltas.items()}
     result = puf_round((0, 0), lone, targets, mode, kappa=kappa)
@@ -189,8 +189,8 @@ def test_kappa_means_the_same_for_any_number_and_size_of_clients(
 
 
 @given(federations)
-def test_a_retained_client_that_stays_away_contributes_zero(deltas: dict[str, tuple[Delta, int]]) -> None:
-    """The frozen n keeps the target's strength when somebody does not answer."""
+def test_an_absent_retained_client_contributes_zero(deltas: dict[str, tuple[Delta, int]]) -> None:
+    """The fixed n keeps the strength when a retained client does not answer."""
     target, *others = sorted(deltas)
     zeroed = {name: ((0.0, 0.0) if name == others[0] else delta, n) for name, (delta, n) in deltas.items()}
     members = {name: member(name, n) for name, (_, n) in deltas.items()}

@@ -1,4 +1,4 @@
-"""Rules over blocks, and what is kept of rounds on disk."""
+"""Rules of methods over blocks, and the stored history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from puf_server.maintenance.restore import restore
 from puf_server.storage.layout import history_name
 
 
-def test_lengths_are_those_of_parameters_alone() -> None:
+def test_norms_are_those_of_parameters_only() -> None:
     payload = bytearray(TINY.nbytes(UPDATE))
     views = TINY.views(payload, UPDATE)
     views["layer.weight"][...] = 2.0
@@ -42,7 +42,7 @@ def run(rule: Rule, *incoming: Incoming, others: dict[str, bytearray] | None = N
     return {name: view.copy() for name, view in TINY.views(out, MODEL).items()}
 
 
-def test_a_rule_sees_base_others_and_contributions_of_any_layout() -> None:
+def test_a_rule_gets_base_others_and_updates_of_any_layout() -> None:
     head = Manifest(TINY.tensors[1:2])
     came = Incoming(client="b", samples=3, source=ArraySource(np.full(3, 0.5, "<f4").tobytes()), layout=head)
 
@@ -58,7 +58,7 @@ def test_a_rule_sees_base_others_and_contributions_of_any_layout() -> None:
     assert not made["layer.weight"].any()
 
 
-def test_buffers_of_what_came_are_averaged_and_never_scaled() -> None:
+def test_buffers_are_averaged_and_never_scaled() -> None:
     came = [
         Incoming(client=c, samples=n, source=ArraySource(update_bytes(v)), layout=TINY)
         for c, n, v in (("b", 3, 2.0), ("a", 1, 6.0))
@@ -70,7 +70,7 @@ def test_buffers_of_what_came_are_averaged_and_never_scaled() -> None:
     assert made["norm.steps"] == max(one["norm.steps"], other["norm.steps"])
 
 
-def test_what_is_not_finite_is_never_written_as_a_model() -> None:
+def test_values_that_are_not_finite_never_become_a_model() -> None:
     with pytest.raises(NotFinite, match=r"layer\.weight"):
         run(lambda b: b.w * np.inf)
 
@@ -84,7 +84,7 @@ def _trained(directory: Path, method: str) -> Path:
     return directory
 
 
-def test_what_is_kept_survives_a_restart_and_travels_in_a_backup(tmp_path: Path) -> None:
+def test_history_survives_a_restart_and_a_backup(tmp_path: Path) -> None:
     state = _trained(tmp_path / "state", "federaser")
     names = sorted(p.name for p in (state / "history").iterdir())
     assert len(names) == 3
@@ -93,7 +93,7 @@ def test_what_is_kept_survives_a_restart_and_travels_in_a_backup(tmp_path: Path)
         kept = federation.engine.state.history
         assert sorted(history_name(r) for r in kept.values() if r.digest) == names
         assert sum(r.kind == "norms" for r in kept.values()) == 6
-    # What no record names is swept at the start.
+    # A start deletes files that no record names.
     assert sorted(p.name for p in (state / "history").iterdir()) == names
     backup(state, tmp_path / "b.tar")
     restore(tmp_path / "b.tar", tmp_path / "again")
@@ -103,7 +103,7 @@ def test_what_is_kept_survives_a_restart_and_travels_in_a_backup(tmp_path: Path)
         assert (tmp_path / "again" / "history" / name).read_bytes() == (state / "history" / name).read_bytes()
 
 
-def test_a_directory_that_lacks_what_was_kept_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_its_history_is_refused(tmp_path: Path) -> None:
     state = _trained(tmp_path / "state", "federaser")
     next((state / "history").iterdir()).unlink()
     with pytest.raises(Exception, match="bring it back from a backup"):

@@ -1,4 +1,4 @@
-"""The engine without a network: fold, commit, restart, and sums that became outdated while they were computed."""
+"""The engine without a network: fold, commit, restart, outdated folds, and slow work outside its lock."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_restart_between_any_two_steps_gives_the_same_bits(tmp_path: Path) -> 
             current = local.engine.round_to_fold()
             assert current is not None
             folded = local.engine.fold(current)
-            # The model file is there and nothing is committed: the worst moment to die.
+            # The model file exists and nothing is committed.
             local = again(local)
             if not restart:
                 local.engine.commit(folded)
@@ -78,7 +78,7 @@ def test_a_restart_between_any_two_steps_gives_the_same_bits(tmp_path: Path) -> 
     assert len(digests[0]) == 4
 
 
-def test_updates_are_gone_when_the_round_commits(state: Path) -> None:
+def test_updates_are_deleted_when_the_round_commits(state: Path) -> None:
     local = Local(state, Clock())
     local.join(*NAMES)
     local.submit("a", 0.1)
@@ -120,8 +120,8 @@ def half(value: float) -> bytes:
     return np.full(4, value, np.float32).tobytes()
 
 
-def test_a_sum_that_is_not_finite_leaves_out_whoever_made_it_so(tmp_path: Path) -> None:
-    """In a model of halves 65504 is the largest number: updates can be finite and small, and their sum none."""
+def test_a_sum_that_is_not_finite_excludes_the_client_that_caused_it(tmp_path: Path) -> None:
+    """In a float16 model 65504 is the largest number: finite updates can have a sum that is not finite."""
     config = tiny_config(plan={"min_clients": 3, "rounds": 4})
     directory = make_state(tmp_path / "state", config, HALF, bytearray(np.full(4, 60000, np.float16).tobytes()))
     local = Local(directory, Clock())
@@ -150,11 +150,11 @@ def test_a_norm_far_beyond_recent_rounds_is_refused_also_after_a_restart(state: 
     local.submit("a", 1.9)
     with pytest.raises(InvalidUpdate, match=r"reaches 6\..*, allowed are 6 .*layer\.weight"):
         local.submit("b", 2.1)
-    assert len(local.spool()) == 2  # one of a, one that is thrown away
+    assert len(local.spool()) == 2  # one of a, and the refused one
     local.engine.close()
 
 
-def test_after_a_restart_nobody_is_absent_before_they_could_come_back(state: Path) -> None:
+def test_after_a_restart_clients_have_time_to_return_before_they_are_absent(state: Path) -> None:
     clock = Clock()
     local = Local(state, clock)
     local.join(*NAMES)
@@ -218,7 +218,7 @@ def test_the_spool_is_verified_while_calls_are_answered(slow: tuple[Local, SlowR
     with ThreadPoolExecutor(1) as pool:
         verifying = pool.submit(local.engine.verify_spool)
         assert files.reading.wait(20)
-        # Not one that waits for the disk: this would never return.
+        # If this call waited for the disk, it would never return.
         local.engine.tick()
         local.submit("b", 0.2)
         files.may_read.set()
@@ -288,7 +288,7 @@ def test_a_reader_of_an_old_state_delays_no_call_and_the_purge_follows(
             f.forget("cleo")
             for _ in range(20):
                 f.engine.tick()
-        # A statement of SQLite waits five seconds for a reader unless it is told not to.
+        # By default a statement of SQLite waits five seconds for a reader.
         assert time.monotonic() - started < 5
         log = state / "state.db-wal"
         assert log.stat().st_size > 0

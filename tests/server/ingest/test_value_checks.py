@@ -1,4 +1,4 @@
-"""An update's values, seen in pieces of any size: what is refused, which tensor is named, what is measured."""
+"""Checks of an update's values in pieces of any size: refusals, the named tensor, the norms."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ pieces = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 
 
 @given(pieces, st.floats(-10, 10, width=32), st.sampled_from([1.0, -2.0, -1e6, 0.5]))
-def test_norms_are_those_before_scaling_whatever_the_pieces(sizes: list[int], value: float, scale: float) -> None:
+def test_norms_are_those_before_scaling_for_any_pieces(sizes: list[int], value: float, scale: float) -> None:
     payload = update(w=value * scale, half=value * scale, wide=value * scale, mean=3.0)
     found = look(payload, sizes, scale=scale)
     assert found.parameters == pytest.approx(abs(value) * math.sqrt(15 + 7 + 3), rel=1e-5, abs=1e-12)
@@ -71,7 +71,7 @@ def test_too_large_names_the_tensor_with_the_largest_share_and_the_bound(sizes: 
         look(update(mean=100.0), sizes, most=10.0)
 
 
-def test_a_flipped_update_of_honest_size_passes_whatever_its_scale() -> None:
+def test_a_negated_update_of_ordinary_norm_passes_with_any_scale() -> None:
     honest = 2.0 / math.sqrt(25)
     scale = -20.0
     payload = update(w=honest * scale, half=honest * scale, wide=honest * scale)

@@ -1,4 +1,4 @@
-"""A disk that is full, broken or has lost something: a clear word, no harm, and on it goes when it is well again."""
+"""A disk that is full, broken or has lost a file: a clear message, no damage, and work continues afterwards."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _disarmed() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def digests(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Of all models of a federation that nothing happens to."""
+    """The digests of all models of a federation without faults."""
     return run(tmp_path_factory.mktemp("undisturbed"))
 
 
@@ -53,12 +53,12 @@ def finished(small: Small) -> list[str]:
 
 
 def two_updates_in(directory: Path) -> Small:
-    """The first round, with what two of three clients have sent."""
+    """The first round with the updates of two of three clients."""
     small = Small(directory)
     for name in (*NAMES, *NAMES[:2]):
         small._turn(name)
     assert small.state.round is not None
-    # Whoever joined last was asked at once.
+    # The client that joined last got work at once.
     assert len(small.state.round.received) >= 2
     return small
 
@@ -114,7 +114,7 @@ def test_a_model_that_is_lost_is_named(tmp_path: Path, harm: str) -> None:
     Small(tmp_path / "state").close()
 
 
-def test_a_database_that_is_none_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     directory = make(tmp_path)
     for path in directory.glob("state.db*"):
         path.write_bytes(b"no database" * 100)
@@ -122,8 +122,8 @@ def test_a_database_that_is_none_is_named(tmp_path: Path) -> None:
         Small(directory)
 
 
-def test_a_federation_is_there_only_when_it_is_complete(tmp_path: Path) -> None:
-    """Whoever interrupts its making can make it again in the same place."""
+def test_a_federation_exists_only_when_it_is_complete(tmp_path: Path) -> None:
+    """After an interruption it can be made again in the same directory."""
     directory = make(tmp_path)
     (directory / "federation.json").unlink()
     assert finished(Small(make(tmp_path)))
@@ -133,7 +133,7 @@ def test_a_federation_is_there_only_when_it_is_complete(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("point", ["spool.write", "accept.before_persist", "audit.write", "model.write", "fold.end"])
 @pytest.mark.parametrize("skip", [0, 2])
-def test_a_full_disk_harms_nothing_and_is_over_when_it_is_over(
+def test_a_full_disk_damages_nothing_and_work_continues_with_space(
     tmp_path: Path, digests: list[str], point: str, skip: int
 ) -> None:
     small = Small(make(tmp_path))
@@ -166,8 +166,8 @@ def test_a_database_that_may_not_grow_is_a_full_disk(tmp_path: Path, digests: li
     assert finished(small) == digests
 
 
-def test_callers_of_a_server_with_a_full_disk_hear_unavailable(tmp_path: Path) -> None:
-    """All three places, over the network; the last update's round is folded by the server's own task."""
+def test_callers_of_a_server_with_a_full_disk_get_unavailable(tmp_path: Path) -> None:
+    """Over gRPC: while spooling, while booking, and in the server's fold loop."""
     state = make_state(tmp_path / "state", tiny_config(plan={"rounds": 1}))
     with running(state) as server, Raw(server.port, "a") as a, Raw(server.port, "b") as b:
         for client in (a, b):
@@ -195,7 +195,7 @@ def test_files_that_cannot_be_deleted_now_do_not_fail_the_caller(tmp_path: Path,
 
 
 @pytest.mark.parametrize("point", ["spool.before_fsync", "model.before_fsync"])
-def test_a_failed_sync_ends_the_process_with_a_last_word(tmp_path: Path, digests: list[str], point: str) -> None:
+def test_a_failed_sync_ends_the_process_with_a_log_line(tmp_path: Path, digests: list[str], point: str) -> None:
     script = f"""
         from pathlib import Path
         from puf_common.logging import configure
@@ -211,7 +211,7 @@ def test_a_failed_sync_ends_the_process_with_a_last_word(tmp_path: Path, digests
     last = json.loads(done.stderr.splitlines()[-1])
     assert last["level"] == "critical"
     assert "sync failed" in last["event"]
-    # Never retried: what was being synced is not there, and what was before still is.
+    # The sync is not retried: the new file does not exist, the older ones do.
     assert finished(Small(tmp_path / "state")) == digests
 
 
@@ -248,7 +248,7 @@ def test_a_failed_sync_of_a_directory_ends_the_process_too(tmp_path: Path, monke
         make(tmp_path, Broken())
 
 
-def test_the_operator_sees_what_is_tried_again_and_again(tmp_path: Path) -> None:
+def test_the_operator_sees_what_is_retried(tmp_path: Path) -> None:
     with running(make_state(tmp_path / "state")) as server, Raw(server.port, "a") as a, Raw(server.port, "b") as b:
         a.join()
         b.join()
@@ -265,7 +265,7 @@ def test_the_operator_sees_what_is_tried_again_and_again(tmp_path: Path) -> None
 
 @contextlib.contextmanager
 def nothing_can_grow() -> Iterator[None]:
-    """The kernel itself refuses every byte beyond what files have, in this process and for any user."""
+    """The kernel refuses to extend any file of this process."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
@@ -274,8 +274,8 @@ def nothing_can_grow() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_disk_that_takes_nothing_any_more(tmp_path: Path, digests: list[str]) -> None:
-    """While joining, spooling, folding and committing; each time it says so, changes nothing and goes on afterwards."""
+def test_a_disk_that_accepts_no_more_bytes(tmp_path: Path, digests: list[str]) -> None:
+    """While joining, spooling, folding and committing: an error each time, no change, and work continues afterwards."""
     small = Small(make(tmp_path))
     with pytest.raises(Unavailable), nothing_can_grow():
         small._turn("a")
@@ -301,7 +301,7 @@ def test_a_disk_that_takes_nothing_any_more(tmp_path: Path, digests: list[str]) 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of two megabytes, where this process may mount one."""
+    """A file system of two megabytes, if this process may mount one."""
     where = tmp_path / "mounted"
     where.mkdir()
     words = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(where)]
@@ -315,7 +315,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(where: Path) -> Path:
-    """Takes every byte that is left."""
+    """Fills the file system. Returns the file to delete."""
     ballast = where / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for size in (65536, 4096, 1):
@@ -327,7 +327,7 @@ def fill(where: Path) -> Path:
 
 
 def test_a_disk_that_is_really_full(small_disk: Path, digests: list[str]) -> None:
-    """Filled up before spooling, before booking and before folding; emptied each time."""
+    """Full before spooling, before booking and before folding; space is freed each time."""
     small = Small(make(small_disk))
     ballast = fill(small_disk)
     with pytest.raises(Unavailable, match="disk is full"):

@@ -1,4 +1,4 @@
-"""A state directory belongs to one federation for life: id, model and recipe are kept in the database and compared."""
+"""A state directory belongs to one federation: id, model and recipe are stored in the database and compared."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_changed_model_recipe_or_id_is_refused_and_both_fingerprints_are_named
     assert ours != theirs
     assert f"fingerprint {ours}" in refused.value.message
     assert f"fingerprint {theirs}" in refused.value.message
-    # Nothing keeps the directory locked: the right description opens it.
+    # The directory is not locked: the right description opens it.
     before = tiny_config()
     (directory / federation_file.FILE).write_bytes(federation_file.described(before, TINY))
     Store.open(directory).close()
@@ -84,7 +84,7 @@ def test_the_database_of_another_federation_is_refused(tmp_path: Path) -> None:
         Store.open(directory)
 
 
-def test_plan_and_policy_are_the_operators(tmp_path: Path) -> None:
+def test_the_operator_may_change_plan_and_policy(tmp_path: Path) -> None:
     directory = make_state(tmp_path / "state")
     edited(directory, plan__quorum=0.9, forgetting__kappa=3.0, title="another name")
     store = Store.open(directory)

@@ -1,4 +1,4 @@
-"""State on disk: what is saved comes back, what is not named is swept, and nothing else is believed."""
+"""The state on disk: it is loaded as it was saved, orphans are deleted, damage is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def persistent(state: State) -> dict[str, object]:
 
 
 def a_busy_state() -> State:
-    """One with a recovery under way, an open survey, tickets in several states and withdrawn models."""
+    """A state with a recovery, an open evaluation, tickets in several states and withdrawn models."""
     f = Federation(config())
     f.join("a", "b", "c", "d")
     f.train()
@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> Store:
     return Store.open(make_state(tmp_path / "state"))
 
 
-def test_a_state_comes_back_as_it_was(store: Store) -> None:
+def test_a_state_is_loaded_as_it_was_saved(store: Store) -> None:
     state = replace(a_busy_state(), notes=())
     store.save(store.load(), state)
     assert persistent(store.load()) == persistent(state)
@@ -80,13 +80,13 @@ def test_every_change_leaves_a_line_whose_hash_covers_its_predecessor(store: Sto
     store.close()
 
 
-def test_the_database_is_set_up_to_survive(store: Store) -> None:
+def test_the_database_is_configured_to_survive_crashes(store: Store) -> None:
     for name, value in (("journal_mode", "wal"), ("synchronous", 2), ("secure_delete", 1), ("fullfsync", 1)):
         assert store.db.execute(f"PRAGMA {name}").fetchone() == (value,)
     store.close()
 
 
-def test_files_that_no_record_names_are_swept_and_those_on_their_way_are_left(store: Store) -> None:
+def test_orphans_are_deleted_and_files_being_written_stay(store: Store) -> None:
     spool, models = store.directory / "spool", store.directory / "models"
     for path in (
         spool / "1.1.a.main.ff",
@@ -111,7 +111,7 @@ def test_a_directory_is_made_once(tmp_path: Path) -> None:
         make_state(tmp_path / "state", tiny_config(title="second"))
 
 
-def test_a_directory_without_a_federation_says_what_to_do(tmp_path: Path) -> None:
+def test_a_directory_without_a_federation_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="puf-server init"):
         Store.open(tmp_path)
 
@@ -130,7 +130,7 @@ def test_a_damaged_description_and_another_schema_are_refused(tmp_path: Path) ->
         Store.open(state)
 
 
-def test_the_signing_key_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
+def test_the_signing_key_is_made_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
     directory = make_state(tmp_path / "state")
     path = directory / KEY_FILE
     assert path.stat().st_mode & 0o777 == 0o600
@@ -157,7 +157,7 @@ def test_an_older_directory_gets_a_key_when_it_is_opened_first(tmp_path: Path) -
     again.close()
 
 
-def test_a_lost_or_exchanged_key_is_noticed(tmp_path: Path) -> None:
+def test_a_lost_or_exchanged_key_is_refused(tmp_path: Path) -> None:
     directory = make_state(tmp_path / "state")
     (directory / KEY_FILE).write_bytes(SigningKey.generate().to_pem())
     with pytest.raises(Mismatch, match="another key"):
@@ -186,7 +186,7 @@ def test_a_number_that_is_not_finite_is_never_written(store: Store, value: float
     store.close()
 
 
-def test_a_name_that_only_looks_like_no_number_is_written(store: Store) -> None:
+def test_a_text_that_only_looks_like_such_a_number_is_written(store: Store) -> None:
     f = Federation(config())
     f.join("NaN", "Infinity")
     state = replace(f.state, notes=())

@@ -1,4 +1,4 @@
-"""What waits for the operator's word, over real gRPC: clients and tickets that are held, a model that collapsed."""
+"""Clients and tickets on hold and a collapsed model wait for the operator's approval, over real gRPC."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def measure(client: Raw, score: float) -> None:
 
 
 def forgotten(clients: dict[str, Raw], score: float) -> str:
-    """carl is forgotten, and what the others measure after recovery is `score` of ten."""
+    """Forgets carl. The others measure `score` of ten after recovery."""
     others = [clients["anna"], clients["bert"]]
     ticket = clients["carl"].file().ticket
     for client in others:
@@ -109,7 +109,7 @@ def test_a_collapsed_model_is_neither_ready_nor_exported_until_released(
         control.release()
 
 
-def test_a_rollback_brings_the_model_back_to_the_bit_and_the_ticket_opens_again(
+def test_a_rollback_restores_the_model_bit_by_bit_and_reopens_the_ticket(
     clients: dict[str, Raw], control: OperatorClient, state: Path
 ) -> None:
     before = control.models()[0]
@@ -122,7 +122,7 @@ def test_a_rollback_brings_the_model_back_to_the_bit_and_the_ticket_opens_again(
     (ticket,) = control.tickets()
     assert (ticket.id, ticket.state) == (ticket_id, tk.TICKET_STATE_PENDING)
     assert "rolled back" in ticket.history[-1].note
-    # carl comes back for it, and is forgotten after all.
+    # carl takes part again and is forgotten.
     carl = clients["carl"]
     carl.join(instance="another process")
     for name in ("anna", "bert"):
@@ -151,7 +151,7 @@ def test_a_request_beyond_the_budget_is_filed_and_waits(
     assert not {t.held for t in control.tickets()} - {""}
 
 
-def test_a_client_that_outweighs_all_others_is_held_until_allowed(
+def test_a_client_that_outweighs_all_others_is_on_hold_until_approved(
     clients: dict[str, Raw], control: OperatorClient, state: Path
 ) -> None:
     clients["carl"].join(samples=1_000_000)
