@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from pydantic import BaseModel
 from sphinx.application import Sphinx
 from sphinx.pycode import parser
 
@@ -73,5 +74,19 @@ def as_markup(_app: Sphinx, _what: str, _name: str, _subject: object, _options: 
     lines[:] = markup
 
 
+def short_signature(
+    _app: Sphinx,
+    _what: str,
+    _name: str,
+    subject: object,
+    _options: object,
+    _signature: str | None,
+    _returns: str | None,
+) -> tuple[str, None] | None:
+    """Leaves out the signature of a pydantic model: it repeats all fields with their defaults."""
+    return ("", None) if isinstance(subject, type) and issubclass(subject, BaseModel) else None
+
+
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", as_markup)
+    app.connect("autodoc-process-signature", short_signature)
