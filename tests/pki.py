@@ -1,4 +1,4 @@
-"""Certificates for tests: good ones, and ones with one thing wrong."""
+"""Certificates for tests: valid ones, and ones with one fault."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Pki:
         date_back(self.authority, file)
 
     def foreign(self, common_name: str) -> ClientTls:
-        """As a company's own authority would make it: a common name and nothing of ours."""
+        """A certificate of another authority: a common name and no URI of a federation."""
         key, own = new_key(), self.authority
         now = datetime.now(UTC)
         certificate = (
@@ -59,7 +59,7 @@ class Pki:
 
 
 def date_back(authority: Authority, file: Path) -> None:
-    """The same certificate, but over since yesterday."""
+    """Replaces a certificate by one that expired yesterday."""
     old = read_certificates(file)[0]
     builder = (
         x509.CertificateBuilder()

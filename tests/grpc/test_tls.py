@@ -131,7 +131,7 @@ def test_without_a_certificate_of_the_authority_no_call_arrives(server: Server, 
     assert not server.engine.state.paused
 
 
-def test_an_operator_is_no_client_and_a_client_no_operator(server: Server, pki: Pki) -> None:
+def test_an_operator_is_not_a_client_and_a_client_is_not_an_operator(server: Server, pki: Pki) -> None:
     anna, ada = pki.client("anna"), pki.operator()
     claim = metadata("anna")
     assert codes(server.port, ada, FEDERATION, claim) == everywhere(FEDERATION, "UNAUTHENTICATED")
@@ -206,7 +206,7 @@ def test_without_tls_a_caller_without_a_name_is_refused(state: Path) -> None:
 
 def test_the_certificate_is_the_identity_and_metadata_is_ignored(server: Server, pki: Pki) -> None:
     with Raw(server.port, "anna", pki.client("bert")) as client:
-        # Its metadata says anna.
+        # The metadata claims anna.
         client.join()
     assert set(server.engine.state.members) == {"bert"}
     with Raw(server.port, "x", pki.foreign("hospital.example.org")) as client:
@@ -472,7 +472,7 @@ def test_an_expired_server_certificate_is_reported(state: Path, pki: Pki) -> Non
         late.stop(None)
 
 
-def test_commands_on_the_servers_machine_need_its_state_directory_only(
+def test_commands_on_the_servers_machine_need_only_its_state_directory(
     server: Server, state: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, pki: Pki
 ) -> None:
     monkeypatch.delenv("PUF_STATE", raising=False)
@@ -523,7 +523,7 @@ def test_the_operator_access_file_is_deleted_when_the_server_ends(state: Path, p
         (["--tls-cert", "gone.crt", "--tls-key", "gone.key"], "cannot read gone"),
     ],
 )
-def test_serving_asks_for_tls_or_for_insecure_by_name(
+def test_serving_needs_tls_or_insecure(
     state: Path, flags: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PUF_INSECURE", raising=False)
@@ -532,7 +532,7 @@ def test_serving_asks_for_tls_or_for_insecure_by_name(
 
 
 def test_server_files_can_be_issued_by_any_authority(state: Path, pki: Pki, tmp_path: Path) -> None:
-    """The clients' authority and the server's need not be the same."""
+    """The clients' authority and the server's can differ."""
     public = Pki(tmp_path / "public")
     assert public.server.key is not None
     tls = ServerTls(public.server.certificate, public.server.key, pki.ca)
