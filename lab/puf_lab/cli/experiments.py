@@ -58,7 +58,9 @@ def _setting_flags(parser: Parser) -> None:
     parser.add_argument(
         "--method", action="append", default=[], metavar="MODULE:NAME", help="a further method; may be repeated"
     )
-    parser.add_argument("--seeds", metavar="N,M", help="seeds; each is used for both data and training")
+    parser.add_argument(
+        "--seeds", metavar="N,M", help="seeds of training, and of the split of the data unless the setting fixes it"
+    )
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="directory of the dataset")
     parser.add_argument("--weights", type=Path, metavar="FILE", help="published checkpoint, for settings that need one")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, cuda:1 or auto")
