@@ -33,7 +33,7 @@ check: lint  ## Check style and types, and run the fast tests
 	$(BIN)/pytest -n 2 -m "not e2e"
 
 docs: $(VENV)/.ready  ## Build the documentation in docs/_build/html; warnings are errors, no network is used
-	$(BIN)/sphinx-build -q -n -W --keep-going -c docs -b html . docs/_build/html
+	$(BIN)/sphinx-build -q -E -n -W --keep-going -c docs -b html . docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
 torture: $(VENV)/.ready  ## Attack the server, simulate 10,000 histories, break connections, kill the server at every failpoint; takes long
