@@ -96,7 +96,7 @@ def test_a_collapsed_model_is_neither_ready_nor_exported_until_released(
     forgotten(clients, 2.0)
     newest = control.models()[0]
     assert newest.status == "unlearned"
-    assert "held: model 3 scores 20.0% after recovery" in control.status().waiting_for
+    assert "model on hold: model 3 scores 20.0% after recovery" in control.status().waiting_for
     with pytest.raises(NotNow, match="not ready"):
         control.export(tmp_path / "model.safetensors", newest.version)
     with pytest.raises(NotNow, match="no trained model is ready"):
@@ -105,7 +105,7 @@ def test_a_collapsed_model_is_neither_ready_nor_exported_until_released(
     assert control.models()[0].status == "ready"
     (ticket,) = control.tickets()
     assert (ticket.state, ticket.recovered) == (tk.TICKET_STATE_COMPLETED, False)
-    with pytest.raises(NotNow, match="no model is held"):
+    with pytest.raises(NotNow, match="no model is on hold"):
         control.release()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from puf_server.aggregation.folder import FoldResult
 from puf_server.core import roster, rounds, scheduler, tickets
+from puf_server.core.commits import ModelFile
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.models import ModelStatus, ModelVersion
@@ -116,7 +117,7 @@ def _fold_ignores_revision(patch: pytest.MonkeyPatch) -> None:
             current = state.round
             if current is None or current.phase is not RoundPhase.FOLDING or result.failure:
                 return state, None
-            return scheduler.committed(state, self.config, digest=result.digest, nbytes=8, now=now), None
+            return scheduler.committed(state, self.config, ModelFile(digest=result.digest, nbytes=8), now), None
 
         self.call(change)
 

@@ -86,7 +86,7 @@ class Variant:
         """The server's name of a method that needs stored history of earlier rounds, else empty."""
         name = str(self.method.policy.get("method", ""))
         try:
-            return name if name and named(name).memory.words else ""
+            return name if name and named(name).stores.words else ""
         except ValueError as error:
             raise UsageError(str(error)) from None
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from puf_common.tensors.finite import all_finite
 from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorRange
 from puf_server.aggregation.fold import NotFinite, Source
-from puf_server.core.methods.base import Rule, TensorBlock, UpdateBlock
+from puf_server.core.methods.blocks import Rule, TensorBlock, UpdateBlock
 
 __all__ = ["Incoming", "combine", "lengths"]
 

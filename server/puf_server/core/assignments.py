@@ -1,4 +1,4 @@
-"""What a client is asked to do: a function of the state, so asking twice gives the same answer."""
+"""What a client is asked to do. It depends on the state only: asking twice gives the same answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Train:
 
     @property
     def exact_samples(self) -> int:
-        """The count the update must state, 0 where anything up to the announced count will do."""
+        """The sample count that the update must state; 0 where any count up to the announced one is accepted."""
         return self.assignment.samples if self.round.denominator is not None else 0
 
 
@@ -60,9 +60,9 @@ def work_for(state: State, config: FederationConfig, name: str, session: str, no
 
 
 def training_id(work: Train) -> str:
-    """Names what is trained: everything that shapes the update but attempt, scale and side."""
+    """A name for the training. It covers all that shapes the update, except attempt, scale and side."""
     assignment = work.assignment
-    # What remains depends on the request too: another one may leave the same number of other samples.
+    # Two requests can leave the same number of different samples.
     request = work.forget_request if assignment.part in ("forget", "retain") else ""
     named: tuple[object, ...] = (
         work.round.number, work.round.base, assignment.membership, assignment.part, assignment.samples,

@@ -1,7 +1,7 @@
-"""The audit log's chain: every line carries a hash over itself and its predecessor's.
+"""The hash chain of the audit log: every entry carries a hash over itself and the hash of the entry before.
 
-Whoever changes, takes out or moves a line breaks the chain after it. Whoever cuts off its end, or computes all of it
-anew, is found out by a receipt: it carries number and hash of the line that was last when it was made.
+A changed, removed or moved entry breaks the chain after it. A receipt reveals a log that was cut off or written again: it
+carries number and hash of the last entry at its time.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class AuditEntry:
     number: int
     at: float
     event: str
-    # JSON, as it is hashed.
+    # The JSON text that is hashed.
     facts: str
     hash: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where a log ends."""
+    """The last entry of a log."""
 
     number: int
     hash: bytes
@@ -43,16 +43,16 @@ def link(previous: bytes, number: int, at: float, event: str, facts: str) -> byt
 
 
 def append(head: Head, at: float, event: str, facts: Mapping[str, Any]) -> AuditEntry:
-    """The next line."""
+    """The next entry."""
     text = json.dumps(dict(facts), sort_keys=True, separators=(",", ":"), allow_nan=False)
     number = head.number + 1
     return AuditEntry(number, float(at), event, text, link(head.hash, number, at, event, text))
 
 
 def follow(lines: Iterable[AuditEntry], witness: Head = EMPTY) -> Head:
-    """Goes through a log from its first line to its end. `witness` is a head that was seen earlier, e.g. on a receipt.
+    """The head of a log, after a check of all entries. `witness` is an earlier head, for example of a receipt.
 
-    Raises StorageCorrupted at the first line that is not as it was written.
+    Raises StorageCorrupted at the first entry that is not as it was written.
     """
     head = EMPTY
     for line in lines:
@@ -69,7 +69,7 @@ def follow(lines: Iterable[AuditEntry], witness: Head = EMPTY) -> Head:
         head = Head(line.number, line.hash)
         if head.number == witness.number and head.hash != witness.hash:
             raise StorageCorrupted(
-                f"audit line {head.number} is not the one that the receipt names: the log was written anew",
+                f"audit line {head.number} is not the one that the receipt names: the log was written again",
                 line=head.number,
             )
     if head.number < witness.number:

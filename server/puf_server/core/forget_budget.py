@@ -1,7 +1,7 @@
-"""How much may be forgotten before a person looks.
+"""How much may be forgotten without operator approval.
 
-Everybody may ask, and nobody is refused for what others asked: a request beyond the budget is filed and kept, and waits
-for the operator's word. What it takes to bring a federation down by asking is then a person's consent.
+Every client may ask, whatever other clients asked for. A request beyond the budget is filed and waits for operator
+approval. So requests alone cannot empty a federation.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _OVER = (TicketState.FAILED, TicketState.WITHDRAWN)
 
 
 def require(mine: Iterable[Ticket], limits: Limits, now: float) -> None:
-    """Refuses a client that files faster than its limit, withdrawn requests included."""
+    """Refuses a client that files more often than the limit. Withdrawn requests count."""
     recent = [
         t.request.filed_at for t in mine if t.request.filed_by is FiledBy.CLIENT and t.request.filed_at > now - _HOUR
     ]
     if len(recent) >= limits.tickets_per_hour:
         raise TooMuch(
-            f"{limits.tickets_per_hour} requests of this client were filed within an hour; file the next one later",
+            f"this client filed {limits.tickets_per_hour} requests within an hour; file the next one later",
             limit=limits.tickets_per_hour,
         )
 
 
 def weighed(state: State, limits: Limits, member: Member, ticket: Ticket, now: float) -> Ticket:
-    """The ticket with the samples that it takes out, held where that is more than the budget leaves."""
+    """The ticket with the samples that it takes out. It is on hold if they exceed the budget."""
     if member.first_round == 0:
-        # Nothing of this client is in a model.
+        # No model contains this client.
         return ticket
     weight = member.samples if ticket.whole_client else ticket.forget_samples
     ticket = replace(ticket, request=replace(ticket.request, weight=weight))
@@ -54,7 +54,7 @@ def weighed(state: State, limits: Limits, member: Member, ticket: Ticket, now: f
     return replace(
         ticket,
         on_hold=f"with it {share:.0%} of all samples would be forgotten within {limits.forget_days:g} days; "
-        f"without the operator's word {limits.forget_share:.0%} may be",
+        f"without operator approval the limit is {limits.forget_share:.0%}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Who belongs to the federation, and who is there."""
+"""The roster: joining, leaving, operator approval, and the choice of clients for a round."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-# With fewer clients any share is one of a few.
+# With fewer clients every share is large.
 _COMPARABLE = 3
 
 
@@ -69,11 +69,11 @@ def join(
     announced = max(request.samples, request.holdout, request.unlabeled)
     if announced > limits.max_samples:
         raise TooMuch(
-            f"{name} announces {announced} samples; this federation takes {limits.max_samples} of one client",
+            f"{name} announces {announced} samples; this federation accepts at most {limits.max_samples} from one client",
             limit=limits.max_samples,
         )
     if member is None and len(state.members) >= limits.max_clients:
-        raise TooMuch(f"this federation has its {limits.max_clients} clients", limit=limits.max_clients)
+        raise TooMuch(f"this federation already has {limits.max_clients} clients, its limit", limit=limits.max_clients)
     if member is None or (member.status is MemberStatus.READMITTED and request.rejoin):
         member = Member(
             name=name,
@@ -89,15 +89,11 @@ def join(
         )
         state = state.note("client.joined", now, client=name, membership=member.membership, samples=request.samples)
     if member.status is MemberStatus.FORGOTTEN:
-        raise Forgotten(
-            f"{name} was forgotten by this federation; to return, the operator runs `puf-server clients readmit {name}` "
-            "and the client joins with --rejoin",
-            client=name,
-        )
+        raise Forgotten(f"{name} was forgotten by this federation; the operator can readmit it", client=name)
     if member.status is MemberStatus.READMITTED:
-        raise Forgotten(f"{name} was forgotten and readmitted; join with --rejoin to start anew", client=name)
+        raise Forgotten(f"{name} was forgotten and readmitted: it must ask to rejoin as a new member", client=name)
     if request.only_if_no_worker and member.instance != request.instance and worker_alive(presence, name, config, now):
-        raise WorkerAlive(f"a process works as {name} already", client=name)
+        raise WorkerAlive(f"another process already works as {name}", client=name)
     if member.samples != request.samples:
         state = state.note("client.samples_changed", now, client=name, before=member.samples, after=request.samples)
     if member.instance != request.instance:
@@ -126,7 +122,7 @@ def leave(state: State, name: str, session: str, now: float) -> State:
 
 
 def readmit(state: State, name: str, now: float) -> State:
-    """The operator's word that a forgotten name may join again, as a new membership."""
+    """Operator approval for a forgotten name: it may join again as a new member."""
     member = member_of(state, name)
     if member.status is MemberStatus.ACTIVE:
         raise NotNow(f"{name} was not forgotten; there is nothing to readmit", client=name)
@@ -135,7 +131,7 @@ def readmit(state: State, name: str, now: float) -> State:
 
 
 def forgotten(member: Member) -> Member:
-    """What stays of a client that was forgotten: its name, so that it does not come back by itself, and when it took part."""
+    """The member record of a forgotten client: its name, which must not join again unasked, and its rounds."""
     return replace(
         member,
         status=MemberStatus.FORGOTTEN,
@@ -150,27 +146,30 @@ def forgotten(member: Member) -> Member:
 
 
 def past_grace(state: State, config: FederationConfig, now: float) -> list[str]:
-    """Forgotten names whose last right, to follow their tickets and fetch receipts, is over: nobody needs to know them."""
+    """Forgotten names that may no longer follow their tickets or fetch receipts. Their credentials can be deleted."""
     grace = config.forgetting.grace_days * 86400.0
     busy = {t.client for t in state.tickets.values() if t.within_grace(now, grace)}
     return sorted(name for name, m in state.members.items() if m.status is MemberStatus.FORGOTTEN and name not in busy)
 
 
 def approve(state: State, name: str, now: float) -> State:
-    """The operator's word that a client that was held may train, whatever it announces."""
+    """Operator approval for a client on hold: it may train, whatever it announces."""
     member = member_of(state, name)
     member = replace(member, approved=True, outweighs=False, on_hold=None)
     return state.with_member(member).note("client.allowed", now, client=name)
 
 
 def hold(state: State, name: str, why: str, now: float) -> State:
-    """No training work for this client until the operator allows it."""
+    """The client gets no training work until the operator approves it."""
     member = member_of(state, name)
     return state.with_member(replace(member, on_hold=why)).note("client.held", now, client=name, why=why)
 
 
 def weigh(state: State, config: FederationConfig, now: float) -> State:
-    """Keeps a client that announces nearly all of the samples from deciding every round alone; needs three to tell."""
+    """Puts clients on hold that announce more than `max_share` of all samples. Applies from three clients on.
+
+    Such a client would decide every round alone.
+    """
     out = state.kept_out()
     able = [
         m
@@ -190,12 +189,12 @@ def weigh(state: State, config: FederationConfig, now: float) -> State:
 def member_of(state: State, name: str) -> Member:
     member = state.members.get(name)
     if member is None:
-        raise NotFound(f"{name} never joined this federation; start it with `puf-client run` first", client=name)
+        raise NotFound(f"{name} never joined this federation: start its worker first", client=name)
     return member
 
 
 def session_member(state: State, name: str, session: str) -> Member:
-    """The member behind a worker's call; refuses sessions that are unknown, replaced or over."""
+    """The member that a worker's session belongs to. Refuses sessions that are unknown, replaced or over."""
     member = state.members.get(name)
     if member is None:
         raise UnknownSession(f"{name} is not on the roster of this federation: join first", client=name)
@@ -219,7 +218,7 @@ def absentees(names: Iterable[str], presence: Presence, config: FederationConfig
 
 
 def retained(state: State) -> list[Member]:
-    """Members that train and have not asked to be forgotten, by name."""
+    """Members that train and have no open request to be forgotten, by name."""
     out = state.kept_out()
     return [m for name, m in sorted(state.members.items()) if m.trains and name not in out]
 
@@ -238,14 +237,16 @@ def distillers(state: State, presence: Presence, config: FederationConfig, now: 
 
 
 def nobody_left(state: State) -> bool:
-    """Everybody who trains has asked for everything to be forgotten."""
+    """Whether every client that trains has asked to be forgotten as a whole."""
     out = {t.client for t in state.tickets.values() if t.keeps_out and t.whole_client}
     return not any(m.trains and name not in out for name, m in state.members.items())
 
 
 def required(state: State, config: FederationConfig) -> int:
-    """How many clients must be alive before a training round opens: the plan's number, less those who left for good
-    and those whom the operator has to allow first."""
+    """How many clients must be alive before a training round opens.
+
+    The plan's number, less the clients that were forgotten, asked to be forgotten or are on hold.
+    """
     gone = sum(m.status is not MemberStatus.ACTIVE or bool(m.on_hold) or m.outweighs for m in state.members.values())
     wanted = config.plan.min_clients
     if state.number == 0:
@@ -263,7 +264,7 @@ def cohort(
     at_least: int = 0,
     round_number: int | None = None,
 ) -> list[Member]:
-    """Those of `members` that are alive, or the plan's share of them, drawn by seed and round alone."""
+    """The members that are alive, or the plan's share of them. The draw depends on seed and round number only."""
     alive = [m for m in members if worker_alive(presence, m.name, config, now)]
     size = max(ceil(config.plan.participation * len(alive)), min(at_least, len(alive)))
     if size == len(alive):
@@ -274,7 +275,7 @@ def cohort(
 
 
 def evaluators(state: State, presence: Presence, config: FederationConfig, now: float) -> tuple[str, ...]:
-    """Who measures models: dedicated evaluators where there are any, else retained clients with hold-outs."""
+    """The clients that measure models: those without training samples if there are any, else retained clients."""
     out = state.kept_out()
     able = [
         m

@@ -1,4 +1,4 @@
-"""A round from opening to commit."""
+"""A round, from opening to commit."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from puf_common.errors import Conflict, InvalidUpdate, StaleRound
-from puf_server.core import roster, update_bounds
+from puf_server.core import roster
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import Member
-from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import (
     Assignment,
@@ -19,7 +18,6 @@ from puf_server.core.state.rounds import (
     Round,
     RoundKind,
     RoundPhase,
-    RoundRecord,
     Step,
 )
 from puf_server.core.state.state import State
@@ -32,7 +30,6 @@ __all__ = [
     "close",
     "close_if_due",
     "close_without",
-    "commit",
     "decline",
     "drop_client",
     "expected_assignment",
@@ -160,12 +157,12 @@ def receive(state: State, name: str, header: UpdateHeader, update: ReceivedUpdat
 
 
 def close_if_due(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
-    """Closes an ordinary round on all, or on quorum when the rest is absent or late; below quorum it is repeated."""
+    """Closes an ordinary round with all updates, or with a quorum when the rest is absent or late. Else repeats it."""
     current = state.round
     if current is None or current.phase is not RoundPhase.COLLECTING:
         return state
     if not current.assignments:
-        return abandon(state, now, "nobody is left in it")
+        return abandon(state, now, "no client is left in it")
     if not current.missing:
         return close(state, now)
     waiting = hopeful(current, presence, config, now)
@@ -177,14 +174,14 @@ def close_if_due(state: State, presence: Presence, config: FederationConfig, now
 
 
 def close_without(state: State, now: float) -> State:
-    """Closes the round with what came, and says who is missing."""
+    """Closes the round with the updates that came, and notes whose are missing."""
     current = state.round
     assert current is not None
     return close(state.note("round.closed_without", now, round=current.number, clients=_names(current.missing)), now)
 
 
 def hopeful(current: Round, presence: Presence, config: FederationConfig, now: float) -> tuple[Assignment, ...]:
-    """Missing updates that may still come in time: not declined, not late, their clients alive."""
+    """Assignments whose update may still come in time: not declined, not late, the client alive."""
     if current.deadline_at is not None and now >= current.deadline_at:
         return ()
     return tuple(
@@ -195,7 +192,7 @@ def hopeful(current: Round, presence: Presence, config: FederationConfig, now: f
 
 
 def stalled(state: State, presence: Presence, config: FederationConfig, now: float) -> bool:
-    """Whether the round under way can neither close nor hope; somebody's erasure must not wait behind it."""
+    """Whether the open round can neither close nor expect updates. A request to be forgotten must not wait for it."""
     current = state.round
     if current is None or current.phase is not RoundPhase.COLLECTING:
         return False
@@ -207,10 +204,10 @@ def has_quorum(current: Round, config: FederationConfig) -> bool:
 
 
 def _repeat(state: State, presence: Presence, config: FederationConfig, current: Round, now: float) -> State:
-    """Keeps attempt and what was received; gives places of those who stay away to others that are alive."""
+    """Repeats the round with the same attempt and updates. Clients that are alive replace those that stay away."""
     away = {s.client for s in current.missing if s.key in current.declined}
     absent = sorted(away | set(roster.absentees((s.client for s in current.missing), presence, config, now)))
-    # Whoever declined stays out even where its place was given away: two who decline would swap for ever.
+    # A client that declined stays out after it was replaced: else two such clients would replace each other for ever.
     taken = {s.client for s in current.assignments} | {key.partition("/")[0] for key in current.declined}
     spare = [
         m for m in roster.retained(state) if m.name not in taken and roster.worker_alive(presence, m.name, config, now)
@@ -230,7 +227,7 @@ def _repeat(state: State, presence: Presence, config: FederationConfig, current:
 
 
 def _ask_again(state: State, config: FederationConfig, current: Round, now: float) -> State:
-    """Nobody else can fill the places of those who declined, so they are asked once more after a while."""
+    """Asks clients that declined again after a while, because no other client can replace them."""
     if current.declined_at is None or now < current.declined_at + config.plan.absent_seconds:
         return state
     again = replace(current, declined={}, declined_at=None, repeats=current.repeats + 1)
@@ -239,7 +236,7 @@ def _ask_again(state: State, config: FederationConfig, current: Round, now: floa
 
 
 def abandon(state: State, now: float, why: str) -> State:
-    """Drops the round under way; the model stays as it is and the next attempt has a number of its own."""
+    """Drops the open round. The model stays as it is, and the next attempt has its own number."""
     current = state.round
     if current is None:
         return state
@@ -247,78 +244,8 @@ def abandon(state: State, now: float, why: str) -> State:
     return state.note("round.abandoned", now, round=current.number, attempt=current.attempt, why=why)
 
 
-def commit(
-    state: State, *, digest: str, nbytes: int, status: ModelStatus, now: float, blake3: str = "", nbytes_down: int = 0
-) -> State:
-    """The round's sum is the new model, or one on the way to it. Contributions of the round are counted, then forgotten."""
-    current = state.round
-    if current is None or current.phase is not RoundPhase.FOLDING:
-        raise AssertionError("only a round that is being folded can be committed")
-    version = state.newest + 1
-    model = ModelVersion(
-        version=version,
-        round=current.number,
-        digest=digest,
-        nbytes=nbytes,
-        status=status,
-        created_at=now,
-        blake3=blake3,
-    )
-    updates = current.received.values()
-    losses = [(u.train_loss, u.samples) for u in updates if u.train_loss is not None]
-    weight = sum(n for _, n in losses)
-    usual = update_bounds.of_round(current)
-    record = RoundRecord(
-        number=current.number,
-        attempt=current.attempt,
-        kind=current.kind,
-        base=current.base,
-        version=version,
-        expected=len(current.assignments),
-        contributions=len(current.received),
-        opened_at=current.opened_at,
-        committed_at=now,
-        nbytes_up=sum(u.wire_nbytes or u.nbytes for u in updates),
-        nbytes_down=nbytes_down,
-        samples_processed=sum(u.samples_processed for u in updates),
-        train_loss=sum(loss * n for loss, n in losses) / weight if weight else None,
-        tickets=current.tickets,
-        samples=sum(u.samples for u in updates),
-        norm=usual.parameters if usual else None,
-        buffer_norm=usual.buffers if usual else None,
-    )
-    members = dict(state.members)
-    for assignment in current.assignments:
-        member = members.get(assignment.client)
-        if (
-            assignment.key in current.received
-            and not assignment.negated
-            and member
-            and member.membership == assignment.membership
-        ):
-            members[assignment.client] = replace(
-                member,
-                first_round=member.first_round or current.number,
-                last_round=current.number,
-                last_samples=current.received[assignment.key].samples,
-            )
-    state = replace(
-        state,
-        version=version if current.step.last else state.version,
-        number=current.number,
-        attempt=0,
-        trained=state.trained + (current.kind is RoundKind.TRAIN),
-        round=None,
-        members=members,
-        records={**state.records, record.number: record},
-    )
-    return state.with_model(model).note(
-        "round.committed", now, round=current.number, kind=current.kind.value, version=version, digest=digest
-    )
-
-
 def decline(state: State, name: str, key: str, reason: str, now: float) -> State:
-    """The client says that it will not fill its assignment, so that nobody waits for it."""
+    """Records that a client will not fill its assignment, so that the round does not wait for it."""
     current = state.round
     if current is None or all(s.key != key or s.client != name for s in current.missing):
         return state
@@ -328,10 +255,10 @@ def decline(state: State, name: str, key: str, reason: str, now: float) -> State
 
 
 def drop_client(state: State, name: str, now: float) -> State:
-    """Takes a client out of the ordinary work under way: its assignment goes, and what it had sent is not folded.
+    """Takes a client's ordinary assignments and updates out of the open round.
 
-    A sum that is being computed is outdated by this and will be computed anew. In an unlearning round the frozen n stays:
-    the client contributes zero.
+    A sum that is being computed is outdated and will be computed again. In an unlearning round the frozen n stays: the
+    client contributes zero.
     """
     current = state.round
     if current is None or not any(s.client == name and not s.ticket for s in current.assignments):
@@ -349,7 +276,7 @@ def drop_client(state: State, name: str, now: float) -> State:
 
 
 def lose(state: State, key: str, now: float, why: str) -> State:
-    """An update that was booked is not on disk any more: the assignment is open again and its client is asked once more."""
+    """Removes a recorded update that is no longer on disk. Its assignment is open again, and the client is asked again."""
     current = state.round
     if current is None or key not in current.received:
         return state
@@ -359,9 +286,10 @@ def lose(state: State, key: str, now: float, why: str) -> State:
 
 
 def samples_changed(state: State, name: str, now: float) -> State:
-    """A client that joined again with another sample count outdates the frozen n of an unlearning round under way.
+    """Adapts the open round to a client that joined again with another sample count.
 
-    In an ordinary round n is what was received: the open assignment takes the new count, or its update would never fit.
+    In an ordinary round n is what was received: the open assignment takes the larger count, else its update would be
+    refused. The frozen n of an unlearning round is outdated: that round is abandoned.
     """
     current = state.round
     if current is None:
@@ -384,10 +312,10 @@ def samples_changed(state: State, name: str, now: float) -> State:
 
 
 def close(state: State, now: float) -> State:
-    """Closes the round: what was received is summed from here on, nothing is added."""
+    """Closes the round: from now on its updates are summed, and no update is accepted."""
     current = state.round
     if current is None:
-        raise AssertionError("no round to fold")
+        raise AssertionError("no round to close")
     state = replace(state, round=replace(current, phase=RoundPhase.FOLDING))
     return state.note("round.closed", now, round=current.number, received=len(current.received))
 

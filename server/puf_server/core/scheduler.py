@@ -1,11 +1,15 @@
-"""What happens next. `advance` is called after every event and now and then by the clock; it moves the federation as far
-as it can go by itself and leaves the rest to clients (who work) and to the shell (which folds)."""
+"""What happens next.
+
+`advance` runs after every change and at intervals. It moves the federation as far as it can go without clients and
+without sums; clients do the assignments, and the engine has closed rounds folded.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from puf_server.core import roster, rounds, tickets
+from puf_server.core.commits import ModelFile, commit
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.presence import Presence
@@ -20,7 +24,7 @@ __all__ = ["advance", "committed", "fold_failed", "phase", "restarted", "unfit",
 def advance(
     state: State, presence: Presence, config: FederationConfig, now: float, since: State | None = None
 ) -> State:
-    """`since` is a state that was advanced before, where there is one: what did not change is not weighed again."""
+    """The state after every step that can be taken now. `since` is the last advanced state: unchanged parts are skipped."""
     if since is None or state.members is not since.members or state.tickets is not since.tickets:
         state = roster.weigh(state, config, now)
     while True:
@@ -33,7 +37,7 @@ def advance(
 def _once(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
     state = tickets.expire(state, presence, config, now)
     if state.round is not None and state.round.kind is RoundKind.RESET and not roster.nobody_left(state):
-        return rounds.abandon(state, now, "somebody is there to retain the model after all")
+        return rounds.abandon(state, now, "a client that trains has joined")
     if state.paused or state.stopping or state.halted:
         return state
     if state.round is not None:
@@ -67,15 +71,13 @@ def _once(state: State, presence: Presence, config: FederationConfig, now: float
 def committed(
     state: State,
     config: FederationConfig,
-    *,
-    digest: str,
-    nbytes: int,
+    file: ModelFile,
     now: float,
-    blake3: str = "",
+    *,
     nbytes_down: int = 0,
-    remembered: tuple[HistoryRecord, ...] = (),
+    stored: tuple[HistoryRecord, ...] = (),
 ) -> State:
-    """The shell has written the folded model: model, round, roster, tickets and what is remembered move together."""
+    """Commits the folded model. Model, round, roster, tickets and history change together."""
     current = state.round
     if current is None:
         raise AssertionError("no round to commit")
@@ -86,10 +88,7 @@ def committed(
     status = ModelStatus.UNLEARNED if recovering else ModelStatus.READY
     if current.step.into:
         status = ModelStatus.AUXILIARY
-    state = rounds.commit(
-        state, digest=digest, nbytes=nbytes, status=status, now=now, blake3=blake3, nbytes_down=nbytes_down
-    )
-    state = history.keep(state, remembered)
+    state = history.keep(commit(state, file, status, now, nbytes_down), stored)
     if current.kind is RoundKind.UNLEARN and not current.step.last:
         state = jobs.stepped(state, current)
     elif current.kind in (RoundKind.UNLEARN, RoundKind.RESET):
@@ -106,7 +105,7 @@ def committed(
 
 
 def fold_failed(state: State, why: str, now: float) -> State:
-    """The sum is not a model (not finite). Nothing is committed; the federation stops for the operator to look."""
+    """The sum is not finite. Nothing is committed, and the federation halts for the operator."""
     state = rounds.abandon(state, now, why)
     job = state.job
     if job is not None:
@@ -117,17 +116,17 @@ def fold_failed(state: State, why: str, now: float) -> State:
 
 
 def unfit(state: State, config: FederationConfig, culprit: str, why: str, now: float) -> State:
-    """One client's update made the sum no model. It alone is left out: a target tries again later, anybody else is held."""
+    """One client's update made the sum not finite. A target tries again later; another client is put on hold."""
     current = state.round
     if current is None:
-        raise AssertionError("no round that could have failed")
+        raise AssertionError("no round to fail")
     if any(s.ticket and s.client == culprit for s in current.assignments):
         return jobs.failed_target(state, config, culprit, why, now)
     return rounds.drop_client(roster.hold(state, culprit, why, now), culprit, now)
 
 
 def restarted(state: State, config: FederationConfig, now: float) -> State:
-    """After a restart every worker gets the time to come back before it counts as absent, and no clock has run meanwhile."""
+    """The state after a restart: deadlines leave workers the time to come back."""
     grace = now + config.plan.absent_seconds
     current, measuring = state.round, state.evaluation
     if current is not None and current.deadline_at is not None:
@@ -154,7 +153,7 @@ def phase(state: State) -> str:
 
 
 def waiting_for(state: State, presence: Presence, config: FederationConfig, now: float) -> str:
-    """One sentence on what the federation is waiting for, and who waits for the operator's word."""
+    """One sentence on what the federation waits for, with everything that waits for operator approval."""
     held = _on_hold(state)
     return f"{_waiting_for(state, presence, config, now)}{'; ' if held else ''}{held}"
 
@@ -162,35 +161,35 @@ def waiting_for(state: State, presence: Presence, config: FederationConfig, now:
 def _on_hold(state: State) -> str:
     clients = sorted(m.name for m in state.members.values() if m.on_hold or m.outweighs)
     asked = sorted(t.id for t in state.tickets.values() if t.on_hold and t.waiting)
-    said = [f"{_few(clients)} held: look, then `puf-server clients allow NAME`"] if clients else []
-    said += [f"{_few(asked)} held: look, then `puf-server tickets allow TICKET`"] if asked else []
+    said = [f"clients on hold: {_few(clients)}"] if clients else []
+    said += [f"tickets on hold: {_few(asked)}"] if asked else []
     return "; ".join(said)
 
 
 def _waiting_for(state: State, presence: Presence, config: FederationConfig, now: float) -> str:
     if state.halted:
-        return f"halted: {state.halted}; look into it, then run `puf-server resume`"
+        return f"halted: {state.halted}"
     if state.paused:
         return "paused by the operator"
     current = state.round
     if current is not None:
         if current.phase is RoundPhase.FOLDING:
-            return f"summing up round {current.number}"
+            return f"summing the updates of round {current.number}"
         names = sorted({s.client for s in current.missing})
         return f"round {current.number} ({current.kind}): waiting for {_few(names)}"
     if state.evaluation is not None:
         return f"measuring model {state.evaluation.version}: waiting for {_few(sorted(state.evaluation.missing))}"
     if state.recovery is not None and state.recovery.on_hold:
-        return f"held: {state.recovery.on_hold}; run `puf-server release`, or `puf-server rollback`"
+        return f"model on hold: {state.recovery.on_hold}"
     if state.job is not None:
         return f"unlearning by {state.job.method}, step {state.job.step + 1}: waiting for more clients"
     if state.recovery is not None:
-        return "recovery: waiting for clients, or for the leaver's measurements"
+        return "recovery: waiting for clients, or for measurements of the target"
     pending = [t for t in state.tickets.values() if t.waiting]
     if pending and state.trained >= state.planned:
-        return f"waiting for {_few(sorted(t.client for t in pending))} to come and be forgotten"
+        return f"waiting for {_few(sorted(t.client for t in pending))} to come for unlearning"
     if state.trained >= state.planned:
-        return "nothing to do: serving the model and taking requests"
+        return "nothing to do: serving the model and accepting requests"
     alive = sum(roster.worker_alive(presence, m.name, config, now) for m in roster.retained(state))
     missing = roster.required(state, config) - alive
     return f"waiting for {missing} more client{'s' * (missing != 1)} to join"

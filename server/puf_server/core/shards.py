@@ -1,7 +1,7 @@
-"""Which part of a split data set a client trains on, where it asks the server instead of being told.
+"""Shards that clients lease: parts of a split data set that the server distributes.
 
-A lease is for good: a name that comes back finds its samples, and those of a name that was forgotten stay untrained until
-the operator gives them to somebody else.
+A lease has no end. A name that comes back gets the same samples. The samples of a forgotten name are not trained on
+until the operator releases its shard.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["lease", "release"]
 
 
 def lease(state: State, config: FederationConfig, name: str, wish: int | None, now: float) -> tuple[State, int]:
-    """The name's shard: the one it has, else the one it wishes for if that is free, else the first that is."""
+    """The shard of this name: its lease, else the wished one if free, else the first free one."""
     if not config.plan.shards:
-        raise NotNow("this federation leases no shards (plan.shards is 0): start the client with --shard I/N")
+        raise NotNow("this federation leases no shards (plan.shards is 0): the client must name its shard")
     if name in state.leases:
         return state, state.leases[name]
     member = state.members.get(name)
@@ -29,8 +29,7 @@ def lease(state: State, config: FederationConfig, name: str, wish: int | None, n
     free = [shard for shard in range(config.plan.shards) if shard not in taken]
     if not free:
         raise TooMuch(
-            f"all {config.plan.shards} shards are leased; the operator frees one of a client that is gone for good with "
-            "`puf-server clients release NAME`",
+            f"all {config.plan.shards} shards are leased; the operator can release the shard of a forgotten client",
             shards=config.plan.shards,
         )
     shard = wish if wish in free else free[0]
@@ -39,12 +38,12 @@ def lease(state: State, config: FederationConfig, name: str, wish: int | None, n
 
 
 def release(state: State, name: str, now: float) -> tuple[State, int]:
-    """The operator's word that somebody else may have the shard, and train on its samples again."""
+    """Frees the shard of a name that is no member: another client may lease it and train on its samples."""
     if name not in state.leases:
         raise NotFound(f"{name} leases no shard", client=name)
     member = state.members.get(name)
     if member is not None and member.status is MemberStatus.ACTIVE:
-        raise NotNow(f"{name} is a member and trains on its shard; it has to be forgotten first", client=name)
+        raise NotNow(f"{name} is a member and trains on its shard; it must be forgotten first", client=name)
     shard = state.leases[name]
     state = replace(state, leases={n: s for n, s in state.leases.items() if n != name})
     return state.note("shard.released", now, client=name, shard=shard), shard

@@ -1,10 +1,9 @@
-"""How large an update may be: measured against what honest clients have sent lately.
+"""How large an update may be, compared with updates of recent rounds.
 
-An update enters as u = scale * Delta, and a target's scale may be large, so what is measured is u / scale. Each committed
-round leaves the median norm of its ordinary updates behind; an update may have `norm_factor` times the largest of these
-medians. The largest, not their mean: recovery after unlearning takes steps like early training, and an honest client
-must not be refused for them. Before the first committed round only the absolute limit holds. Buffers travel as values,
-not as differences, and are measured apart by the same rule.
+An update enters as u = scale * Delta. A target's scale may be large, so the norm of u / scale is measured. Each committed
+round records the median norm of its ordinary updates. An update may have `norm_factor` times the largest of the recent
+medians. The largest, not the mean: recovery after unlearning takes steps as large as early training does. Before the first
+commit only the absolute limit applies. Buffers travel as values, not as differences; the same rule applies to them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from puf_server.core.state.state import State
 
 __all__ = ["Norms", "allowed", "of_round"]
 
-# Values of buffers before anything was committed: counts of pixels, sums, whatever a model keeps.
+# The limit for buffers before the first commit: a model may store counts or sums there.
 _LARGEST_BUFFER = 1e12
 
 
@@ -34,12 +33,12 @@ def allowed(state: State, config: FederationConfig, assignment: Assignment) -> N
     """The largest norms that an update for this assignment may have."""
     limits = config.limits
     if assignment.routine != "train":
-        # Ascent, distillation, heads: what a method's own routine sends is not comparable with a round of training.
+        # Updates of a method's own routine (ascent, distillation, heads) are not comparable with training.
         return Norms(limits.max_norm, _LARGEST_BUFFER)
     # Committed rounds are numbered without gaps: this looks at the recent ones only, however many there are.
     numbers = range(state.number, max(0, state.number - limits.norm_rounds), -1)
     recent = [state.records[number] for number in numbers if number in state.records]
-    # More local epochs than usual go further.
+    # More local epochs make larger updates.
     longer = max(1.0, assignment.epochs / config.recipe.epochs)
     return Norms(
         min(limits.max_norm, _largest(recent, "norm", limits.norm_factor) * longer),
@@ -48,7 +47,7 @@ def allowed(state: State, config: FederationConfig, assignment: Assignment) -> N
 
 
 def of_round(current: Round) -> Norms | None:
-    """Medians over the ordinary updates of a round; None where there was none."""
+    """The median norms of a round's ordinary updates; None if it had none."""
     updates = [current.received[s.key] for s in _plain(current) if s.key in current.received]
     if not updates:
         return None

@@ -16,6 +16,7 @@ from puf_common.errors import PufError
 from puf_common.logging import get_logger
 from puf_server.aggregation.folder import Folder, FoldResult
 from puf_server.core import rounds, scheduler
+from puf_server.core.commits import ModelFile
 from puf_server.core.state.presence import Presence, after_restart, settled
 from puf_server.core.state.rounds import Round, RoundKind, RoundPhase
 from puf_server.core.state.state import AuditNote, State
@@ -221,12 +222,10 @@ class Engine:
             after = scheduler.committed(
                 state,
                 self.config,
-                digest=result.digest,
-                blake3=result.blake3,
-                nbytes=result.nbytes,
+                ModelFile(digest=result.digest, nbytes=result.nbytes, blake3=result.blake3),
+                now,
                 nbytes_down=self.presence.nbytes_down,
-                now=now,
-                remembered=result.history,
+                stored=result.history,
             )
             return after, True
 

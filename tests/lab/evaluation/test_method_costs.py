@@ -17,7 +17,7 @@ from puf_server.core.methods.layers import outputs
 from puf_server.core.state.rounds import RoundKind
 
 CLIENTS, ROUNDS, SAMPLES, PUBLIC = 3, 2, 20, 20
-HISTORIES = tuple(name for name, method in methods.known().items() if method.memory.words)
+HISTORIES = tuple(name for name, method in methods.known().items() if method.stores.words)
 SETTING = FederationSpec(
     title="costs",
     # Without a hold-out no client measures, so models are fetched only for assignments.

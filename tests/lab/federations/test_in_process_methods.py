@@ -27,7 +27,7 @@ from puf_server.core.state.tickets import TicketState
 from puf_server.storage.layout import history_name
 
 ALL = list(methods.known())
-HISTORIES = tuple(name for name, method in methods.known().items() if method.memory.words)
+HISTORIES = tuple(name for name, method in methods.known().items() if method.stores.words)
 # Tiny models may collapse. They must not wait for an operator.
 BRIEF = {"max_recovery_rounds": 1, "collapse_ratio": 0.0}
 SETTING = FederationSpec(
@@ -111,9 +111,9 @@ def test_only_methods_that_declare_history_store_it(method: str, tmp_path: Path)
     setting = SETTING.model_copy(update={"rounds": 1, "forgetting": policy(method)})
     with InProcessFederation(setting, tmp_path / "f") as federation:
         federation.train()
-        memory = methods.known()[method].memory
+        memory = methods.known()[method].stores
         files = list((tmp_path / "f" / "server").glob("history/*"))
-        assert bool(federation.state.history) == memory.of_updates
+        assert bool(federation.state.history) == (memory.norms or memory.first_updates or memory.sums)
         assert bool(files) == (memory.first_updates or memory.sums)
         reply = federation.handlers.describe(fed.DescribeRequest())
         assert (reply.method, tuple(reply.remembers)) == (method, memory.words)
@@ -158,7 +158,7 @@ def test_a_method_without_stored_history_is_refused(tmp_path: Path) -> None:
         federation.train()
         with (
             federation.copy(tmp_path / "g", forgetting=policy("federaser")) as changed,
-            pytest.raises(NotNow, match="kept none of round 1"),
+            pytest.raises(NotNow, match="stored none of round 1"),
         ):
             changed.forget([1])
 

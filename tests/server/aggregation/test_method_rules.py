@@ -15,7 +15,7 @@ from tests.running import TINY, make_state, tiny_config, tiny_payload
 from puf_common.tensors.manifest import MODEL, UPDATE, Manifest
 from puf_server.aggregation.fold import ArraySource, NotFinite
 from puf_server.aggregation.method_rules import Incoming, combine, lengths
-from puf_server.core.methods.base import Rule, TensorBlock, UpdateBlock, mean_of_buffers
+from puf_server.core.methods.blocks import Rule, TensorBlock, UpdateBlock, mean_of_buffers
 from puf_server.maintenance.backup import backup
 from puf_server.maintenance.restore import restore
 from puf_server.storage.layout import history_name

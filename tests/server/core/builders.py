@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from puf_server.core import roster, rounds, scheduler, tickets
+from puf_server.core.commits import ModelFile
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
 from puf_server.core.state.measurements import Sums
 from puf_server.core.state.models import ModelStatus, ModelVersion
@@ -113,7 +114,7 @@ class Federation:
 
     def commit(self) -> None:
         digest = f"{self.state.version + 1:02x}"
-        self.apply(scheduler.committed(self.state, self.config, digest=digest, nbytes=8, now=self.now))
+        self.apply(scheduler.committed(self.state, self.config, ModelFile(digest=digest, nbytes=8), self.now))
 
     def run_round(self, kind: RoundKind) -> Round:
         current = self.round

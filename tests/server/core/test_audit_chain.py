@@ -71,5 +71,5 @@ def test_a_log_written_anew_is_found_by_whoever_saw_the_old_one() -> None:
     witness = Head(4, log(5)[3].hash)
     rewritten = log(5, word="b")
     assert follow(rewritten).number == 5
-    with pytest.raises(StorageCorrupted, match="written anew"):
+    with pytest.raises(StorageCorrupted, match="written again"):
         follow(rewritten, witness)

@@ -19,7 +19,7 @@ from puf_server.core import methods, rounds, tickets
 from puf_server.core.audit_chain import EMPTY
 from puf_server.core.config import Forgetting
 from puf_server.core.methods import comparison, federaser, layers
-from puf_server.core.methods.base import TensorBlock, UpdateBlock
+from puf_server.core.methods.blocks import TensorBlock, UpdateBlock
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.rounds import Combine, HistoryRecord, RoundKind
@@ -250,7 +250,7 @@ def test_the_operator_need_not_wait_for_one_that_is_gone() -> None:
 )
 def test_what_only_puf_understands_is_refused_by_others(wish: dict[str, Any]) -> None:
     f = trained(method="not")
-    with pytest.raises(NotNow, match="PUF's"):
+    with pytest.raises(NotNow, match="belong to PUF"):
         f.file("b", **wish)
 
 
@@ -323,7 +323,7 @@ def test_a_sum_that_is_no_model_sends_an_episode_back_to_its_start() -> None:
 
 def test_names_and_options_are_checked() -> None:
     for wrong, why in (
-        ({"method": "nott"}, "known are puf"),
+        ({"method": "nott"}, "choose one of puf"),
         ({"method": "natural", "method_options": {"rounds": "-1"}}, "options of natural: rounds"),
         ({"fallback": "puf"}, "needs the target"),
         ({"also_remember": ("nothing",)}, "no method"),

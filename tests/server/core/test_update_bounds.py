@@ -40,7 +40,7 @@ def test_a_client_that_announces_nearly_everything_waits_for_the_operators_word(
     for name in order:
         f.join(name, samples=1000 if name == "m" else 10)
     assert f.state.members["m"].outweighs
-    assert "m held" in scheduler.waiting_for(f.state, f.presence, f.config, f.now)
+    assert "clients on hold: m" in scheduler.waiting_for(f.state, f.presence, f.config, f.now)
     # The others go on meanwhile.
     assert {s.client for s in f.round.assignments} == {"a", "b"}
     f.apply(roster.approve(f.state, "m", f.now))
@@ -257,13 +257,13 @@ def test_a_model_that_collapsed_is_held_for_the_operator() -> None:
     assert f.state.models[f.state.version].status is ModelStatus.UNLEARNED
     said = scheduler.waiting_for(f.state, f.presence, f.config, f.now)
     assert "30.0%" in said
-    assert "puf-server rollback" in said
+    assert said.startswith("model on hold: ")
     f.wait(10 * DAY, *"bcd")
     assert f.ticket(ticket).state is TicketState.RECOVERING
     f.apply(rollback.release(f.state, f.now))
     assert (f.ticket(ticket).state, outcome(f.ticket(ticket)).recovered) == (TicketState.COMPLETED, False)
     assert f.state.models[f.state.version].status is ModelStatus.READY
-    with pytest.raises(NotNow, match="no model is held"):
+    with pytest.raises(NotNow, match="no model is on hold"):
         rollback.release(f.state, f.now)
 
 

@@ -1,15 +1,15 @@
-"""Methods of unlearning, one file each, and the registry that knows them by name.
+"""Methods of unlearning, one file each, and the registry of their names.
 
 puf        negated pseudo-gradients (the default)
 natural    training goes on without the target
 retrain    from w_0, without the target
 not        negation of the first layer, then recovery
-federaser  calibrated replay of the rounds that were
+federaser  calibrated replay of past rounds
 pga        the target's projected gradient ascent
 mode       momentum degradation and memory guidance
 fedau      auxiliary heads of the targets
-fukd       subtraction of what the target contributed, then distillation
-rapid      rollback, then retraining by curvature
+fukd       subtraction of the target's updates, then distillation
+rapid      rollback, then retraining with curvature
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pydantic import ValidationError
 
 from puf_common.config.messages import explain_all
 from puf_server.core.config import Forgetting
-from puf_server.core.methods.base import Memory, Method
+from puf_server.core.methods.base import Method, StoredHistory
 from puf_server.core.methods.fedau import FedAU
 from puf_server.core.methods.federaser import FedEraser
 from puf_server.core.methods.fukd import Fukd
-from puf_server.core.methods.mode import Mode
+from puf_server.core.methods.mode import MoDe
 from puf_server.core.methods.natural import Natural
 from puf_server.core.methods.pga import Pga
 from puf_server.core.methods.puf import Puf
@@ -51,7 +51,7 @@ _load: Callable[[str], type[Method]] | None = None
 _own: dict[str, type[Method]] = {}
 _made: dict[tuple[str, tuple[tuple[str, str], ...]], Method] = {}
 _METHODS: dict[str, type[Method]] = {
-    m.name: m for m in (Puf, Natural, Retrain, NoT, FedEraser, Pga, Mode, FedAU, Fukd, Rapid)
+    m.name: m for m in (Puf, Natural, Retrain, NoT, FedEraser, Pga, MoDe, FedAU, Fukd, Rapid)
 }
 
 
@@ -60,7 +60,7 @@ def known() -> Mapping[str, type[Method]]:
 
 
 def use_loader(load: Callable[[str], type[Method]]) -> None:
-    """Names of the form package.module:Class are looked up by this; the shell's, as the core imports no foreign code."""
+    """Sets the function that finds a method named package.module:Class. The core itself imports no user's code."""
     global _load
     _load = load
 
@@ -72,11 +72,11 @@ def _kind(name: str) -> type[Method]:
         if name not in _own:
             _own[name] = _load(name)
         return _own[name]
-    raise ValueError(f"there is no method {name!r}; known are {', '.join(_METHODS)}, or package.module:Class")
+    raise ValueError(f"there is no method {name!r}; choose one of {', '.join(_METHODS)}, or package.module:Class")
 
 
 def named(name: str, options: Mapping[str, str] | None = None) -> Method:
-    """The method with these options; ValueError says what is wrong with them. Methods are values: one for all who ask."""
+    """The method with these options, one object for equal arguments. Raises ValueError for wrong options."""
     key = (name, tuple(sorted((options or {}).items())))
     if key not in _made:
         _made[key] = _make(name, options or {})
@@ -101,34 +101,36 @@ def fallback_of(policy: Forgetting) -> Method | None:
 
 
 def serving(policy: Forgetting, ticket: Ticket) -> Method:
-    """The method for this ticket: the federation's, or its fallback."""
+    """The method for this ticket: the federation's, or the fallback."""
     fallback = fallback_of(policy)
     return fallback if ticket.fallback and fallback is not None else method_of(policy)
 
 
 def serving_round(policy: Forgetting, current: Round) -> Method:
-    """The method whose step this round is."""
+    """The method that planned this round."""
     assert current.method is not None
     return by_name(policy, current.method)
 
 
 def by_name(policy: Forgetting, name: str) -> Method:
-    """A method as this federation runs it: with its options where it is the chosen one."""
+    """A method as this federation runs it: with the federation's options if it is the chosen one."""
     return named(name, policy.method_options if name == policy.method else None)
 
 
-def stored_history(policy: Forgetting) -> Iterator[Memory]:
-    """What is kept, of the chosen method, of the fallback and of those the operator wants to be able to change to."""
+def stored_history(policy: Forgetting) -> Iterator[StoredHistory]:
+    """What is stored for the chosen method, for the fallback, and for methods that the operator may change to."""
     for name in dict.fromkeys((policy.method, policy.fallback, *policy.also_remember)):
         if name:
-            yield _kind(name).memory
+            yield _kind(name).stores
 
 
 def check(policy: Forgetting) -> None:
-    """Names and options as the operator gave them; ValueError says what is wrong."""
+    """Raises ValueError if a method or an option is wrong."""
     method_of(policy)
     for name in policy.also_remember:
         named(name)
     fallback = fallback_of(policy)
     if fallback is not None and fallback.requires.target_takes_part:
-        raise ValueError(f"fallback {fallback.name} needs the target, which is gone then; use retrain or not")
+        raise ValueError(
+            f"the fallback serves targets that are gone, but {fallback.name} needs the target; use retrain or not"
+        )

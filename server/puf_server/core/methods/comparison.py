@@ -1,4 +1,4 @@
-"""The comparison of methods, made from what each of them declares."""
+"""The table that compares methods, made from their declarations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS = (
     "selective",
     "target takes part",
     "samples",
-    "remembers",
+    "stores",
 )
 
 
@@ -38,7 +38,7 @@ def rows() -> list[tuple[str, ...]]:
             r.target_takes_part,
             "samples" in r.scopes,
         )
-        found.append((name, *("yes" if fact else "no" for fact in facts), ", ".join(method.memory.words) or "nothing"))
+        found.append((name, *("yes" if fact else "no" for fact in facts), ", ".join(method.stores.words) or "nothing"))
     return found
 
 

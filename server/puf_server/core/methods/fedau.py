@@ -1,9 +1,9 @@
-"""FedAU (Gu et al. 2024), after training: the targets' auxiliary heads are mixed into the model's.
+"""FedAU (Gu et al. 2024), after training: the targets' auxiliary heads are mixed into the model's head.
 
-    W = (1 - alpha) * W_l + alpha * mean over targets of W_a        the backbone is not touched
+    W = (1 - alpha) * W_l + alpha * mean over targets of W_a        the backbone does not change
 
-Published texts differ on which head weighs 0.04: the code gives it to the original one, as the method's own alpha of 0.9
-suggests, so `alpha_aux` is 0.96 here. Read the other way round it hardly forgets.
+Published texts differ on which head weighs 0.04. The authors' code gives it to the original head, as the published alpha
+of 0.9 suggests, so `alpha_aux` is 0.96 here. With the other reading the model hardly forgets.
 """
 
 from __future__ import annotations
@@ -17,31 +17,22 @@ from pydantic import Field
 
 from puf_common.errors import InvalidArgument
 from puf_common.tensors.manifest import Manifest
-from puf_server.core.methods.base import (
-    Method,
-    Options,
-    Requirements,
-    Rule,
-    Step,
-    Target,
-    TensorBlock,
-    UpdateBlock,
-    View,
-)
+from puf_server.core.methods.base import Method, Options, Requirements, Step, Target, View
+from puf_server.core.methods.blocks import Rule, TensorBlock, UpdateBlock
 from puf_server.core.methods.layers import HEAD, last_layer
-from puf_server.core.state.rounds import Assignment, Combine, CombineRule, Part
+from puf_server.core.state.rounds import Assignment, Combine, CombineRule
 
 __all__ = ["FedAU", "FedauOptions", "mix_heads"]
 
 
 class FedauOptions(Options):
     alpha_aux: float = Field(
-        0.96, ge=0, le=1, description="weight of the auxiliary heads (0.04 is a misreading, 0.9 the method's own)"
+        0.96, ge=0, le=1, description="weight of the auxiliary heads (published: 0.9; 0.04 is a misreading)"
     )
     epochs: float = Field(10.0, gt=0, description="passes over the target's features")
     lr: float = Field(0.0, ge=0, description="rate of the auxiliary head; 0: that of the current round")
     weight_decay: float = Field(1e-3, ge=0, description="weight decay of the auxiliary head")
-    init_std: float = Field(0.01, ge=0, description="of the fresh head's weights")
+    init_std: float = Field(0.01, ge=0, description="standard deviation of the new head's initial weights")
 
     def routine(self) -> dict[str, float]:
         """The options of the client's routine `aux_head`."""
@@ -50,7 +41,7 @@ class FedauOptions(Options):
 
 class FedAU(Method):
     name = "fedau"
-    summary = "heads that the targets trained on random labels are mixed into the model's"
+    summary = "heads that the targets train on random labels are mixed into the model's head"
     requires = Requirements(task_agnostic=False, target_takes_part=True)
     options_type = FedauOptions
     options: FedauOptions
@@ -60,15 +51,10 @@ class FedAU(Method):
         return Step(base=view.state.version, assignments=assignments, combine=Combine(rule=CombineRule.MIX), last=True)
 
     def _assignment(self, target: Target) -> Assignment:
-        """Single samples are forgotten by a head that gets random labels for them and learns the rest as it is."""
-        samples = not target.ticket.whole_client
-        return Assignment(
-            client=target.member.name,
-            membership=target.member.membership,
-            part=Part.FORGET if samples else Part.MAIN,
-            samples=target.forget_samples + (target.member.samples if samples else 0),
+        """A head that learns random labels for the samples to forget, and true labels for the rest."""
+        return target.assignment(
+            samples=target.all_samples,
             epochs=self.options.epochs,
-            ticket=target.ticket.id,
             routine="aux_head",
             options=self.options.routine(),
             lr=self.options.lr or None,
@@ -88,7 +74,7 @@ class FedAU(Method):
 
 
 def mix_heads(head: NDArray[Any], auxiliary: Sequence[NDArray[Any]], alpha_aux: float) -> NDArray[np.float64]:
-    """Heads weigh alike, whatever their targets' sizes. At 0 the head to the bit."""
+    """The mixed head. All auxiliary heads have the same weight. With alpha_aux 0 it has the bits of the head."""
     if not auxiliary:
         raise InvalidArgument("there is no auxiliary head to mix in")
     if alpha_aux == 0:  # a sum would lose the sign of -0.0

@@ -1,15 +1,15 @@
-"""FedEraser (Liu et al. 2021): the rounds that were, replayed without the target, with calibrated updates.
+"""FedEraser (Liu et al. 2021): past rounds are replayed without the target, with calibrated updates.
 
-For each retained round t_1 = 1, t_(j+1) = t_j + delta_t the server kept how long every client's update U_k was, and of
-the first one the updates themselves.
+For each replayed round t_1 = 1, t_(j+1) = t_j + delta_t the server stored the norms of every client's update U_k, and of
+the first round the updates themselves.
 
-    w~ <- w_0 + sum p_k U_k^(t_1)                           nobody trains
-    w~ <- w~ + sum p_k |U_k^(t_j)| * U^_k / |U^_k|          U^_k: what client k makes of w~ in E_cal epochs
+    w~ <- w_0 + sum p_k U_k^(t_1)                           no client trains
+    w~ <- w~ + sum p_k |U_k^(t_j)| * U^_k / |U^_k|          U^_k: update of client k from w~ in E_cal epochs
 
-with p_k = n_k / sum of n over the clients that answer. The stored update gives the length, the fresh one the direction.
-Stored lengths are measured against the model before the round, per client and over the whole model; the authors' code
-takes the model after it, which lets the target into the step size. Only lengths are used after the first round, so
-nothing else is kept: C * R numbers and C updates where the paper counts C * R updates.
+with p_k = n_k / sum of n over the clients that answer. The stored norm gives the length, the new update the direction.
+Stored norms refer to the model before the round. The authors' code takes the model after it, which lets the target into
+the step size. After the first round only norms are needed: C * R numbers and C updates are stored, where the paper counts
+C * R updates.
 """
 
 from __future__ import annotations
@@ -25,19 +25,8 @@ from pydantic import Field
 from puf_common.tensors.manifest import Manifest
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
-from puf_server.core.methods.base import (
-    Asked,
-    Memory,
-    Method,
-    Options,
-    Requirements,
-    Rule,
-    Step,
-    TensorBlock,
-    UpdateBlock,
-    View,
-    mean_of_buffers,
-)
+from puf_server.core.methods.base import Asked, Method, Options, Requirements, Step, StoredHistory, View
+from puf_server.core.methods.blocks import Rule, TensorBlock, UpdateBlock, mean_of_buffers
 from puf_server.core.state.rounds import Combine, CombineRule, HistoryRecord
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Scope
@@ -46,18 +35,18 @@ __all__ = ["FedEraser", "FedEraserOptions", "calibrated", "factors", "replayed"]
 
 
 class FedEraserOptions(Options):
-    delta_t: int = Field(1, ge=1, description="every so many rounds one is replayed")
+    delta_t: int = Field(1, ge=1, description="replay one of this many rounds")
     epochs: float = Field(0.5, gt=0, description="local epochs of a calibration (E_cal); 0.5 is half of the batches")
-    per_tensor: bool = Field(False, description="keep the length of every tensor instead of the whole update's")
+    per_tensor: bool = Field(False, description="use the norm of every tensor instead of the whole update's")
 
 
 class FedEraser(Method):
     name = "federaser"
-    summary = "past rounds replayed without the target: stored lengths, fresh directions"
+    summary = "past rounds replayed without the target: stored lengths, new directions"
     requires = Requirements(
         history=True, full_participation=True, single_round=False, retained_take_part=True, scopes=(Scope.CLIENT,)
     )
-    memory = Memory(norms=True, first_updates=True, survives_rewrite=True)
+    stores = StoredHistory(norms=True, first_updates=True, survives_rewrite=True)
     options_type = FedEraserOptions
     options: FedEraserOptions
     rewrites = True
@@ -73,13 +62,13 @@ class FedEraser(Method):
         others = [m for m in roster.retained(state) if m.first_round == first and m.name != asked.client]
         if not kept or any((m.name, first) not in kept for m in others):
             return (
-                "federaser needs the history of every round since the first, and this federation kept none of round "
+                "federaser needs the history of every round since the first, but this federation stored none of round "
                 f"{first}: choose retrain, not or puf"
             )
         return None
 
     def step(self, view: View) -> Step | None:
-        # Told by round, not counted: somebody who asks to be forgotten meanwhile may take a round along.
+        # The round's number, not a count: a client that is forgotten meanwhile can remove a round.
         done = int(view.started.method_state.get("replayed", 0))
         base = view.model if view.started.step else 0
         coming = [kept for kept in replayed(view.state, self.options.delta_t) if kept[0].round > done]
@@ -118,7 +107,7 @@ class FedEraser(Method):
 
 
 def replayed(state: State, delta_t: int) -> list[list[HistoryRecord]]:
-    """What is kept of each round that is replayed, oldest round first, without those who asked to be forgotten."""
+    """The records of each replayed round, oldest round first, without clients that asked to be forgotten."""
     numbers = sorted({r.round for r in state.history.values() if r.kind == "norms"})[::delta_t]
     by: dict[int, list[HistoryRecord]] = {number: [] for number in numbers}
     for _, r in sorted(state.history.items()):
@@ -134,7 +123,7 @@ def _counts(state: State, kept: HistoryRecord, kind: str) -> bool:
 
 
 def factors(stored: Sequence[float], fresh: Sequence[float], *, per_tensor: bool) -> tuple[float, ...] | None:
-    """What each parameter of a fresh update is multiplied with; None for an update of length zero, which has no direction."""
+    """The factor for each parameter of a new update; None for an update of norm 0, which has no direction."""
     whole = sqrt(fsum(x * x for x in fresh))
     if whole == 0.0:
         return None
@@ -144,7 +133,7 @@ def factors(stored: Sequence[float], fresh: Sequence[float], *, per_tensor: bool
 
 
 def calibrated(block: TensorBlock, factor: Mapping[str, tuple[float, ...]], n: int) -> NDArray[Any]:
-    """w~ + sum p_k * factor_k * U^_k over the clients that have a factor."""
+    """w~ + sum p_k * factor_k * U^_k over the clients with a factor."""
     if block.tensor.role != "parameter":
         return mean_of_buffers(block)
     total = np.zeros(block.w.size, np.float64)

@@ -1,11 +1,11 @@
-"""FUKD (Wu et al. 2022): subtract what a client ever contributed, then repair by distillation on unlabeled data.
+"""FUKD (Wu et al. 2022): subtract all updates of a client, then repair by distillation on unlabeled data.
 
-    A_k = sum over rounds of p_k Delta_k        kept for every client, as applied: one vector each, not one per round
-    M'  = M - sum over targets of A_u           as if they had sent zeros; the others are not rescaled
+    A_k = sum over rounds of p_k Delta_k        stored for every client as it entered the model: one vector per client
+    M'  = M - sum over targets of A_u           as if the targets had sent zeros; other updates are not rescaled
 
-By linearity w_0 plus all A_k is the model itself, as long as every round since w_0 was an average of updates. Subtracting
-leaves out that later updates depended on the erased ones; that is what distillation repairs, with the old model for a
-teacher. It is run by a client that holds unlabeled public data and does not train (`puf-client run --distiller`).
+By linearity w_0 plus all A_k is the model, as long as every round since w_0 was an average of updates. Subtraction ignores
+that later updates depended on the erased ones. Distillation repairs that, with the old model as teacher. A client that
+holds unlabeled public data and does not train runs it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,8 @@ from pydantic import Field
 from puf_common.tensors.manifest import Manifest
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
-from puf_server.core.methods.base import (
-    Asked,
-    Memory,
-    Method,
-    Options,
-    Requirements,
-    Rule,
-    Step,
-    UpdateBlock,
-    View,
-    installed,
-)
+from puf_server.core.methods.base import Asked, Method, Options, Requirements, Step, StoredHistory, View
+from puf_server.core.methods.blocks import Rule, UpdateBlock, installed
 from puf_server.core.state.members import Member
 from puf_server.core.state.rounds import Assignment, Combine, CombineRule, Part
 from puf_server.core.state.state import State
@@ -41,9 +31,9 @@ __all__ = ["Fukd", "FukdOptions", "accumulate", "erase"]
 
 
 class FukdOptions(Options):
-    """The distillation's values are not published; these are this project's choice."""
+    """The published text states no values for distillation. These are the choice of this project."""
 
-    temperature: float = Field(3.0, gt=0, description="of teacher and student alike")
+    temperature: float = Field(3.0, gt=0, description="temperature of teacher and student")
     epochs: float = Field(5.0, gt=0, description="passes over the unlabeled data")
     lr: float = Field(1e-3, gt=0, description="rate of Adam in distillation")
 
@@ -54,9 +44,9 @@ class FukdOptions(Options):
 
 class Fukd(Method):
     name = "fukd"
-    summary = "all that the target contributed is subtracted; distillation on unlabeled data repairs the rest"
+    summary = "the target's updates are subtracted; distillation on unlabeled data repairs the model"
     requires = Requirements(history=True, task_agnostic=False, auxiliary_data=True, scopes=(Scope.CLIENT,))
-    memory = Memory(sums=True)
+    stores = StoredHistory(sums=True)
     options_type = FukdOptions
     options: FukdOptions
 
@@ -69,13 +59,13 @@ class Fukd(Method):
         if kept is None or kept.since > member.first_round:
             since = f"only since round {kept.since}" if kept else "not at all"
             return (
-                f"fukd needs the sum of all that {asked.client} contributed since round {member.first_round}, which was kept "
+                f"fukd needs the sum of all updates of {asked.client} since round {member.first_round}, which was stored "
                 f"{since}: choose retrain, not or puf"
             )
         if not any(m.unlabeled for m in state.members.values()):
             return (
-                "fukd needs unlabeled data, and nobody brings any: start a client with `puf-client run --distiller`, or "
-                "choose retrain, not or puf"
+                "fukd needs unlabeled data, but no client holds any: start a client as distiller, or choose retrain, not "
+                "or puf"
             )
         return None
 
@@ -124,7 +114,7 @@ def accumulate(total: NDArray[Any], update: NDArray[Any], weight: float) -> NDAr
 
 
 def erase(model: NDArray[Any], sums: Iterable[NDArray[Any]]) -> NDArray[np.float64]:
-    """The model without what these clients contributed. Parameters only, never buffers."""
+    """The model without these sums. For parameters only."""
     left = model.astype(np.float64)
     for total in sums:
         left = left - total.astype(np.float64)

@@ -1,4 +1,4 @@
-"""First and last layers, as the model's own order of tensors tells them."""
+"""The first and the last layer of a model, by the order of its tensors."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from puf_common.tensors.manifest import Manifest, TensorSpec
 
 __all__ = ["HEAD", "first_layer", "last_layer", "outputs"]
 
-# In a assignment's outputs: the model's last layer, whatever its tensors are called.
+# In the outputs of an assignment: the model's last layer.
 HEAD = "@head"
 
 
 def first_layer(manifest: Manifest, *, include_bias: bool = False) -> frozenset[str]:
-    """The first weight in declared order (not by name): a parameter with at least two axes, and its bias if asked for."""
+    """The first weight in declared order, and its bias if asked for. A weight has at least two axes."""
     return _with_bias(manifest, _weights(manifest)[0], include_bias)
 
 
@@ -22,7 +22,7 @@ def last_layer(manifest: Manifest) -> frozenset[str]:
 
 
 def outputs(manifest: Manifest, wanted: tuple[str, ...]) -> Manifest:
-    """The manifest of what comes back: all of it, or the tensors that are named."""
+    """The manifest of an update: all tensors, or the named ones."""
     if not wanted:
         return manifest
     names = {n for word in wanted for n in (last_layer(manifest) if word == HEAD else (word,))}

@@ -4,10 +4,10 @@
     M    <- lambda * M + (1 - lambda) * M_de          in the first R_d of R_m rounds
     M    <- M + sum over all (n_i / n) Delta_i        targets learn M_de's labels, retained clients the true ones
 
-Blending two networks that began apart means little by itself; the guidance does most of the work.
+Blending two networks of different origin has little effect by itself; guidance has most of it.
 
-M_de begins as w_0 with the values of every tensor dealt anew: another draw from the distribution that w_0 was drawn from,
-which the server can make of any model without knowing how to build it.
+M_de begins as w_0 with the values of every tensor permuted: another draw from the distribution of w_0. The server can
+make it from any model without the code of the model.
 """
 
 from __future__ import annotations
@@ -22,26 +22,17 @@ from pydantic import Field, model_validator
 
 from puf_common.seeds import derive
 from puf_common.tensors.manifest import Manifest
-from puf_server.core.methods.base import (
-    Method,
-    Options,
-    Requirements,
-    Rule,
-    Step,
-    Target,
-    TensorBlock,
-    UpdateBlock,
-    View,
-)
-from puf_server.core.state.rounds import Assignment, Combine, CombineRule, Part
+from puf_server.core.methods.base import Method, Options, Requirements, Step, Target, View
+from puf_server.core.methods.blocks import Rule, TensorBlock, UpdateBlock
+from puf_server.core.state.rounds import Assignment, Combine, CombineRule
 
-__all__ = ["Mode", "ModeOptions", "blend", "dealt_anew", "phases"]
+__all__ = ["MoDe", "ModeOptions", "blend", "permuted", "phases"]
 
 Phase = Literal["fresh", "degrade", "blend", "guide"]
 
-# The degradation model's name in an job.
+# The name of the degradation model in a job.
 _DEGRADED = "degraded"
-# What the authors' code trains targets with; the paper states one rate of guidance for everybody.
+# The rate for targets in the authors' code. The paper states one rate for all clients.
 _AUTHORS_TARGET_RATE = 0.1
 
 
@@ -64,14 +55,14 @@ class ModeOptions(Options):
 
     @property
     def rates(self) -> tuple[float, float]:
-        """Of targets and of retained clients in guidance."""
-        theirs = self.compat == "author-code" and "lr_guide_target" not in self.model_fields_set
-        return _AUTHORS_TARGET_RATE if theirs else self.lr_guide_target, self.lr_guide_retain
+        """The rates of targets and of retained clients in guidance."""
+        authors = self.compat == "author-code" and "lr_guide_target" not in self.model_fields_set
+        return _AUTHORS_TARGET_RATE if authors else self.lr_guide_target, self.lr_guide_retain
 
 
-class Mode(Method):
+class MoDe(Method):
     name = "mode"
-    summary = "the model drifts towards one that never saw the target, whose labels the target learns"
+    summary = "the model moves towards one without the target, whose labels the target learns"
     requires = Requirements(
         task_agnostic=False, single_round=False, simultaneous=False, target_takes_part=True, retained_take_part=True
     )
@@ -104,7 +95,7 @@ class Mode(Method):
         )
 
     def enough_came(self, view: View, retained: int) -> bool:
-        """Guidance by the target alone would be no guidance."""
+        """Guidance needs retained clients beside the target."""
         plan = view.config.plan
         targets = {t.member.name for t in view.targets}
         others = [m for m in view.retained if m.name not in targets]
@@ -112,13 +103,13 @@ class Mode(Method):
 
     def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
         if combine.rule == CombineRule.FRESH:
-            return dealt_anew(int(combine.options["seed"]))
+            return permuted(int(combine.options["seed"]))
         keep = self.options.keep
         return lambda b: blend(b.w, b.others[_DEGRADED], keep) if b.tensor.role == "parameter" else b.w
 
 
 def phases(options: ModeOptions) -> tuple[Phase, ...]:
-    """The steps in order: a blend belongs to every degradation."""
+    """The steps in order. A blend follows every degradation."""
     first: tuple[Phase, ...] = ("degrade", "blend", "guide")
     later: tuple[Phase, ...] = ("guide",)
     rounds = range(1, options.rounds + 1)
@@ -126,12 +117,12 @@ def phases(options: ModeOptions) -> tuple[Phase, ...]:
 
 
 def blend(model: NDArray[Any], degraded: NDArray[Any], keep: float) -> NDArray[np.float64]:
-    """lambda * M + (1 - lambda) * M_de; at 1 and 0 exactly one of the two. Parameters only, never buffers."""
+    """lambda * M + (1 - lambda) * M_de, exact at 0 and 1. For parameters only."""
     return keep * model.astype(np.float64) + (1 - keep) * degraded.astype(np.float64)
 
 
-def dealt_anew(seed: int) -> Callable[[TensorBlock], NDArray[Any]]:
-    """The values of every parameter in another order, block by block; the same for the same seed."""
+def permuted(seed: int) -> Callable[[TensorBlock], NDArray[Any]]:
+    """A rule that permutes the values of every parameter, block by block, by the seed."""
     blocks: dict[str, int] = {}
 
     def deal(block: TensorBlock) -> NDArray[Any]:
@@ -146,15 +137,10 @@ def dealt_anew(seed: int) -> Callable[[TensorBlock], NDArray[Any]]:
 
 
 def _guided(target: Target, view: View, degraded: int, lr: float) -> Assignment:
-    """A target guides with all it has: what is to be forgotten gets the degradation model's labels, the rest keeps its own."""
-    samples = not target.ticket.whole_client
-    return Assignment(
-        client=target.member.name,
-        membership=target.member.membership,
-        part=Part.FORGET if samples else Part.MAIN,
-        samples=target.forget_samples + (target.member.samples if samples else 0),
+    """Guidance with all samples of a target: those to forget get the degradation model's labels, others keep theirs."""
+    return target.assignment(
+        samples=target.all_samples,
         epochs=float(view.config.recipe.epochs),
-        ticket=target.ticket.id,
         routine="guide",
         lr=lr,
         aux=degraded,

@@ -1,14 +1,14 @@
-"""PGA (Halimi et al. 2022): the target climbs its own loss inside a ball, and what it arrives at becomes the model.
+"""PGA (Halimi et al. 2022): the target does gradient ascent inside a ball, and the result becomes the model.
 
     w_ref = (w - p * w_u) / (1 - p)      the ball's centre: the others' average in the round that made w
     w     <- P(w + lr * momentum(clip(g)))
 
-The target does all of it (`ascend` in the client), from its own last local model w_u, which it keeps on its own disk for
-this. The server knows p, the target's share of the samples in that round, and installs what comes back. It cannot look
-whether that lies in the ball: it would need the target's update of that round, and keeps none.
+The target computes all of it (routine `ascent`), from its last local model w_u, which it stores on its disk. The server
+knows p, the target's share of the samples in that round, and installs the result. The server cannot check that the
+result lies in the ball: it stores no update of the target.
 
-So the target must have taken part in the very round that made the model; a request for which that does not hold is
-refused, or goes to the fallback where it ceases to hold while the request waits.
+The target must have taken part in the round that made the model. Other requests are refused. A request that no longer
+meets the condition while it waits goes to the fallback.
 """
 
 from __future__ import annotations
@@ -19,20 +19,10 @@ from pydantic import Field
 
 from puf_common.tensors.manifest import Manifest
 from puf_server.core.config import FederationConfig
-from puf_server.core.methods.base import (
-    Asked,
-    Memory,
-    Method,
-    Options,
-    Requirements,
-    Rule,
-    Step,
-    UpdateBlock,
-    View,
-    installed,
-)
+from puf_server.core.methods.base import Asked, Method, Options, Requirements, Step, StoredHistory, View
+from puf_server.core.methods.blocks import Rule, UpdateBlock, installed
 from puf_server.core.state.members import Member
-from puf_server.core.state.rounds import Assignment, Combine, CombineRule, Part, RoundKind
+from puf_server.core.state.rounds import Combine, CombineRule, RoundKind
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Scope, Ticket
 
@@ -40,10 +30,10 @@ __all__ = ["Pga", "PgaOptions", "share"]
 
 
 class PgaOptions(Options):
-    """The published values, with distances in plain L2."""
+    """The published values. Distances are L2."""
 
     lr: float = Field(0.01, gt=0, description="rate of the ascent")
-    epochs: float = Field(5.0, gt=0, description="at most so many passes over the target's data")
+    epochs: float = Field(5.0, gt=0, description="largest number of passes over the target's data")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of the ascent")
     clip: float = Field(5.0, ge=0, description="largest norm of a gradient over all parameters; 0: none")
     batch_size: int = Field(0, ge=0, description="batch size of the ascent; 0: the recipe's (published: 512 or 1024)")
@@ -60,7 +50,7 @@ class PgaOptions(Options):
     )
 
     def routine(self, share: float, last_round: int) -> dict[str, float]:
-        """The options of the client's routine `ascent` for a target with this share of the samples in that round."""
+        """Options of the routine `ascent` for a target with this share of the samples of that round."""
         mine = self.model_dump(
             include={"momentum", "clip", "batch_size", "delta_l2", "squared_radius", "stop_distance"}
         )
@@ -69,7 +59,7 @@ class PgaOptions(Options):
 
 class Pga(Method):
     name = "pga"
-    summary = "the target climbs its own loss in a ball around the others' last average"
+    summary = "the target does gradient ascent in a ball around the other clients' last average"
     requires = Requirements(
         full_participation=True,
         stateful_clients=True,
@@ -77,7 +67,7 @@ class Pga(Method):
         target_takes_part=True,
         scopes=(Scope.CLIENT,),
     )
-    memory = Memory(last_local_model=True, survives_rewrite=True)
+    stores = StoredHistory(last_local_model=True, survives_rewrite=True)
     options_type = PgaOptions
     options: PgaOptions
     as_it_was = True
@@ -90,8 +80,8 @@ class Pga(Method):
         other = next((t for t in state.tickets.values() if t.waiting and t.client != asked.client), None)
         if other is not None:
             return (
-                f"pga forgets one client at a time, and ticket {other.id} waits already: who waits takes no part in the "
-                "rounds after it, so ask again when it is applied and you have taken part in another round"
+                f"pga forgets one client at a time, and ticket {other.id} already waits: ask again when it is applied and "
+                "this client has taken part in another round"
             )
         return _unfit(member, state, config)
 
@@ -103,13 +93,9 @@ class Pga(Method):
     def step(self, view: View) -> Step:
         [target] = view.targets
         last = view.state.models[view.state.version].round
-        assignment = Assignment(
-            client=target.member.name,
-            membership=target.member.membership,
-            part=Part.MAIN,
+        assignment = target.assignment(
             samples=target.member.samples,
             epochs=self.options.epochs,
-            ticket=target.ticket.id,
             routine="ascent",
             options=self.options.routine(share(target.member, view.state) or 0.0, last),
             lr=self.options.lr,
@@ -119,12 +105,12 @@ class Pga(Method):
         )
 
     def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
-        # Buffers stay the model's: they are no part of the ball, and the target's data must not enter by them.
+        # Buffers stay as they are: they are not part of the ball, and would bring in the target's data.
         return lambda block: installed(block) if block.tensor.role == "parameter" else block.w
 
 
 def share(member: Member, state: State) -> float | None:
-    """p: the client's part of the mean that the model is; None where the model is no mean that it took part in."""
+    """p: the client's share of the samples in the round that made the model; None if it took no part in that round."""
     record = state.records.get(state.models[state.version].round)
     if record is None or record.kind not in (RoundKind.TRAIN, RoundKind.RECOVER) or member.last_round != record.number:
         return None
@@ -132,16 +118,16 @@ def share(member: Member, state: State) -> float | None:
 
 
 def _unfit(member: Member, state: State, config: FederationConfig) -> str | None:
-    instead = "or have the operator set a fallback such as retrain"
+    instead = "the operator can set a fallback such as retrain"
     if config.plan.server_lr != 1:
-        return f"pga needs models that are plain averages, and this federation's server_lr is {config.plan.server_lr:g}"
+        return f"pga needs models that are plain averages, but this federation's server_lr is {config.plan.server_lr:g}"
     part = share(member, state)
     if part is None:
         made = state.models[state.version].round
         return (
-            f"pga needs a client that took part in the very round that made the model ({made}); {member.name} last did in "
-            f"round {member.last_round}: take part in another round and ask then, {instead}"
+            f"pga needs a client that took part in the round that made the model ({made}); {member.name} last took part in "
+            f"round {member.last_round}: ask again after another round with this client, or {instead}"
         )
     if part >= 1:
-        return f"pga needs others in the round that made the model, and {member.name} was alone in it: {instead[3:]}"
+        return f"pga needs other clients in the round that made the model, but {member.name} was alone in it: {instead}"
     return None

@@ -5,8 +5,8 @@ Every upload u_i = scale_i * Delta_i enters w <- w + sum (n_i / n) u_i. A target
     Regular   w - kappa * Delta_u + eta_r * sum over retained (n_i / n) Delta_i
     Special   w - kappa * Delta_u
 
-with n frozen over everybody who takes part and scale_u = -kappa * n / n_u: kappa means the same for any number and size
-of clients. The paper's literal rate is scale_u = -eta_u, whose effect grows with the target's share n_u / n.
+with n frozen over all clients of the round and scale_u = -kappa * n / n_u: kappa means the same for any number and size
+of clients. The paper's literal rate is scale_u = -eta_u. Its effect grows with the target's share n_u / n.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Puf", "PufOptions", "RoundPlan", "Target", "effective_kappa", "plan"
 class PufOptions(Options):
     compat: Literal["paper", "author-code"] = Field(
         "paper",
-        description="author-code: n of PUF-Special for single samples counts all that a target has; matters for eta_u only",
+        description="author-code: for single samples, n of PUF-Special counts all samples of a target; matters for eta_u only",
     )
 
 
@@ -43,21 +43,21 @@ class Puf(Method):
     options: PufOptions
 
     def refuse(self, asked: Asked, state: State, config: FederationConfig) -> str | None:
-        """Mode, strength and epochs are this method's own; filing holds them against the operator's limits."""
+        """None. Mode, strength and epochs belong to this method; filing compares them with the operator's limits."""
         return None
 
     def label(self, ticket: Ticket) -> str:
         return f"puf-{ticket.request.mode}"
 
     def ready(self, ticket: Ticket, view: View) -> bool:
-        """The target is there and, in Regular, enough others are."""
+        """Whether the target is alive and, in Regular, enough retained clients are."""
         retained = roster.retained(view.state)
         alive = sum(view.alive(m.name) for m in retained)
         enough = alive >= min(view.config.forgetting.min_retained, len(retained))
         return view.alive(ticket.client) and (enough or ticket.request.mode is Mode.SPECIAL)
 
     def choose(self, waiting: Sequence[Ticket], view: View) -> list[Ticket]:
-        """All that share the oldest one's mode, up to the cap on the sum of kappa."""
+        """Tickets with the mode of the oldest one, up to the limit on the sum of kappa."""
         chosen: list[Ticket] = []
         total = 0.0
         for ticket in (t for t in waiting if t.request.mode is waiting[0].request.mode):
@@ -86,7 +86,7 @@ class Puf(Method):
         return view.started.mode is not Mode.REGULAR or not roster.nobody_left(view.state)
 
     def enough_came(self, view: View, retained: int) -> bool:
-        """A Regular round with too few others would disclose a lone target's update as Special does."""
+        """Whether enough retained updates came. With too few, a Regular round discloses a lone target's update."""
         wanted = min(view.config.forgetting.min_retained, len(roster.retained(view.state)))
         return view.started.mode is not Mode.REGULAR or retained >= wanted
 
@@ -106,10 +106,10 @@ def plan(
     epochs: float,
     whole_n: bool = False,
 ) -> RoundPlan:
-    """Who trains what in the unlearning round, and with which scale it enters. `retained` is ignored in Special.
+    """The assignments of the unlearning round with their scales, and n. In Special, `retained` is ignored.
 
-    `whole_n` counts in n what remains of a target's samples even where it does not train on them, as the authors' code
-    does in Special; in Regular it does train on them, and n is the same.
+    `whole_n` counts the remaining samples of a target in n although it does not train on them, as the authors' code does
+    in Special. In Regular it trains on them, and n is the same.
     """
     ordinary = [(m, Part.MAIN, "", Flip.CLIENT) for m in retained] if mode is Mode.REGULAR else []
     remaining = [
@@ -151,7 +151,7 @@ def plan(
 
 
 def effective_kappa(target: Target, n: int) -> float:
-    """The real multiplier on the target's update."""
+    """The factor on the target's update in the sum."""
     if target.ticket.request.kappa is not None:
         return target.ticket.request.kappa
     return float(target.ticket.request.eta_u or 0.0) * target.forget_samples / n
@@ -164,7 +164,7 @@ def _scale(target: Target, n: int) -> float:
 
 
 def _others(view: View) -> list[Member]:
-    """Retained clients of a Regular round: the plan's share, and as many as the round needs to close."""
+    """Retained clients of a Regular round: the plan's share, but at least as many as the round needs to close."""
     at_least = view.config.forgetting.min_retained
     return roster.cohort(
         roster.retained(view.state), view.state, view.presence, view.config, view.now, at_least=at_least

@@ -1,8 +1,8 @@
-"""Rapid retraining (Liu et al. 2022): back to before a target first took part, and on from there with curvature.
+"""Rapid retraining (Liu et al. 2022): go back to the model from before a target first took part, then retrain.
 
-Clients retrain on what remains with a step of second order (`descend_by_curvature` in the client); their updates are
-averaged as always. The earliest of several targets decides how far back. A checkpoint is named by the round that made it,
-0 for the initial model.
+Clients retrain on the remaining data with second-order steps (routine `curvature`). Their updates are averaged as in
+training. With several targets, the earliest decides. A checkpoint is named by the round that made it; 0 is the initial
+model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from pydantic import Field
 
 from puf_common.errors import NotNow
-from puf_server.core.methods.base import Memory, Method, Options, Requirements, Step, View
+from puf_server.core.methods.base import Method, Options, Requirements, Step, StoredHistory, View
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.rounds import Combine, CombineRule, RoundKind
 from puf_server.core.state.state import State
@@ -25,11 +25,11 @@ class RapidOptions(Options):
     lr: float = Field(1e-3, gt=0, description="rate of the retraining clients")
     beta1: float = Field(0.9, ge=0, lt=1, description="momentum of the gradient")
     beta2: float = Field(0.999, ge=0, lt=1, description="momentum of the squared curvature")
-    block: int = Field(3, ge=1, description="neighbouring weights that share one curvature")
+    block: int = Field(3, ge=1, description="neighbouring weights that share one curvature value")
     eps: float = Field(
         1e-4,
         gt=0,
-        description="added to the curvature; not published: this value was chosen by accuracy on digits, smaller is less stable",
+        description="added to the curvature; not published: chosen by accuracy on digits, smaller values are less stable",
     )
 
     def routine(self) -> dict[str, float]:
@@ -39,9 +39,9 @@ class RapidOptions(Options):
 
 class Rapid(Method):
     name = "rapid"
-    summary = "back to before the target first took part, and on without it by steps of second order"
+    summary = "back to the model before the target first took part, then second-order steps without it"
     requires = Requirements(history=True, full_participation=True, single_round=False, retained_take_part=True)
-    memory = Memory(checkpoints=True, survives_rewrite=True)
+    stores = StoredHistory(checkpoints=True, survives_rewrite=True)
     options_type = RapidOptions
     options: RapidOptions
     rewrites = True
@@ -66,7 +66,7 @@ class Rapid(Method):
         )
 
     def _plan(self, view: View) -> dict[str, int]:
-        """Where to begin and for how long, asked once: training may be extended meanwhile."""
+        """The first model and the number of rounds. Read once: training may be extended meanwhile."""
         kept = checkpoints(view.state)
         first = {m.name: m.first_round for m in view.state.members.values() if m.first_round}
         found = rollback(first, {t.member.name for t in view.targets}, kept)
@@ -76,7 +76,7 @@ class Rapid(Method):
 
 
 def checkpoints(state: State) -> dict[int, int]:
-    """Versions that can be gone back to, by the round that made them; not those that knew somebody who is forgotten."""
+    """Usable versions by the round that made them. Versions that contain a forgotten client are not usable."""
     usable = (ModelStatus.READY, ModelStatus.UNLEARNED)
     return {m.round: m.version for m in state.models.values() if m.status in usable and m.version <= state.version}
 
@@ -84,9 +84,9 @@ def checkpoints(state: State) -> dict[int, int]:
 def rollback(
     first_rounds: Mapping[str, int], targets: Collection[str], kept: Collection[int] | None = None
 ) -> int | None:
-    """The newest checkpoint that none of the targets had a part in; None if none of them ever took part.
+    """The newest checkpoint without any target; None if no target ever took part.
 
-    `first_rounds` has the first round of everybody who took part. `kept` are the checkpoints there are; None: all.
+    `first_rounds` maps every client that took part to its first round. `kept` are the existing checkpoints; None: all.
     """
     first = [first_rounds[t] for t in targets if t in first_rounds]
     if not first:
@@ -96,5 +96,5 @@ def rollback(
         return newest
     clean = [c for c in kept if c <= newest]
     if not clean:
-        raise NotNow(f"no checkpoint from before round {newest + 1} is kept: there is nothing to go back to")
+        raise NotNow(f"no checkpoint from before round {newest + 1} exists: the model cannot go back")
     return max(clean)

@@ -1,7 +1,7 @@
-"""Retrain: the same initial model, the same number of rounds, without the target. What all others are measured against.
+"""Retrain: the same initial model and number of rounds, without the target. The reference for all other methods.
 
-Its rounds are those of a federation that the target never joined: they draw and decay as rounds 1, 2, ..., so the
-result is, to the bit, what that federation would have trained with the same clients.
+Its rounds draw clients and decay the rate as rounds 1, 2, ... do. The result has the same bits as the model of a
+federation that the target never joined, with the same clients.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Retrain(Method):
     rewrites = True
 
     def step(self, view: View) -> Step | None:
-        # How many rounds there were is asked once: training may be extended meanwhile.
+        # The number of rounds is read once: training may be extended meanwhile.
         rounds = int(view.started.method_state.get("rounds", self.options.rounds or view.state.trained))
         number = view.started.step + 1
         if rounds == 0:
@@ -46,5 +46,5 @@ class Retrain(Method):
 
     @property
     def recovery_bounds(self) -> tuple[int, int | None]:
-        """It is as good as training without the target can be: there is nothing to recover."""
+        """None: the model is as good as training without the target can make it."""
         return 0, 0

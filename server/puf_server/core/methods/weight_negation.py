@@ -2,8 +2,8 @@
 
     W_1 <- -W_1     the weight of the first layer; everything else as it is
 
-The server does it alone, without a message and without looking at anybody's data; recovery without the target follows.
-The same model for every target, so what is forgotten is decided by who takes part in recovery.
+The server does it alone, without messages and without client data. Recovery without the target follows. The negated model
+is the same for every target: recovery decides what is forgotten.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy as np
 from pydantic import Field
 
 from puf_common.tensors.manifest import Manifest
-from puf_server.core.methods.base import Method, Options, Requirements, Rule, Step, UpdateBlock, View
+from puf_server.core.methods.base import Method, Options, Requirements, Step, View
+from puf_server.core.methods.blocks import Rule, UpdateBlock
 from puf_server.core.methods.layers import first_layer
 from puf_server.core.state.rounds import Combine, CombineRule
 
@@ -22,7 +23,7 @@ __all__ = ["NoT", "NoTOptions"]
 
 
 class NoTOptions(Options):
-    include_bias: bool = Field(False, description="negate the first layer's bias, too")
+    include_bias: bool = Field(False, description="also negate the bias of the first layer")
 
 
 class NoT(Method):

@@ -1,4 +1,4 @@
-"""Measuring a model on the clients' hold-outs."""
+"""Evaluations: clients measure a model on the data that they hold out from training."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def answer(
 
 
 def close_if_due(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
-    """Closes when all have answered, or when those missing are absent or late; then hands the answers to whoever asked."""
+    """Closes the evaluation when all clients answered, or when the missing ones are absent or late.
+
+    The answers go to the model version, and to the job or the recovery that waits for them.
+    """
     evaluation = state.evaluation
     if evaluation is None:
         return state
@@ -79,7 +82,7 @@ def close_if_due(state: State, presence: Presence, config: FederationConfig, now
 
 
 def total(answers: Mapping[str, Sums]) -> Sums | None:
-    """Sum in client order, so that the same answers give the same bits."""
+    """The sum in the order of client names, so that the same answers give the same bits."""
     if not answers:
         return None
     summed = Sums(samples=0, loss_sum=0.0, score_sum=0.0)
@@ -89,7 +92,7 @@ def total(answers: Mapping[str, Sums]) -> Sums | None:
 
 
 def _first_score(state: State, evaluation: Evaluation) -> State:
-    """The first measurement after a ticket was applied is its score right after unlearning."""
+    """Records the first evaluation after a ticket was applied as its score right after unlearning."""
     model = state.models[evaluation.version]
     for ticket in state.tickets.values():
         applied = ticket.applied

@@ -1,4 +1,4 @@
-"""What is remembered about clients' updates: only where a method of the federation needs it, only of ordinary rounds."""
+"""Stored history of updates: only what a method of the federation needs, only of ordinary rounds."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["forget", "keep", "kinds", "rewritten", "wanted", "words"]
 
 
 def words(policy: Forgetting) -> tuple[str, ...]:
-    """Everything that is kept, as clients are told when they join."""
+    """Everything that is stored, as clients learn it when they join."""
     return tuple(dict.fromkeys(word for memory in methods.stored_history(policy) for word in memory.words))
 
 
 def kinds(policy: Forgetting) -> frozenset[str]:
-    """What is kept of updates."""
+    """The kinds of history that are made from updates."""
     return frozenset(words(policy)) & {"norms", "first-updates", "sums"}
 
 
 def wanted(state: State, config: FederationConfig, current: Round) -> frozenset[str]:
-    """What is to be kept of this round. Rounds of an job leave nothing: they are themselves made from history."""
+    """The kinds of history to store of this round. Rounds of a job leave none: they are made from history."""
     if current.kind not in (RoundKind.TRAIN, RoundKind.RECOVER):
         return frozenset()
     found = kinds(config.forgetting)
@@ -34,14 +34,14 @@ def wanted(state: State, config: FederationConfig, current: Round) -> frozenset[
     return found
 
 
-def keep(state: State, remembered: Sequence[HistoryRecord]) -> State:
-    if not remembered:
+def keep(state: State, records: Sequence[HistoryRecord]) -> State:
+    if not records:
         return state
-    return replace(state, history={**state.history, **{r.key: r for r in remembered}})
+    return replace(state, history={**state.history, **{r.key: r for r in records}})
 
 
 def forget(state: State, ticket: Ticket, now: float) -> State:
-    """Deletes what is kept about a client that is forgotten, and writes down on its ticket how much that was."""
+    """Deletes the history of a forgotten client, and records on its ticket how much that was."""
     gone = {k: r for k, r in state.history.items() if (r.client, r.membership) == (ticket.client, ticket.membership)}
     if not ticket.whole_client or not gone or ticket.applied is None:
         return state
@@ -52,7 +52,7 @@ def forget(state: State, ticket: Ticket, now: float) -> State:
 
 
 def rewritten(state: State, config: FederationConfig, now: float) -> State:
-    """The model was rebuilt: what only made sense for the old one goes, so that nobody subtracts what is not in it."""
+    """Deletes history that is not valid for a rebuilt model: it would be subtracted from a model that lacks it."""
     stays = {word for m in methods.stored_history(config.forgetting) if m.survives_rewrite for word in m.words}
     left = {k: r for k, r in state.history.items() if r.kind in stays}
     if len(left) == len(state.history):

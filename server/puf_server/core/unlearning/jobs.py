@@ -1,9 +1,8 @@
-"""From tickets that wait to a model that has forgotten.
+"""Unlearning jobs: from waiting tickets to an unlearned model.
 
-An job measures the model before and runs its method's steps for all its tickets, each a round; a round with targets
-commits with every target's contribution or not at all, and nothing is applied before the last step. Recovery follows.
-Tickets that arrive during recovery are served at the next round boundary and join it: nobody waits for somebody else's
-recovery.
+A job has the model evaluated, then runs the steps of its method, one round each, for all its tickets. A round with targets
+commits with the update of every target or not at all. The last step applies the tickets, and recovery follows. Tickets
+that arrive during recovery are served at the next round boundary and join the recovery.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from puf_server.core.unlearning import evaluation, history, model_versions
 __all__ = ["applied", "close_if_due", "drive", "failed_target", "ready", "start", "stepped"]
 
 _LONGEST_PAUSE = 3600.0
-_NOBODY = "everybody else has asked to be forgotten meanwhile"
+_NOBODY = "all other clients have asked to be forgotten meanwhile"
 
 
 def ready(state: State, presence: Presence, config: FederationConfig, now: float) -> list[Ticket]:
@@ -31,7 +30,7 @@ def ready(state: State, presence: Presence, config: FederationConfig, now: float
     pending = [t for t in state.tickets.values() if t.state is TicketState.PENDING]
     waiting = [t for t in pending if t.not_before is None or now >= t.not_before]
     if roster.nobody_left(state) and any(t.on_hold and t.waiting for t in state.tickets.values()):
-        # Nobody would remain, and the operator has not said so yet.
+        # No client would remain, and the operator has not approved that yet.
         return []
 
     def able(ticket: Ticket) -> bool:
@@ -47,12 +46,12 @@ def ready(state: State, presence: Presence, config: FederationConfig, now: float
 
 
 def _discloses(config: FederationConfig, ticket: Ticket) -> bool:
-    """Whether PUF-Special serves it: a lone target's update could be computed from the models before and after."""
+    """Whether PUF-Special serves it. The models before and after then disclose a lone target's update."""
     return methods.serving(config.forgetting, ticket).name == "puf" and ticket.request.mode is Mode.SPECIAL
 
 
 def start(state: State, presence: Presence, config: FederationConfig, waiting: list[Ticket], now: float) -> State:
-    """Begins an job for the oldest ready ticket and those that its method serves together with it."""
+    """Starts a job for the oldest ready ticket and those that its method serves with it."""
     for ticket in waiting:
         if _nothing_to_forget(state, ticket):
             return _complete_empty(state, ticket, now)
@@ -79,7 +78,7 @@ def start(state: State, presence: Presence, config: FederationConfig, waiting: l
 
 
 def drive(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
-    """The next step of the job: the measurement before, or the method's next round."""
+    """Takes the next step of the job: the evaluation before, or the method's next round."""
     job = state.job
     if job is None:
         return state
@@ -118,7 +117,7 @@ def _open(state: State, config: FederationConfig, job: UnlearningJob, step: Step
 
 
 def close_if_due(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
-    """Closes a round of an job. With targets in it: with all of them, or those that failed it go back to PENDING."""
+    """Closes a round of a job. A round with targets closes with all of them; a missing target goes back to PENDING."""
     current, job = state.round, state.job
     if current is None or job is None or current.phase is not RoundPhase.COLLECTING:
         return state
@@ -134,7 +133,7 @@ def close_if_due(state: State, presence: Presence, config: FederationConfig, now
         reasons = "; ".join(r for key, r in current.declined.items() if any(s.key == key for s in current.missing))
         state = rounds.abandon(state, now, "a target did not answer")
         return _release(state, config, lost, now, reasons or "the client did not answer in its unlearning round")
-    # Retained clients have the plan's time for a round: who is there and silent does not delay an erasure for a day.
+    # Retained clients have the plan's deadline: a silent one does not delay unlearning for `attempt_seconds`.
     seconds = config.plan.deadline_seconds
     if seconds and now >= current.opened_at + seconds:
         waiting = tuple(s for s in waiting if s.ticket)
@@ -150,7 +149,7 @@ def close_if_due(state: State, presence: Presence, config: FederationConfig, now
 def _close_without_targets(
     state: State, presence: Presence, config: FederationConfig, current: Round, now: float
 ) -> State:
-    """As an ordinary round closes; one that cannot is planned anew with whoever is there, nothing trained twice."""
+    """Closes a round without targets like an ordinary one. A round that cannot close is planned again."""
     if current.assignments and not current.missing:
         return rounds.close(state, now)
     if rounds.hopeful(current, presence, config, now):
@@ -163,7 +162,7 @@ def _close_without_targets(
 
 
 def stepped(state: State, current: Round) -> State:
-    """A step that is not the last is committed: the job goes on from what it made; what that replaces is gone."""
+    """Records a committed step that is not the last. Deletes the version that it replaces."""
     job, made = state.job, state.newest
     assert job is not None
     old = job.aux.get(current.step.into) if current.step.into else job.working
@@ -176,7 +175,7 @@ def stepped(state: State, current: Round) -> State:
 
 
 def applied(state: State, config: FederationConfig, current: Round, before: int, now: float) -> State:
-    """The last step (or the reset) is committed: targets are off the roster, old models are withdrawn."""
+    """Applies the tickets after the last step or a reset: targets leave the roster, old models are withdrawn."""
     if current.kind is RoundKind.RESET:
         ids = [t.id for t in state.tickets.values() if t.state is TicketState.PENDING]
         job = UnlearningJob(tickets=tuple(ids), mode=None, evaluators=(), measured=True)
@@ -231,7 +230,7 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
 
 
 def failed_target(state: State, config: FederationConfig, client: str, why: str, now: float) -> State:
-    """This target's update fits no model: its tickets wait for another attempt, the others go on without it."""
+    """Releases a target whose update gives no finite model. The other targets continue without it."""
     job = state.job
     assert job is not None
     lost = [t for t in job.tickets if state.tickets[t].client == client]
@@ -239,7 +238,7 @@ def failed_target(state: State, config: FederationConfig, client: str, why: str,
 
 
 def _complete_empty(state: State, ticket: Ticket, now: float) -> State:
-    """Nothing of this client ever entered a model: it leaves at once and no model changes."""
+    """Completes a ticket at once, because no model contains its client. No model changes."""
     member = state.members[ticket.client]
     if ticket.whole_client:
         state = state.with_member(roster.forgotten(member))
@@ -251,7 +250,7 @@ def _complete_empty(state: State, ticket: Ticket, now: float) -> State:
 
 
 def _cover(state: State, done: Ticket, now: float) -> State:
-    """A client that is wholly forgotten cannot come back for its other requests: this one has served them too."""
+    """Withdraws other tickets of a client that was forgotten as a whole: this ticket includes them."""
     if done.whole_client:
         for t in state.tickets.values():
             if (t.client, t.membership, t.state) == (done.client, done.membership, TicketState.PENDING):
@@ -261,7 +260,7 @@ def _cover(state: State, done: Ticket, now: float) -> State:
 
 
 def _release(state: State, config: FederationConfig, lost: list[str], now: float, why: str) -> State:
-    """Sends tickets back to PENDING, with a growing pause; the job goes on with the rest or ends without a commit."""
+    """Sends tickets back to PENDING with a growing pause. The job continues with the rest, or ends."""
     job = state.job
     assert job is not None
     for ticket_id in lost:
@@ -270,7 +269,7 @@ def _release(state: State, config: FederationConfig, lost: list[str], now: float
         state = tickets.move(state, ticket_id, TicketState.PENDING, now, why, not_before=now + pause)
     rest = tuple(t for t in job.tickets if t not in lost)
     if job.step:
-        # What was made so far was made for those who are lost, too.
+        # The models made so far include the released targets.
         state = model_versions.delete(state, model_versions.made_by(job))
         job = replace(job, step=0, method_state={}, working=None, aux={})
     return replace(state, job=replace(job, tickets=rest) if rest else None)

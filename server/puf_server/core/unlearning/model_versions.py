@@ -1,4 +1,4 @@
-"""Which model versions exist, who may see them, and which are deleted."""
+"""Model versions: which exist, which a client may fetch, and which are deleted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def readable(state: State, version: int) -> ModelVersion:
 
 
 def newest_ready(state: State) -> ModelVersion:
-    """What is exported unless a version is named. During recovery that is nothing: what was ready before is withdrawn."""
+    """The version to export if none is named. During recovery there is none: earlier versions are withdrawn."""
     newest = max((m for m in state.models.values() if m.status is ModelStatus.READY), key=lambda m: m.version)
     if newest.version == 0 < state.version:
         raise NotNow(
@@ -53,7 +53,11 @@ def newest_ready(state: State) -> ModelVersion:
 
 
 def may_fetch(state: State, config: FederationConfig, member: Member, version: int, now: float) -> ModelVersion:
-    """A member may fetch the newest model and what it works on; a forgotten one only its own tickets' models, for a time."""
+    """The model, if this client may fetch it.
+
+    A member may fetch the newest model and those of its assignments. A forgotten client may fetch the models of its
+    tickets, until the grace period ends.
+    """
     tickets = [t for t in state.tickets.values() if t.client == member.name]
     grace = config.forgetting.grace_days * _DAY
     mine = {v for t in tickets if t.within_grace(now, grace) for v in t.versions}
@@ -71,7 +75,7 @@ def may_fetch(state: State, config: FederationConfig, member: Member, version: i
 
 
 def withdraw(state: State, since_round: int) -> State:
-    """Versions that knew somebody who is being forgotten; w_0 knew nobody."""
+    """Withdraws versions that contain a client that is being forgotten. w_0 contains none."""
     models = {
         v: replace(m, status=ModelStatus.WITHDRAWN)
         if m.round >= since_round and v < state.version and m.status is not ModelStatus.DELETED
@@ -82,9 +86,9 @@ def withdraw(state: State, since_round: int) -> State:
 
 
 def inherited(state: State, base: int) -> State:
-    """The newest model, made from `base`: one made from a withdrawn model knows whom that one knew.
+    """Withdraws the newest model if its base is withdrawn while a reopened request waits.
 
-    Only while a reopened request waits: the round that serves it makes a model that may be used again.
+    It contains the clients that its base contains. The round that serves the request makes a usable model.
     """
     if not _unserved(state) or state.models[base].status is not ModelStatus.WITHDRAWN:
         return state
@@ -92,7 +96,7 @@ def inherited(state: State, base: int) -> State:
 
 
 def ready(state: State) -> State:
-    """Recovery is over: the newest model is the one to use, unless it knows somebody whose reopened request waits."""
+    """Makes the newest model ready after recovery, unless it contains a client whose reopened request waits."""
     current = state.models[state.version]
     if current.status is ModelStatus.WITHDRAWN and _unserved(state):
         return state
@@ -100,7 +104,7 @@ def ready(state: State) -> State:
 
 
 def release(state: State) -> State:
-    """The owner of the last reopened request took it back: what was withdrawn for it alone may be used again."""
+    """Makes models usable that were withdrawn only for a reopened request, after the last such request was withdrawn."""
     if _unserved(state):
         return state
     others = any(t.recovering for t in state.tickets.values())
@@ -114,14 +118,14 @@ def release(state: State) -> State:
 
 
 def _unserved(state: State) -> bool:
-    """Whether somebody who was forgotten once, and is known again since a restore, still waits to be forgotten again."""
+    """Whether a reopened request waits: a restored backup contains its client, which was forgotten before."""
     return any(t.reopened and (t.waiting or t.state is TicketState.FAILED) for t in state.tickets.values())
 
 
 def delete_withdrawn(state: State) -> tuple[State, tuple[int, ...]]:
-    """What knew somebody who is forgotten, and an unlearned model that has the very same weights (Natural's).
+    """Deletes withdrawn versions, and unlearned ones with the same weights (Natural makes such). Never the newest one.
 
-    Never the newest one, whatever its status: there would be nothing to go on from.
+    The second value names the deleted versions.
     """
     withdrawn = {m.digest for m in state.models.values() if m.status is ModelStatus.WITHDRAWN}
     gone = tuple(
@@ -133,7 +137,7 @@ def delete_withdrawn(state: State) -> tuple[State, tuple[int, ...]]:
 
 
 def collect(state: State, config: FederationConfig, now: float) -> State:
-    """Deletes old versions beyond the plan's number, never one that a round, a ticket or its owner may need."""
+    """Deletes versions beyond the plan's number, except those that a round, a ticket or its client needs."""
     keep = config.plan.keep_models
     if not keep or any(memory.checkpoints for memory in methods.stored_history(config.forgetting)):
         return state
@@ -158,7 +162,7 @@ def _needed(state: State, config: FederationConfig, now: float) -> set[int]:
 
 
 def made_by(job: UnlearningJob) -> tuple[int, ...]:
-    """Versions that an job has made on its way and still needs."""
+    """Versions that a job has made and still needs."""
     return (*job.aux.values(), *(() if job.working is None else (job.working,)))
 
 

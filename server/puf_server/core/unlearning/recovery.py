@@ -1,4 +1,4 @@
-"""Recovery: ordinary rounds without the forgotten clients until the stop rule holds, and the completion of tickets."""
+"""Recovery: rounds without the forgotten clients until the stop rule applies, then completion of the tickets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["drive", "still_measured"]
 
 
 def drive(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
-    """The next step of recovery: a measurement, another round, or the end."""
+    """Takes the next step of recovery: an evaluation, another round, or completion."""
     recovery = state.recovery
     if recovery is None:
         return state
@@ -45,7 +45,7 @@ def drive(state: State, presence: Presence, config: FederationConfig, now: float
 
 
 def _verdict(state: State, config: FederationConfig, recovery: Recovery, now: float) -> tuple[bool, bool | None]:
-    """Whether recovery is over, and whether the model has recovered (None: nobody could tell)."""
+    """Whether recovery is over, and whether the model has recovered; None if that could not be measured."""
     policy = config.forgetting
     if recovery.reset:
         return True, None
@@ -69,7 +69,7 @@ def _verdict(state: State, config: FederationConfig, recovery: Recovery, now: fl
 
 
 def _collapsed(config: FederationConfig, recovery: Recovery, version: int) -> str:
-    """Why the model must not be served without the operator's word; empty where it may."""
+    """Why the model needs operator approval before it is served; empty if it does not."""
     common = recovery.before.keys() & recovery.latest.keys()
     before, latest = (evaluation.total({n: s[n] for n in common}) for s in (recovery.before, recovery.latest))
     ratio = config.forgetting.collapse_ratio
@@ -82,7 +82,7 @@ def _collapsed(config: FederationConfig, recovery: Recovery, version: int) -> st
 
 
 def _measured(state: State, config: FederationConfig, now: float) -> bool:
-    """Whether every owner has measured the models that completion deletes, or has had the time."""
+    """Whether every target has measured the models that completion deletes, or has had the time."""
     for t in state.tickets.values():
         if not t.recovering or t.applied is None:
             continue
@@ -93,7 +93,7 @@ def _measured(state: State, config: FederationConfig, now: float) -> bool:
 
 
 def still_measured(state: State, ticket: Ticket) -> bool:
-    """Whether the retained clients' measurement of the model right after unlearning is still to come."""
+    """Whether retained clients have still to measure the model right after unlearning."""
     recovery = state.recovery
     applied = ticket.applied
     if recovery is None or applied is None or not ticket.recovering or applied.version_unlearned != state.version:
@@ -106,14 +106,18 @@ def _complete(state: State, config: FederationConfig, recovered: bool | None, no
     assert recovery is not None
     state, gone = model_versions.delete_withdrawn(state)
     state = model_versions.ready(state)
-    word = {True: "recovered", False: "not recovered within the allowed rounds", None: "recovery could not be measured"}
+    outcomes = {
+        True: "recovered",
+        False: "not recovered within the allowed rounds",
+        None: "recovery could not be measured",
+    }
     for ticket in [t for t in state.tickets.values() if t.recovering]:
         state = tickets.move(
             state,
             ticket.id,
             TicketState.COMPLETED,
             now,
-            "the model went back to its initial weights" if recovery.reset else word[recovered],
+            "the model went back to its initial weights" if recovery.reset else outcomes[recovered],
             outcome=Outcome(
                 completed_at=now,
                 recovered=recovered,

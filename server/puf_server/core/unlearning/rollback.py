@@ -1,7 +1,7 @@
-"""Taking an unlearning back, by the operator's word: the model from before it is installed again, tickets are open anew.
+"""Rollback: the operator takes an unlearning back. The model from before is installed again, tickets are open again.
 
-Possible until a ticket completes: then the models that knew its client are deleted. What was asked for is not forgotten:
-the clients are on the roster again, kept out of training, and are served once more when they come.
+Possible until a ticket completes: then the models that contain its client are deleted. The requests stay: their clients
+are on the roster again, do not train, and are served when they come back.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ __all__ = ["begin", "done", "release"]
 
 
 def release(state: State, now: float) -> State:
-    """The operator's word that a model that collapsed is served all the same."""
+    """Operator approval for a collapsed model: it is served."""
     recovery = state.recovery
     if recovery is None or not recovery.on_hold:
-        raise NotNow("no model is held: there is nothing to release")
+        raise NotNow("no model is on hold: there is nothing to release")
     state = replace(state, recovery=replace(recovery, on_hold=None, released=True))
     return state.note("model.released", now, version=state.version)
 
 
 def begin(state: State, config: FederationConfig, now: float) -> State:
-    """Closes whatever is under way and folds nothing onto the model before the oldest unlearning not completed."""
+    """Ends what is under way, and closes a round that installs the model from before the oldest open unlearning."""
     if state.round is not None and state.round.kind is RoundKind.ROLLBACK:
         return state
     before = [t.versions[0] for t in state.tickets.values() if t.recovering and t.versions]
@@ -50,7 +50,7 @@ def begin(state: State, config: FederationConfig, now: float) -> State:
 
 
 def done(state: State, config: FederationConfig, current: Round, now: float) -> State:
-    """The old model is the newest again. Those made since are withdrawn: they are what the operator did not want."""
+    """Opens the tickets again after the old model was installed. Models made since are withdrawn."""
     for ticket in [t for t in state.tickets.values() if t.recovering]:
         member = state.members[ticket.client]
         if ticket.whole_client and member.membership == ticket.membership:

@@ -12,7 +12,7 @@ from puf_client.routines.inputs import options_from
 from puf_common.errors import InvalidArgument, NotNow
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core import methods
-from puf_server.core.methods.base import TensorBlock, UpdateBlock
+from puf_server.core.methods.blocks import TensorBlock, UpdateBlock
 from puf_server.core.methods.fedau import FedauOptions, mix_heads
 from puf_server.core.state.rounds import Combine, RoundKind
 from tests.server.core.builders import Federation, config

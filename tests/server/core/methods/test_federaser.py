@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from puf_common.tensors.manifest import TensorSpec
-from puf_server.core.methods.base import TensorBlock, UpdateBlock
+from puf_server.core.methods.blocks import TensorBlock, UpdateBlock
 from puf_server.core.methods.federaser import FedEraserOptions, calibrated, factors
 
 WEIGHT = TensorSpec("w", "f32", (2,))

@@ -14,7 +14,7 @@ from puf_client.routines.inputs import options_from
 from puf_common.errors import NotNow
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core import methods
-from puf_server.core.methods.base import TensorBlock, UpdateBlock
+from puf_server.core.methods.blocks import TensorBlock, UpdateBlock
 from puf_server.core.methods.fukd import FukdOptions, accumulate, erase
 from puf_server.core.state.rounds import Combine, HistoryRecord, RoundKind
 from puf_server.core.state.tickets import TicketState
@@ -102,7 +102,7 @@ def test_the_server_erases_and_the_distiller_repairs() -> None:
 
 
 def test_without_a_distiller_it_is_refused_and_while_one_is_away_it_waits() -> None:
-    with pytest.raises(NotNow, match="--distiller"):
+    with pytest.raises(NotNow, match="as distiller"):
         federation(distiller=False).file("b")
     f = federation()
     f.wait(61, "a", "b", "c")
@@ -114,11 +114,11 @@ def test_without_a_distiller_it_is_refused_and_while_one_is_away_it_waits() -> N
 
 
 def test_a_sum_that_does_not_reach_back_to_the_first_round_is_refused() -> None:
-    with pytest.raises(NotNow, match="since round 1, which was kept only since round 2: choose retrain, not or puf"):
+    with pytest.raises(NotNow, match="since round 1, which was stored only since round 2: choose retrain, not or puf"):
         federation(since=2).file("b")
     f = federation()
     f.state = replace(f.state, history={})
-    with pytest.raises(NotNow, match="which was kept not at all"):
+    with pytest.raises(NotNow, match="which was stored not at all"):
         f.file("b")
     with pytest.raises(NotNow, match="cannot forget single samples"):
         f.file("b", scope="samples", forget_samples=3, retain_samples=7)

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from puf_common.errors import NotNow
 from puf_common.tensors.manifest import TensorSpec
-from puf_server.core.methods.base import TensorBlock
-from puf_server.core.methods.mode import ModeOptions, blend, dealt_anew, phases
+from puf_server.core.methods.blocks import TensorBlock
+from puf_server.core.methods.mode import ModeOptions, blend, permuted, phases
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.state.tickets import TicketState
@@ -63,12 +63,12 @@ def test_the_degradation_model_is_another_draw_of_the_same_values() -> None:
     spec = TensorSpec("w", "f32", (400,))
     w = np.arange(400, dtype="f4")
     blocks = [TensorBlock(tensor=spec, parameter=0, w=w, others={}, updates=()) for _ in range(2)]
-    deal = dealt_anew(1)
+    deal = permuted(1)
     first, second = (deal(block) for block in blocks)
     assert sorted(first) == sorted(second) == w.tolist()
     assert not np.array_equal(first, w)
     assert not np.array_equal(first, second)
-    again = dealt_anew(1)
+    again = permuted(1)
     assert np.array_equal(again(blocks[0]), first)
     buffer = TensorSpec("mean", "f32", (400,), "buffer")
     assert deal(TensorBlock(tensor=buffer, parameter=-1, w=w, others={}, updates=())) is w

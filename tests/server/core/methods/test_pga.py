@@ -13,7 +13,7 @@ from puf_client.routines.inputs import options_from
 from puf_common.errors import NotNow
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core import methods
-from puf_server.core.methods.base import TensorBlock, UpdateBlock
+from puf_server.core.methods.blocks import TensorBlock, UpdateBlock
 from puf_server.core.methods.pga import PgaOptions, share
 from puf_server.core.state.rounds import Combine, RoundKind
 from puf_server.core.state.tickets import TicketState
@@ -59,7 +59,7 @@ def test_who_was_not_in_the_last_round_is_refused_with_what_would_work() -> None
     f.commit()
     f.beat("b")
     with pytest.raises(
-        NotNow, match=r"round that made the model \(2\); b last did in round 1: take part in another round"
+        NotNow, match=r"round that made the model \(2\); b last took part in round 1: ask again after another round"
     ):
         f.file("b")
 
@@ -69,7 +69,7 @@ def test_a_second_target_is_refused() -> None:
     f.join("a", "b", "c", holdout=0)
     f.train()
     f.file("a")
-    with pytest.raises(NotNow, match="one client at a time, and ticket t-0 waits already"):
+    with pytest.raises(NotNow, match="one client at a time, and ticket t-0 already waits"):
         f.file("b")
 
 
@@ -77,7 +77,7 @@ def test_a_second_target_is_refused() -> None:
     ("request_", "why"),
     [
         ({"scope": "samples", "forget_samples": 3, "retain_samples": 7}, "ask for the whole client"),
-        ({"kappa": 2.0}, "PUF's"),
+        ({"kappa": 2.0}, "belong to PUF"),
     ],
 )
 def test_what_it_does_not_know_is_refused(request_: dict[str, Any], why: str) -> None:
@@ -86,7 +86,7 @@ def test_what_it_does_not_know_is_refused(request_: dict[str, Any], why: str) ->
 
 
 def test_models_that_are_no_plain_averages_are_refused() -> None:
-    with pytest.raises(NotNow, match=r"plain averages, and this federation's server_lr is 0\.5"):
+    with pytest.raises(NotNow, match=r"plain averages, but this federation's server_lr is 0\.5"):
         trained(plan={"server_lr": 0.5}).file("b")
 
 
@@ -107,7 +107,7 @@ def test_a_request_that_the_federation_went_on_without_goes_to_the_fallback_or_f
         assert (f.round.kind, f.round.base) == (RoundKind.UNLEARN, 0)
     else:
         assert now.state is TicketState.FAILED
-        assert "b last did in round 1" in now.history[-1].note
+        assert "b last took part in round 1" in now.history[-1].note
 
 
 def test_a_share_is_of_the_samples_that_were_folded() -> None:

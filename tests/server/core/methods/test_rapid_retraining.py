@@ -30,7 +30,7 @@ def test_who_never_took_part_takes_nothing_back() -> None:
 
 def test_only_checkpoints_that_are_kept_can_be_gone_back_to() -> None:
     assert rollback({"a": 9}, {"a"}, kept={0, 5, 10}) == 5
-    with pytest.raises(NotNow, match="no checkpoint from before round 3 is kept"):
+    with pytest.raises(NotNow, match="no checkpoint from before round 3 exists"):
         rollback(FIRST, {"2"}, kept={3, 4})
 
 

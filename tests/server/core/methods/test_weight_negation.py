@@ -12,7 +12,7 @@ from torch import nn
 from puf_client.routines import aux_head
 from puf_common.models import module_tensors, networks
 from puf_common.tensors.manifest import Manifest, TensorSpec
-from puf_server.core.methods.base import TensorBlock
+from puf_server.core.methods.blocks import TensorBlock
 from puf_server.core.methods.layers import first_layer, last_layer
 from puf_server.core.methods.weight_negation import NoT, NoTOptions
 from puf_server.core.state.rounds import Combine

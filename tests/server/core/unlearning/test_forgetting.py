@@ -372,7 +372,7 @@ def test_a_forgotten_identity_cannot_drift_back() -> None:
     assert model_versions.may_fetch(f.state, f.config, member, 3, f.now).version == 3
     assert f.ticket(ticket.id).state is TicketState.COMPLETED
     f.apply(roster.readmit(f.state, "b", f.now))
-    with pytest.raises(Forgotten, match="--rejoin"):
+    with pytest.raises(Forgotten, match="ask to rejoin"):
         f.join("b")
     f.join("b", instance="new", rejoin=True)
     assert f.state.members["b"].membership == 2
