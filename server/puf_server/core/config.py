@@ -1,4 +1,4 @@
-"""What the operator decides. Field descriptions are the command line's help texts."""
+"""The operator's configuration. Field descriptions are the help texts of the command line."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ class _Settings(BaseModel):
 
 
 class Recipe(_Settings):
-    """How clients train. Fixed for the federation's life: part of its fingerprint."""
+    """How clients train. It cannot change after creation: it is part of the fingerprint."""
 
     optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="local optimizer")
     lr: float = Field(0.1, gt=0, description="local learning rate of round 1")
     lr_decay: float = Field(0.998, gt=0, le=1, description="round t trains with lr * lr_decay^(t-1)")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
     weight_decay: float = Field(0.0, ge=0, description="weight decay of the local optimizer")
-    batch_size: int = Field(32, ge=1, description="local batch size; the last, smaller batch is kept")
+    batch_size: int = Field(32, ge=1, description="local batch size; the last, smaller batch is used")
     epochs: int = Field(1, ge=1, description="local epochs per round")
-    seed: int = Field(1, ge=0, lt=2**63, description="all random streams derive from it")
+    seed: int = Field(1, ge=0, lt=2**63, description="seed of all random streams")
     threads: int = Field(
-        1, ge=1, le=256, description="CPU threads per client; sums depend on it, so it is part of the recipe"
+        1, ge=1, le=256, description="CPU threads per client; results depend on it, so it is part of the recipe"
     )
     plain_unlearning: bool = Field(False, description="train without augmentation in unlearning rounds")
-    channels_last: bool = Field(False, description="images and convolutions with channels last in memory")
+    channels_last: bool = Field(False, description="store images and convolutions with channels last in memory")
     amp: bool = Field(
-        False, description="compute in bfloat16 where torch's autocast finds it safe; weights stay as they are"
+        False, description="compute in bfloat16 where torch's autocast permits it; weights keep their type"
     )
-    compile: bool = Field(False, description="let torch compile the model before training; pays off on GPUs")
+    compile: bool = Field(False, description="compile the model with torch before training; useful on GPUs")
 
     def lr_at(self, round_number: int) -> float:
         return float(self.lr * self.lr_decay ** (round_number - 1))
@@ -43,31 +43,31 @@ class Recipe(_Settings):
 class Plan(_Settings):
     """How rounds run."""
 
-    rounds: int = Field(50, ge=0, description="training rounds before the federation idles")
+    rounds: int = Field(50, ge=0, description="training rounds before the federation is idle")
     min_clients: int = Field(2, ge=1, description="clients that must be alive before a round opens")
     start_clients: int = Field(
-        0, ge=0, description="clients that must be alive before the first one; 0: as min_clients"
+        0, ge=0, description="clients that must be alive before the first round opens; 0: min_clients"
     )
-    participation: float = Field(1.0, gt=0, le=1, description="share of the clients alive that takes part in a round")
+    participation: float = Field(1.0, gt=0, le=1, description="share of the alive clients that takes part in a round")
     quorum: float = Field(0.5, gt=0, le=1, description="share of a round's updates that suffices at the deadline")
     deadline_seconds: float = Field(
-        0.0, ge=0, description="a round may close on quorum after this long; 0: no deadline"
+        0.0, ge=0, description="seconds after which a round may close with a quorum; 0: no deadline"
     )
-    absent_seconds: float = Field(60.0, gt=0, description="a client silent for this long is not waited for")
-    heartbeat_seconds: float = Field(5.0, gt=0, description="how often clients say that they are alive")
+    absent_seconds: float = Field(
+        60.0, gt=0, description="seconds without a heartbeat after which rounds do not wait for a client"
+    )
+    heartbeat_seconds: float = Field(5.0, gt=0, description="seconds between heartbeats of a client")
     server_lr: float = Field(
         1.0, gt=0, description="learning rate of the server (the paper's eta_s) in ordinary rounds"
     )
-    evaluate_every: int = Field(10, ge=0, description="rounds between measurements on the clients' hold-outs; 0: never")
-    survey_seconds: float = Field(600.0, gt=0, description="how long a measurement waits for clients that are alive")
-    max_evaluators: int = Field(100, ge=1, description="at most this many clients measure a model")
+    evaluate_every: int = Field(10, ge=0, description="rounds between evaluations on the clients' hold-outs; 0: never")
+    survey_seconds: float = Field(600.0, gt=0, description="seconds that an evaluation waits for alive clients")
+    max_evaluators: int = Field(100, ge=1, description="largest number of clients that evaluate a model")
     update_encoding: Literal["full", "f16", "bf16"] = Field(
-        "full", description="how updates travel: as they are, or in half the bytes and with less precision"
+        "full", description="encoding of updates: full, or half the bytes with less precision"
     )
-    keep_models: int = Field(3, ge=0, description="newest model versions to keep on disk; 0: all")
-    shards: int = Field(
-        0, ge=0, le=1_000_000, description="parts of the data for clients that lease theirs (--shard lease); 0: none"
-    )
+    keep_models: int = Field(3, ge=0, description="number of newest model versions to keep on disk; 0: all")
+    shards: int = Field(0, ge=0, le=1_000_000, description="shards that clients can lease (--shard lease); 0: none")
 
     @model_validator(mode="after")
     def _silence_is_longer_than_a_heartbeat(self) -> Self:
@@ -79,51 +79,57 @@ class Plan(_Settings):
 class Forgetting(_Settings):
     """How the federation forgets."""
 
-    method: str = Field("puf", description="how requests are served; `puf-server methods` lists them")
+    method: str = Field("puf", description="method that serves requests; `puf-server methods` lists them")
     method_options: dict[str, str] = Field({}, description="the method's own parameters, e.g. rounds=5")
     fallback: str = Field(
-        "", description="method that needs no target (retrain, not) for one that is gone; empty: its request fails"
+        "", description="method for targets that are gone, e.g. retrain or not; empty: their requests fail"
     )
     also_remember: tuple[str, ...] = Field(
-        (), description="further methods whose history is kept, so that the federation can change to them"
+        (), description="further methods whose history is stored, so that the federation can change to them"
     )
-    mode: Literal["regular", "special"] = Field("regular", description="mode where a request leaves it open")
+    mode: Literal["regular", "special"] = Field("regular", description="mode of requests that name none")
     flip: Literal["client", "server"] = Field("client", description="side that negates and scales the target's update")
-    kappa: float = Field(2.0, gt=0, description="strength where a request leaves it open")
-    min_kappa: float = Field(0.5, gt=0, description="weakest kappa a request may ask for")
-    max_kappa: float = Field(4.0, gt=0, description="strongest kappa a request may ask for")
-    max_total_kappa: float = Field(8.0, gt=0, description="sum of kappa in one round; the rest waits for the next")
-    max_eta_u: float = Field(40.0, ge=0, description="largest paper-literal eta_u a request may ask for; 0 forbids it")
-    epochs: int = Field(1, ge=1, description="target's local epochs in the unlearning round (E_u)")
-    max_epochs: int = Field(5, ge=1, description="most local epochs a request may ask for")
+    kappa: float = Field(2.0, gt=0, description="strength of requests that name none")
+    min_kappa: float = Field(0.5, gt=0, description="smallest kappa of a request")
+    max_kappa: float = Field(4.0, gt=0, description="largest kappa of a request")
+    max_total_kappa: float = Field(
+        8.0, gt=0, description="largest sum of kappa in one round; further requests wait for the next round"
+    )
+    max_eta_u: float = Field(40.0, ge=0, description="largest eta_u (the paper's rate) of a request; 0 forbids eta_u")
+    epochs: int = Field(1, ge=1, description="local epochs of the target in the unlearning round (E_u)")
+    max_epochs: int = Field(5, ge=1, description="largest number of local epochs of a request")
     retained_rate: float = Field(1.0, gt=0, description="scale of retained updates in PUF-Regular (eta_r)")
     special_allowed: bool = Field(True, description="accept PUF-Special, which discloses a lone target's update")
     special_min_targets: int = Field(
         1,
         ge=1,
-        description="PUF-Special waits for this many targets: the models disclose the sum of their updates only",
+        description="targets that PUF-Special waits for: the models disclose only the sum of their updates",
     )
-    deadline_days: float = Field(30.0, gt=0, description="days from receipt until a request that was not applied fails")
+    deadline_days: float = Field(
+        30.0, gt=0, description="days from receipt after which a request that was not applied fails"
+    )
     recovery_ratio: float = Field(
-        0.98, gt=0, le=1, description="recovered when the score is this share of the one before"
+        0.98, gt=0, le=1, description="share of the score before unlearning at which a model has recovered"
     )
-    max_recovery_rounds: int = Field(20, ge=0, description="recovery ends after this many rounds at the latest")
-    blind_recovery_rounds: int = Field(5, ge=0, description="recovery rounds where nobody can measure")
+    max_recovery_rounds: int = Field(20, ge=0, description="largest number of recovery rounds")
+    blind_recovery_rounds: int = Field(5, ge=0, description="recovery rounds if no client can evaluate")
     collapse_ratio: float = Field(
         0.5,
         ge=0,
         lt=1,
-        description="a model that recovers to less than this share of the score before is held for the operator",
+        description="share of the score before below which a recovered model waits for operator approval",
     )
-    recovery_days: float = Field(7.0, gt=0, description="recovery without enough clients ends, unrecovered, after this")
+    recovery_days: float = Field(7.0, gt=0, description="days after which recovery without enough clients ends")
     min_retained: int = Field(
-        1, ge=0, description="retained updates a PUF-Regular round needs, so that it does not disclose a lone target's"
+        1, ge=0, description="retained updates that a PUF-Regular round needs to hide a lone target's update"
     )
-    attempt_seconds: float = Field(86400.0, gt=0, description="how long an unlearning round waits for its targets")
+    attempt_seconds: float = Field(86400.0, gt=0, description="seconds that an unlearning round waits for its targets")
     measure_seconds: float = Field(
-        60.0, ge=0, description="how long completion waits for the leaver's own measurements"
+        60.0, ge=0, description="seconds that completion waits for measurements of the target"
     )
-    grace_days: float = Field(7.0, ge=0, description="days a forgotten client may still fetch its ticket's models")
+    grace_days: float = Field(
+        7.0, ge=0, description="days in which a forgotten client may fetch the models of its ticket"
+    )
 
     @model_validator(mode="after")
     def _defaults_are_within_the_limits(self) -> Self:
@@ -150,7 +156,7 @@ class Forgetting(_Settings):
 
 
 class Limits(_Settings):
-    """What clients may use up. Beyond it a call ends with RESOURCE_EXHAUSTED and the others are served on."""
+    """Limits on clients. A call beyond them ends with RESOURCE_EXHAUSTED; other clients are not affected."""
 
     max_clients: int = Field(10_000, ge=1, description="names on the roster, forgotten ones included")
     max_samples: int = Field(1_000_000_000, ge=1, le=2**40, description="samples that one client may announce")
@@ -158,45 +164,47 @@ class Limits(_Settings):
         0.8,
         gt=0,
         le=1,
-        description="share of all announced samples at which a client trains only after `puf-server clients allow`; "
-        "counts from three clients on",
+        description="share of all announced samples above which a client needs `puf-server clients approve` to train; "
+        "applies from three clients on",
     )
     norm_factor: float = Field(
         10.0,
         ge=0,
-        description="an update's norm, before scaling, may be this many times that of recent rounds; 0: no such bound",
+        description="largest ratio of an update's norm, before scaling, to recent rounds; 0: no limit",
     )
     norm_rounds: int = Field(50, ge=1, description="committed rounds that count as recent")
-    max_norm: float = Field(1e6, gt=0, description="largest norm of any update before scaling, also in the first round")
-    uploads: int = Field(8, ge=1, description="updates that are received at a time; more wait for their turn")
-    uploads_per_client: int = Field(2, ge=1, description="updates that one client may be sending at a time")
-    queued_uploads: int = Field(10_000, ge=0, description="updates that may wait for their turn")
-    downloads: int = Field(8, ge=1, description="models that are sent at a time; more wait for their turn")
-    stall_seconds: float = Field(30.0, gt=0, description="an upload that sends nothing for this long is ended")
+    max_norm: float = Field(1e6, gt=0, description="largest norm of an update before scaling, also in the first round")
+    uploads: int = Field(8, ge=1, description="updates that are received at a time; further ones wait")
+    uploads_per_client: int = Field(2, ge=1, description="updates that one client may send at a time")
+    queued_uploads: int = Field(10_000, ge=0, description="updates that may wait")
+    downloads: int = Field(8, ge=1, description="models that are sent at a time; further ones wait")
+    stall_seconds: float = Field(30.0, gt=0, description="seconds without data after which an upload is ended")
     upload_rate: float = Field(
-        1000.0, ge=0, description="bytes per second that an upload must reach, after the stall time; 0: any"
+        1000.0, ge=0, description="bytes per second that an upload must reach after stall_seconds; 0: any rate"
     )
     client_bytes: int = Field(0, ge=0, description="bytes of updates that one client may have on disk; 0: four updates")
-    request_bytes: int = Field(65_536, ge=4096, description="size of a request that is neither update nor receipt")
-    calls: int = Field(4096, ge=1, description="calls that are open at a time, waiting clients included")
-    calls_per_client: int = Field(32, ge=4, description="calls that one client may have open at a time")
-    streams: int = Field(128, ge=4, description="calls that one connection may have open at a time")
-    connections: int = Field(4096, ge=1, description="connections that are open at a time")
-    handshake_seconds: float = Field(10.0, gt=0, description="time for a connection to become one")
-    idle_seconds: float = Field(300.0, gt=0, description="a connection without calls is closed after this long")
+    request_bytes: int = Field(65_536, ge=4096, description="largest request in bytes, except updates and receipts")
+    calls: int = Field(4096, ge=1, description="open calls, including waiting clients")
+    calls_per_client: int = Field(32, ge=4, description="open calls of one client")
+    streams: int = Field(128, ge=4, description="open calls of one connection")
+    connections: int = Field(4096, ge=1, description="open connections")
+    handshake_seconds: float = Field(10.0, gt=0, description="seconds for a handshake")
+    idle_seconds: float = Field(300.0, gt=0, description="seconds after which a connection without calls is closed")
     writes_per_minute: float = Field(
-        120.0, gt=0, description="joins, departures, refusals of work, requests and receipts of one client"
+        120.0, gt=0, description="joins, leaves, declined work, requests and receipts of one client per minute"
     )
-    tickets_per_hour: int = Field(20, ge=1, description="requests to be forgotten that one client may file")
+    tickets_per_hour: int = Field(20, ge=1, description="requests to be forgotten of one client per hour")
     forget_share: float = Field(
-        0.5, gt=0, le=1, description="share of all samples that may be forgotten without `puf-server tickets allow`"
+        0.5, gt=0, le=1, description="share of all samples that may be forgotten without `puf-server tickets approve`"
     )
-    forget_days: float = Field(7.0, gt=0, description="days over which forget_share is counted")
-    refusals_per_minute: float = Field(60.0, gt=0, description="log lines about refused calls; the rest is counted")
+    forget_days: float = Field(7.0, gt=0, description="days over which forget_share counts")
+    refusals_per_minute: float = Field(
+        60.0, gt=0, description="log lines about refused calls per minute; further ones are counted"
+    )
 
 
 class FederationConfig(_Settings):
-    """Everything that makes a federation, but for its tensors."""
+    """The whole configuration of a federation, without its tensors."""
 
     id: str
     title: str = "federation"
@@ -210,7 +218,7 @@ class FederationConfig(_Settings):
     limits: Limits = Limits()
 
     def recipe_fingerprint(self) -> bytes:
-        """Changes with anything that changes what clients compute."""
+        """A hash of everything that influences what clients compute."""
         fixed = {
             "recipe": self.recipe.model_dump(mode="json"),
             "model": self.model,

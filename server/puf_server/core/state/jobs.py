@@ -13,19 +13,19 @@ __all__ = ["Recovery", "UnlearningJob"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnlearningJob:
-    """Tickets on their way to being applied: first the measurement before, then the method's steps, one round each.
+    """Tickets that are being applied: an evaluation of the model before, then the steps of the method, one round each.
 
-    The federation's model stays what it is until the last step commits; on the way the job has a model of its own.
+    The federation's model does not change before the last step commits. Until then the job has its own versions.
     """
 
     tickets: tuple[str, ...]
     mode: Mode | None
     evaluators: tuple[str, ...]
     before: Mapping[str, Sums] = field(default_factory=dict)
-    # Whether the measurement before is done, or cannot be.
+    # Whether the evaluation before is done, or is not possible.
     measured: bool = False
     method: str = "puf"
-    # Steps committed, and what the method wants to know about them.
+    # The number of committed steps, and what the method needs to know about them.
     step: int = 0
     method_state: Mapping[str, float | int | str] = field(default_factory=dict)
     # The version that the last step made; None before the first.
@@ -36,23 +36,23 @@ class UnlearningJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """Ordinary rounds after unlearning, until the stop rule holds; serves every applied ticket together.
+    """Rounds after unlearning until the stop rule applies, for all applied tickets together.
 
-    A ticket applied meanwhile joins with `rounds` counted anew and the earliest `before` kept.
+    A ticket that is applied meanwhile joins: `rounds` counts from 0 again, and the earliest `before` stays.
     """
 
     evaluators: tuple[str, ...]
     before: Mapping[str, Sums]
     started_at: float
     rounds: int = 0
-    # The newest version that was measured, and the answers; None before the first measurement.
+    # The newest evaluated version and the answers; None before the first evaluation.
     evaluated: int | None = None
     latest: Mapping[str, Sums] = field(default_factory=dict)
     # The model went back to w_0: there is nothing to recover.
     reset: bool = False
-    # The method's own bounds on the rounds; None: the federation's.
+    # Bounds on the rounds by the method; None: the federation's policy.
     at_least: int = 0
     at_most: int | None = None
-    # The model collapsed: why it is neither ready nor exported until the operator releases it or rolls back.
+    # Why the model collapsed. Until the operator releases it or rolls back, it is not ready and not exported.
     on_hold: str | None = None
     released: bool = False

@@ -12,12 +12,12 @@ __all__ = ["Evaluation", "Measurement", "Sums"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """Sums over samples of one client, or of several together."""
+    """Sums over the samples of one or several clients."""
 
     samples: int
     loss_sum: float
     score_sum: float
-    # Counts by the model's confidence in the truth; empty where nobody told.
+    # Counts by the model's confidence in the true label; empty if not stated.
     confidences: tuple[int, ...] = ()
 
     def __add__(self, other: Sums) -> Sums:
@@ -41,7 +41,7 @@ class Sums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Clients measuring one model version on their hold-outs."""
+    """An open measurement of one model version on the clients' hold-outs."""
 
     id: int
     version: int
@@ -49,7 +49,7 @@ class Evaluation:
     opened_at: float
     deadline_at: float | None = None
     answers: Mapping[str, Sums] = field(default_factory=dict)
-    # Whether their training samples are measured, too: what membership attacks on behalf of a leaver are calibrated with.
+    # Whether training samples are measured too. Membership attacks of the target are calibrated with them.
     training_side: bool = False
     training: Mapping[str, Sums] = field(default_factory=dict)
 
@@ -62,7 +62,7 @@ class Evaluation:
 class Measurement:
     """What the owner of a ticket measured of one model; None where it could not."""
 
-    # On the data being forgotten.
+    # On the data to forget.
     forget: Sums
     holdout: Sums | None = None
     yeom: Attack | None = None

@@ -11,36 +11,36 @@ __all__ = ["Member", "MemberStatus"]
 class MemberStatus(StrEnum):
     ACTIVE = "active"
     FORGOTTEN = "forgotten"
-    # Forgotten once, allowed by the operator to join again.
+    # Forgotten, and approved by the operator to join again.
     READMITTED = "readmitted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One identity on the roster. `samples` is the announced count, which weighs its updates."""
+    """One name on the roster. `samples` is the announced count, the weight of its updates."""
 
     name: str
     membership: int
     status: MemberStatus
     samples: int
     holdout: int
-    # Counts the worker sessions of this name; part of the session, so that an older one is known as such.
+    # Counts the sessions of this name. It is part of the session, so that older sessions can be recognised.
     generation: int
     session: str
     # The process that holds the session.
     instance: str
     device: str
     joined_at: float
-    # Rounds in which an update of this membership was folded first and last; 0 for none.
+    # The first and the last round with a folded update of this membership; 0: none.
     first_round: int = 0
     last_round: int = 0
-    # Samples of the update that was folded last: its weight in that round's mean.
+    # Samples of the last folded update: its weight in that round's mean.
     last_samples: int = 0
-    # Unlabeled samples that it can distill a model on; for methods that need data beside the clients' own.
+    # Unlabeled samples for distillation.
     unlabeled: int = 0
-    # Why it gets no training work until the operator allows it; empty when it does.
+    # Why it waits for operator approval and gets no training work.
     on_hold: str | None = None
-    # Announces more than its share of all samples, and the operator has not allowed it.
+    # It announces more than `max_share` of all samples, without operator approval.
     outweighs: bool = False
     approved: bool = False
 

@@ -14,9 +14,9 @@ class ModelStatus(StrEnum):
     READY = "ready"
     # Unlearned, recovery under way.
     UNLEARNED = "unlearned"
-    # Knew somebody who was forgotten; kept only until the ticket completes.
+    # Contains a client that is forgotten. Kept until the ticket completes.
     WITHDRAWN = "withdrawn"
-    # A method's second model; only for clients whose work names it, gone when the tickets are applied.
+    # A method's second model. Deleted when the tickets are applied.
     AUXILIARY = "auxiliary"
     DELETED = "deleted"
 
@@ -31,7 +31,7 @@ class ModelVersion:
     created_at: float
     score: Sums | None = None
     score_clients: int = 0
-    # The retained clients' training samples, all together.
+    # On the training samples of the retained clients.
     training: Sums | None = None
-    # Of the same bytes as the digest, for quick checks of a transfer; empty from servers that knew none.
+    # A second digest of the same bytes, for quick checks of a transfer; empty in records of older versions.
     blake3: str = ""

@@ -1,4 +1,4 @@
-"""The open round, its assignments, and the records that stay of committed rounds."""
+"""The open round, its assignments, and the records of committed rounds."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class RoundKind(StrEnum):
     TRAIN = "train"
     UNLEARN = "unlearn"
     RECOVER = "recover"
-    # Nobody is left to retain: the model goes back to w_0.
+    # No retained client is left: the model goes back to w_0.
     RESET = "reset"
-    # The operator takes an unlearning back: the model from before it is installed again.
+    # The operator takes an unlearning back: the model from before is installed again.
     ROLLBACK = "rollback"
 
 
@@ -52,28 +52,28 @@ class Assignment:
     client: str
     membership: int
     part: Part
-    # Announced samples, frozen when the round opened.
+    # The announced samples at the opening of the round.
     samples: int
     scale: float = 1.0
     flip: Flip = Flip.CLIENT
     epochs: float = 1.0
-    # The ticket this assignment serves; empty for retained clients.
+    # The ticket that this assignment serves; empty for retained clients.
     ticket: str = ""
     # Whether the update enters negated.
     negated: bool = False
-    # What the client runs, with numbers of its own; ordinary descent unless a method asks for more.
+    # What the client runs, and its options.
     routine: str = "train"
     options: Mapping[str, float] = field(default_factory=dict)
-    # None: the round's.
+    # None: the round's rate.
     lr: float | None = None
     # A second model that the client needs.
     aux: int | None = None
-    # Tensors that come back, by name; empty: all. "@head" is the model's last layer.
+    # Names of the tensors in the update; empty: all. "@head" is the model's last layer.
     outputs: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
-        # Joined, not formatted: an enum's own formatting takes longer than all the rest, and this is asked very often.
+        # Joined, not formatted: formatting an enum is slow, and this runs very often.
         return self.client + "/" + self.part
 
 
@@ -85,16 +85,15 @@ class ReceivedUpdate:
     samples: int
     # On disk.
     nbytes: int
-    # None where the client could not tell.
+    # None if the client stated no valid loss.
     train_loss: float | None
     samples_processed: int
     at: float
-    # As it travelled, where that is not as it lies on disk; 0 from servers that knew no difference.
+    # As it travelled; 0 in records of older versions.
     wire_nbytes: int = 0
     # Of the parameters before scaling, and of the floating buffers.
     norm: float = 0.0
     buffer_norm: float = 0.0
-    # How its digest is computed.
     digest_kind: Literal["sha256", "blake3"] = "sha256"
 
 
@@ -203,7 +202,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRecord:
-    """What is remembered of a committed round: no updates, no digests of them, only counts."""
+    """What stays of a committed round: counts, no updates and no digests."""
 
     number: int
     attempt: int
@@ -219,16 +218,16 @@ class RoundRecord:
     samples_processed: int
     train_loss: float | None
     tickets: tuple[str, ...] = ()
-    # Samples of all contributions together; 0 in records from before they were counted.
+    # Samples of all updates; 0 in records of older versions.
     samples: int = 0
-    # Medians over the ordinary updates; None where there was none, or in a round from before they were kept.
+    # Median norms of the ordinary updates; None without any, and in records of older versions.
     norm: float | None = None
     buffer_norm: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRecord:
-    """One thing that is kept about one client because the federation's method needs it. `kind` is a word of Memory."""
+    """Stored history about one client, for the federation's method. `kind` is one of `StoredHistory.words`."""
 
     key: str
     kind: str
@@ -236,10 +235,10 @@ class HistoryRecord:
     membership: int
     round: int
     samples: int
-    # A sum of updates: the first round in it; `round` is the last. 0: not a sum, or not known.
+    # Of a sum of updates: its first round; `round` is the last. 0: not a sum, or not known.
     since: int = 0
-    # Lengths of an update, per parameter in manifest order.
+    # The norms of an update, per parameter in manifest order.
     norms: tuple[float, ...] = ()
-    # An update or a sum of updates on disk; empty: numbers alone.
+    # Of the file with an update or a sum; empty: there is no file.
     digest: str = ""
     nbytes: int = 0

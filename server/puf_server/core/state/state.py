@@ -1,4 +1,8 @@
-"""The state of one federation."""
+"""The state of one federation.
+
+Records are frozen values. A change makes a new record, and unchanged records stay the same object, so that the store sees
+by identity what to write.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ __all__ = ["AuditNote", "State"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditNote:
-    """A line for the audit log, written in the transaction that persists the change it tells of."""
+    """An entry for the audit log. It is written in the same transaction as the change."""
 
     event: str
     at: float
@@ -27,17 +31,16 @@ class AuditNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    # Persistent.
     version: int = 0
-    # The last committed round, t.
+    # The number of the last committed round.
     number: int = 0
     # Attempts opened for the round after `number`.
     attempt: int = 0
-    # Training rounds committed and planned; unlearning and recovery rounds come on top.
+    # Committed and planned training rounds. Unlearning and recovery rounds are not counted.
     trained: int = 0
     planned: int = 0
     paused: bool = False
-    # Why the federation stopped by itself; empty when it did not.
+    # Why the federation stopped by itself; empty if it did not.
     halted: str = ""
     evaluations: int = 0
     members: Mapping[str, Member] = field(default_factory=dict)
@@ -48,18 +51,18 @@ class State:
     tickets: Mapping[str, Ticket] = field(default_factory=dict)
     models: Mapping[int, ModelVersion] = field(default_factory=dict)
     records: Mapping[int, RoundRecord] = field(default_factory=dict)
-    # What the federation's method has to remember, by key; empty for most methods.
+    # What methods need about past updates, by key.
     history: Mapping[str, HistoryRecord] = field(default_factory=dict)
-    # Which part of a split data set a name was given; kept when it is forgotten.
+    # The shard of each name. It stays when the name is forgotten.
     leases: Mapping[str, int] = field(default_factory=dict)
-    # Volatile.
+    # The operator has stopped the federation. Not stored: a start ends it.
     stopping: bool = False
-    # Lines not written yet.
+    # Audit entries that are not written yet.
     notes: tuple[AuditNote, ...] = ()
 
     @property
     def newest(self) -> int:
-        """The highest version number in use; above `version` while an job is on its way."""
+        """The highest version number in use. A job in progress makes versions above `version`."""
         return max(self.models, default=0)
 
     def note(self, event: str, now: float, **facts: Any) -> State:

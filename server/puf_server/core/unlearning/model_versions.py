@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from puf_common.errors import Forgotten, NotFound, NotNow
@@ -20,6 +20,7 @@ __all__ = [
     "delete_withdrawn",
     "inherited",
     "made_by",
+    "mark",
     "may_fetch",
     "newest_ready",
     "readable",
@@ -76,10 +77,13 @@ def may_fetch(state: State, config: FederationConfig, member: Member, version: i
 
 def withdraw(state: State, since_round: int) -> State:
     """Withdraws versions that contain a client that is being forgotten. w_0 contains none."""
+    return mark(state, ModelStatus.WITHDRAWN, lambda m: m.round >= since_round and m.version < state.version)
+
+
+def mark(state: State, status: ModelStatus, chosen: Callable[[ModelVersion], bool]) -> State:
+    """Gives a status to the chosen versions. Deleted versions stay deleted."""
     models = {
-        v: replace(m, status=ModelStatus.WITHDRAWN)
-        if m.round >= since_round and v < state.version and m.status is not ModelStatus.DELETED
-        else m
+        v: replace(m, status=status) if m.status is not ModelStatus.DELETED and chosen(m) else m
         for v, m in state.models.items()
     }
     return replace(state, models=models)
@@ -108,13 +112,11 @@ def release(state: State) -> State:
     if _unserved(state):
         return state
     others = any(t.recovering for t in state.tickets.values())
-    models = {
-        v: replace(m, status=ModelStatus.UNLEARNED if others else ModelStatus.READY)
-        if m.status is ModelStatus.WITHDRAWN and (v == state.version or not others)
-        else m
-        for v, m in state.models.items()
-    }
-    return replace(state, models=models)
+    return mark(
+        state,
+        ModelStatus.UNLEARNED if others else ModelStatus.READY,
+        lambda m: m.status is ModelStatus.WITHDRAWN and (m.version == state.version or not others),
+    )
 
 
 def _unserved(state: State) -> bool:

@@ -41,7 +41,7 @@ from puf_server.core.state.tickets import Applied, Outcome, Ticket, TicketState
 
 __all__ = ["EVENTS", "build", "known_versions"]
 
-# Audit lines that a receipt is made from.
+# Audit entries that a receipt is made from.
 EVENTS = ("model.exported", "backup.made")
 
 
@@ -69,7 +69,7 @@ def build(
         zip(STAGES, (applied.version_before, applied.version_unlearned, outcome.version_recovered), strict=True)
     )
     scores = dict(zip(STAGES, (applied.score_before, applied.score_unlearned, outcome.score_recovered), strict=True))
-    knew = known_versions(state, ticket)
+    contained = known_versions(state, ticket)
     return ReceiptContent(
         statement=f"Forgetting by this method is {STATEMENT}.",
         issued_at=_date(now),
@@ -88,12 +88,14 @@ def build(
         exports=tuple(
             Export(at=_date(at), version=facts["version"], digest=facts["digest"])
             for at, facts in _facts(lines, "model.exported")
-            if facts["version"] in knew
+            if facts["version"] in contained
         ),
         backups=tuple(
-            Backup(at=_date(at), digest=facts["digest"], versions=tuple(sorted(knew.intersection(facts["versions"]))))
+            Backup(
+                at=_date(at), digest=facts["digest"], versions=tuple(sorted(contained.intersection(facts["versions"])))
+            )
             for at, facts in _facts(lines, "backup.made")
-            if knew.intersection(facts["versions"])
+            if contained.intersection(facts["versions"])
         ),
         costs=_costs(state, ticket.id, applied, outcome),
         measured_by_others=MeasuredByOthers(
@@ -148,7 +150,7 @@ def _method(state: State, ticket: Ticket, applied: Applied) -> MethodFacts:
 
 
 def known_versions(state: State, ticket: Ticket) -> set[int]:
-    """Versions that knew the client: from its first round up to the one before its unlearning, deleted ones too."""
+    """Versions that contain the client, from its first round to the one before unlearning. Includes deleted ones."""
     before = ticket.applied.version_before if ticket.applied else None
     if before is None:
         return set()
@@ -160,7 +162,7 @@ def known_versions(state: State, ticket: Ticket) -> set[int]:
 
 
 def _verdict(applied: Applied, outcome: Outcome) -> str | None:
-    """Of the newest of the ticket's models that its owner could judge: nobody meets the older ones any more."""
+    """The verdict on the newest model of the ticket that its owner could judge."""
     for version in (outcome.version_recovered, applied.version_unlearned):
         found = applied.measurements.get(version) if version is not None else None
         judged = judge((found.yeom, found.song)) if found else None
@@ -216,7 +218,7 @@ def _score(sums: Sums | None) -> Score | None:
 
 
 def _costs(state: State, ticket_id: str, applied: Applied, outcome: Outcome) -> Costs:
-    """Tensor bytes between server and clients, and samples trained on, in the rounds that served the ticket."""
+    """Transferred tensor bytes and trained samples of the rounds that served the ticket."""
     last = outcome.version_recovered or 0
     unlearning = [
         r
@@ -269,7 +271,7 @@ def _short(value: float) -> float:
 
 
 def _discloses(state: State, applied: Applied) -> str | None:
-    """What the models before and after tell together about the data that was forgotten; None where little."""
+    """What the models before and after disclose together about the forgotten data; None for other methods than PUF-Special."""
     if applied.method != "puf-special":
         return None
     served = (t.applied for t in state.tickets.values() if t.applied is not None)

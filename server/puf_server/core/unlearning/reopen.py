@@ -1,8 +1,8 @@
-"""A backup must not un-forget: receipts shown to a state that is older than what they tell of.
+"""Receipts that are shown to a restored state: a backup must not undo forgetting.
 
-A receipt proves that its ticket was completed. Where the state knows the ticket as completed, or has it on its way, all
-is well. Where the state knows nothing of it, the state is older, and its models still know the client: the ticket is
-opened again under its old name, and every model since the client's first round is withdrawn.
+A receipt proves that its ticket was completed. If the state has the ticket, nothing is to do. If it does not, the state is
+older than the receipt, and its models contain the client. The ticket is then opened again under its old id, and every model
+since the client's first round is withdrawn.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import FiledBy, Flip, Mode, Request, Scope, Ticket, TicketEvent, TicketState
+from puf_server.core.unlearning import model_versions
 
 __all__ = ["reopen", "restored"]
 
 
 def restored(state: State, now: float, **facts: Any) -> State:
-    """A state that comes from a backup: updates are not in it, so the round under way is asked for again."""
+    """The state after a restore. A backup holds no updates, so the open round is abandoned."""
     state = rounds.abandon(state, now, "the state was restored from a backup, which holds no updates")
     return state.note("federation.restored", now, **facts)
 
 
 def reopen(state: State, config: FederationConfig, receipt: ReceiptContent, now: float) -> tuple[State, bool, str]:
-    """The state after a receipt was shown (verified, and this federation's), whether it opened the ticket, and why."""
+    """The state after a verified receipt of this federation, whether it opened the ticket again, and why."""
     ticket_id, client, membership = receipt.ticket.id, receipt.ticket.client, receipt.ticket.membership
     known = state.tickets.get(ticket_id)
     if known is not None:
@@ -39,19 +40,22 @@ def reopen(state: State, config: FederationConfig, receipt: ReceiptContent, now:
         return state, False, f"ticket {ticket_id} is {known.state} here: nothing to do"
     member = state.members.get(client)
     if member is not None and member.membership != membership:
-        # No line in the audit log: nothing changes, and the same receipt can be shown any number of times.
+        # No audit entry: nothing changes, and a receipt can be shown any number of times.
         return state, False, f"this state holds nothing of membership {membership} of {client}: nothing to forget"
     if member is None:
-        # It joined after the backup: nothing of it is here, but its name must not come back by itself either. The ticket
-        # completes at once, as one that has nothing to forget.
-        member = _stranger(client, membership, now)
+        # The client joined after the backup. No model contains it, but its name must not join again unasked. The ticket
+        # completes at once, because there is nothing to forget.
+        member = _without_samples(client, membership, now)
         state = state.with_member(member)
     ticket = _again(receipt, config, now)
     asked = ticket.request
     rest = asked.retain_samples or 0
     if not ticket.whole_client and member.samples == ticket.forget_samples + rest:
         state = state.with_member(replace(member, samples=rest))
-    state = _withdraw_all(state.with_ticket(ticket), member.first_round)
+    state = state.with_ticket(ticket)
+    if member.first_round:
+        # The newest model contains the client, too.
+        state = model_versions.mark(state, ModelStatus.WITHDRAWN, lambda m: m.round >= member.first_round)
     state = rounds.drop_client(state, client, now)
     why = "the state was restored from a backup older than its completion"
     state = state.note("ticket.reopened", now, ticket=ticket_id, client=client, scope=asked.scope, why=why)
@@ -91,20 +95,7 @@ def _again(receipt: ReceiptContent, config: FederationConfig, now: float) -> Tic
     )
 
 
-def _withdraw_all(state: State, since_round: int) -> State:
-    """Unlike at APPLIED there is no newer model to go on with: the newest one knows the client, too."""
-    if not since_round:
-        return state
-    models = {
-        v: replace(m, status=ModelStatus.WITHDRAWN)
-        if m.round >= since_round and m.status is not ModelStatus.DELETED
-        else m
-        for v, m in state.models.items()
-    }
-    return replace(state, models=models)
-
-
-def _stranger(client: str, membership: int, now: float) -> Member:
+def _without_samples(client: str, membership: int, now: float) -> Member:
     return Member(
         name=client,
         membership=membership,

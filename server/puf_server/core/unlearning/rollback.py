@@ -64,10 +64,5 @@ def done(state: State, config: FederationConfig, current: Round, now: float) -> 
             applied=None,
             deadline_at=now + config.forgetting.deadline_days * 86400,
         )
-    models = {
-        v: replace(m, status=ModelStatus.WITHDRAWN)
-        if current.base < v < state.version and m.status is not ModelStatus.DELETED
-        else m
-        for v, m in state.models.items()
-    }
-    return replace(state, models=models, recovery=None)
+    state = model_versions.mark(state, ModelStatus.WITHDRAWN, lambda m: current.base < m.version < state.version)
+    return replace(state, recovery=None)
