@@ -12,27 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from puf_common.errors import UsageError
 from puf_common.logging import LogSettings
 
-__all__ = [
-    "EVERYTHING",
-    "CheckOptions",
-    "Connection",
-    "DataOptions",
-    "EnrollOptions",
-    "FleetOptions",
-    "InitOptions",
-    "LocalOptions",
-    "ModelOptions",
-    "PresentOptions",
-    "ReceiptOptions",
-    "RunOptions",
-    "Secured",
-    "StatusOptions",
-    "UnlearnOptions",
-    "VerifyOptions",
-    "WithdrawOptions",
-]
-
-
 _FILE: dict[str, Any] = {"metavar": "FILE"}
 _DIR: dict[str, Any] = {"metavar": "DIR"}
 _HOST: dict[str, Any] = {"metavar": "HOST"}

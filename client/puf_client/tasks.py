@@ -15,8 +15,6 @@ from torch.nn import functional
 from puf_common.config import plugins
 from puf_common.errors import UsageError
 
-__all__ = ["BUILT_IN", "Classification", "Segmentation", "Task", "task_named"]
-
 
 @runtime_checkable
 class Task(Protocol):

@@ -13,8 +13,6 @@ from puf_common.errors import UsageError
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Display", "confirm", "console", "stderr"]
-
 
 def console() -> Console:
     """Returns the console for results, on stdout. It does not colour numbers or interpret markup."""

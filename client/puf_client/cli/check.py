@@ -23,8 +23,6 @@ from puf_common.models.networks import build_any
 from puf_common.tensors.manifest import UPDATE
 from puf_common.v1 import federation_pb2 as pb
 
-__all__ = ["run_check"]
-
 
 def run_check(options: CheckOptions) -> Exit:
     """Prints what was found. Raises at the first fault."""

@@ -16,8 +16,6 @@ from puf_common.config.exit_codes import Exit
 from puf_common.errors import NotFound, UsageError
 from puf_common.v1 import tickets_pb2 as tk
 
-__all__ = ["run_data"]
-
 
 def run_data(options: DataOptions, action: str, names: Sequence[str], as_json: bool) -> Exit:
     """Runs `used` with sample ids, or `exclude` with one ticket."""

@@ -15,8 +15,6 @@ from puf_common.names import check_name
 from puf_common.network.certificates import key_pem, new_key, signing_request
 from puf_common.network.tls import ClientTls, read_key
 
-__all__ = ["enroll", "enroll_through", "run_enroll"]
-
 _POLL_SECONDS = 0.2
 
 

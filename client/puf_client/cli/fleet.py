@@ -21,8 +21,6 @@ from puf_common.config.exit_codes import Exit
 from puf_common.errors import UsageError
 from puf_common.logging import get_logger
 
-__all__ = ["Member", "members", "run_fleet"]
-
 log = get_logger("puf_client.cli.fleet")
 
 _PR_SET_PDEATHSIG = 1

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from puf_client.options import Connection, RunOptions
 
-__all__ = ["main"]
-
 C = TypeVar("C", bound="Connection")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from puf_client.options import ModelOptions
 from puf_common.config.exit_codes import Exit
 
-__all__ = ["run_model"]
-
 
 def run_model(options: ModelOptions) -> Exit:
     """Builds the model, writes it as safetensors, and prints its size and fingerprint."""

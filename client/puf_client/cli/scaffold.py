@@ -6,8 +6,6 @@ from puf_client.options import InitOptions
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import UsageError
 
-__all__ = ["CONFIGURATION", "TASK", "run_init"]
-
 CONFIGURATION = """\
 # Settings of puf-client. Use: puf-client run --config puf-client.toml
 # Every key is also a flag (--data-dir) and a variable (PUF_DATA_DIR). Flags override variables, variables this file.

@@ -12,8 +12,6 @@ from puf_common.errors import UsageError
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
-__all__ = ["ClientData", "DataContext"]
-
 Value = TypeVar("Value", bool, int, float, str)
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 

@@ -21,8 +21,6 @@ from puf_client.data.images import Images
 from puf_client.data.partition import Indices, partition, stream
 from puf_common.errors import UsageError
 
-__all__ = ["load", "test_set"]
-
 # Options of every dataset: `per_client` is the largest number of training samples of a shard (0: no limit), `holdout`
 # the share of a shard that is held out.
 _SHARED = ("per_client", "holdout")

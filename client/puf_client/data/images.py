@@ -19,8 +19,6 @@ from torch.utils.data import Dataset
 
 from puf_common.errors import UsageError
 
-__all__ = ["Images", "augment", "draw"]
-
 _DEGREES = 0.06 * 360
 
 

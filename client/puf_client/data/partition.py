@@ -13,8 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from puf_common.errors import UsageError
 from puf_common.seeds import derive
 
-__all__ = ["Indices", "partition", "stream"]
-
 Indices = NDArray[np.int64]
 
 # Number of draws before an error, if every draw leaves a shard empty.

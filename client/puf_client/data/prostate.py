@@ -24,8 +24,6 @@ from puf_client.data.api import ClientData, DataContext
 from puf_client.data.partition import stream
 from puf_common.errors import UsageError
 
-__all__ = ["load", "test_set"]
-
 _MASK = re.compile(r"(.+)_segmentation\.nii(\.gz)?$", re.IGNORECASE)
 _SPLIT_SEED = 2020
 

@@ -13,18 +13,6 @@ from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from puf_common.errors import PufError, UsageError
 
-__all__ = [
-    "Batches",
-    "Resident",
-    "Samples",
-    "batch",
-    "count",
-    "explain_out_of_memory",
-    "resident",
-    "select",
-    "stacked_if_tensors",
-]
-
 
 @dataclass(frozen=True)
 class Resident:

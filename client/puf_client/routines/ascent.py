@@ -24,8 +24,6 @@ from puf_client.tasks import Task
 from puf_common.errors import UsageError
 from puf_common.seeds import derive
 
-__all__ = ["AscentOptions", "ascend", "clip", "distance", "project", "radius_of", "reference"]
-
 
 @dataclass(frozen=True)
 class AscentOptions:

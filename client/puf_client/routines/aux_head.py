@@ -25,8 +25,6 @@ from puf_client.tasks import Task
 from puf_common.errors import UsageError
 from puf_common.seeds import derive
 
-__all__ = ["AuxHeadOptions", "aux_head", "head_of", "random_labels"]
-
 
 @dataclass(frozen=True)
 class AuxHeadOptions:

@@ -8,8 +8,6 @@ from typing import TypeAlias
 
 import torch
 
-__all__ = ["Abandoned", "Progress", "RoutineContext"]
-
 Progress: TypeAlias = Callable[[int, int], None]
 
 

@@ -25,8 +25,6 @@ from puf_client.routines.train import Batch, TrainResult, TrainSettings, passes
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
 
-__all__ = ["CurvatureOptions", "Moments", "block_mean", "descend_by_curvature", "gradient_and_fisher"]
-
 # The gradients of a batch are computed in blocks of at most so many numbers.
 _NUMBERS = 1 << 26
 

@@ -18,8 +18,6 @@ from puf_client.routines.context import RoutineContext
 from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, passes
 from puf_common.errors import UsageError
 
-__all__ = ["DistillOptions", "distill", "divergence"]
-
 
 @dataclass(frozen=True)
 class DistillOptions:

@@ -14,8 +14,6 @@ from puf_client.data.samples import Samples, batch, count, explain_out_of_memory
 from puf_client.routines.context import Abandoned
 from puf_client.tasks import Task
 
-__all__ = ["EvaluationSums", "PerSample", "evaluate", "outputs", "per_sample"]
-
 
 @dataclass(frozen=True)
 class EvaluationSums:

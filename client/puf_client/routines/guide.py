@@ -18,8 +18,6 @@ from puf_client.routines.inputs import require_classes
 from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, passes
 from puf_client.tasks import Task
 
-__all__ = ["guide"]
-
 
 def guide(
     model: nn.Module,

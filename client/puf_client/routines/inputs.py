@@ -13,8 +13,6 @@ from puf_common.errors import UsageError
 from puf_common.models.module_tensors import load_payload
 from puf_common.tensors.manifest import Manifest
 
-__all__ = ["model_from", "options_from", "require_classes"]
-
 Options = TypeVar("Options")
 
 

@@ -15,8 +15,6 @@ from puf_common.v1 import tickets_pb2 as tk
 if TYPE_CHECKING:
     from puf_client.routines.evaluate import PerSample
 
-__all__ = ["WORST_LOSS", "ModelMeasurement", "SampleValues", "measure", "summed"]
-
 # Upper bound of the loss that one sample contributes.
 WORST_LOSS = 1e6
 

@@ -20,8 +20,6 @@ from puf_client.routines.train import TrainResult, TrainSettings, train
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
 
-__all__ = ["WITHOUT_AUGMENTATION", "WITH_RETAINED_SAMPLES", "RoutineInputs", "run_routine"]
-
 # Features are computed once, so augmentation would be the same in every epoch.
 WITHOUT_AUGMENTATION = frozenset({"aux_head"})
 # For the part "forget", these routines take all samples of the client, and treat the retained samples in another way.

@@ -20,8 +20,6 @@ from puf_client.routines.context import Abandoned, RoutineContext
 from puf_client.tasks import Task
 from puf_common.errors import PufError, UsageError
 
-__all__ = ["Batch", "Sgd", "TrainResult", "TrainSettings", "descent", "passes", "prepare", "train"]
-
 
 @dataclass(frozen=True)
 class TrainSettings:

@@ -26,8 +26,6 @@ from puf_common.tensors.manifest import MODEL, Manifest
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2
 
-__all__ = ["Assignment", "EvaluationRequest", "Flag", "Part", "Work"]
-
 Part = Literal["main", "retain", "forget"]
 _PARTS: Mapping[int, Part] = {pb.PART_MAIN: "main", pb.PART_RETAIN: "retain", pb.PART_FORGET: "forget"}
 

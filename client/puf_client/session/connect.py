@@ -18,8 +18,6 @@ from puf_common.version import VERSION
 if TYPE_CHECKING:
     from puf_common.network.tls import ClientTls
 
-__all__ = ["connect"]
-
 
 def connect(
     server: str | Transport,

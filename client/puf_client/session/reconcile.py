@@ -12,8 +12,6 @@ from puf_common.receipts import receipt_file
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
-__all__ = ["reconcile", "require_exclusions", "settle"]
-
 log = get_logger("puf_client.session.reconcile")
 
 

@@ -39,8 +39,6 @@ from puf_common.v1 import tickets_pb2
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Session"]
-
 log = get_logger("puf_client.session.session")
 
 Answer = TypeVar("Answer")

@@ -19,8 +19,6 @@ from puf_common.tensors.scaling import scale_update
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tensors_pb2, tickets_pb2
 
-__all__ = ["HasStateDict", "LocalUpdate", "TrainingResult", "cut", "difference", "restricted", "upload_of"]
-
 
 class HasStateDict(Protocol):
     """A torch module, or another object that names its tensors in the same way."""

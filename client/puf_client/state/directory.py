@@ -39,8 +39,6 @@ from puf_common.files.private import create_once, write_over
 from puf_common.names import check_name
 from puf_common.receipts.signing import fingerprint
 
-__all__ = ["Exclusion", "StateDirectory", "damaged", "default_root"]
-
 _SALT_BYTES = 32
 
 

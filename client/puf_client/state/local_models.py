@@ -16,8 +16,6 @@ from puf_common.tensors.chunks import Payload
 if TYPE_CHECKING:
     from puf_client.state.directory import StateDirectory
 
-__all__ = ["LOCAL_MODEL", "LocalModels"]
-
 # The server announces with this name that the method needs local models.
 LOCAL_MODEL = "last-local-model"
 _KEPT = 2

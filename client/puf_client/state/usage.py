@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from puf_client.state.directory import StateDirectory, damaged
 
-__all__ = ["SampleUsage", "Used"]
-
 _BYTES = 32
 Rounds = tuple[int, int] | None
 

@@ -12,8 +12,6 @@ from puf_common.tensors.chunks import Payload
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
-__all__ = ["ENDED", "Transport"]
-
 # States that a ticket never leaves.
 ENDED = frozenset({tk.TICKET_STATE_COMPLETED, tk.TICKET_STATE_FAILED, tk.TICKET_STATE_WITHDRAWN})
 

@@ -14,8 +14,6 @@ from puf_common.logging import get_logger
 from puf_common.network.addresses import is_loopback
 from puf_common.network.tls import ClientTls
 
-__all__ = ["Credentials", "TokenFile", "certified_name", "dial"]
-
 log = get_logger("puf_client.transport.grpc")
 
 

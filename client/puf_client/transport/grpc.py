@@ -29,8 +29,6 @@ from puf_common.v1 import tensors_pb2, tickets_pb2
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["GrpcTransport"]
-
 log = get_logger("puf_client.transport.grpc")
 
 # Deadlines of calls, and of one stream that follows a ticket.

@@ -19,8 +19,6 @@ from puf_common.logging import get_logger
 from puf_common.network.status import error_from, is_transient
 from puf_common.network.tls import refusal
 
-__all__ = ["Attempts", "Connectivity", "RetryPolicy"]
-
 log = get_logger("puf_client.transport.grpc")
 
 # A server that starts or stops also closes connections. A refusal that may have this cause is final after so long.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from puf_client.worker.trainer import Trainer
     from puf_client.worker.worker import Worker
 
-__all__ = ["Substitute", "TicketFollower"]
-
 log = get_logger("puf_client.unlearning.follow")
 
 _WAITING = (tk.TICKET_STATE_PENDING, tk.TICKET_STATE_SCHEDULED)

@@ -20,8 +20,6 @@ from puf_common.receipts.receipt_file import Receipt
 from puf_common.receipts.signing import KEY_BYTES, fingerprint
 from puf_common.v1 import federation_pb2 as pb
 
-__all__ = ["collect", "fetch_receipt", "present_receipt", "require_writable", "verify_receipt"]
-
 
 def collect(transport: Transport, state: StateDirectory, ticket_id: str, directory: Path) -> list[Path]:
     """Fetches a receipt, checks it against the pinned key, and writes it with its page."""

@@ -18,8 +18,6 @@ from puf_common.v1 import tickets_pb2 as tk
 if TYPE_CHECKING:
     from puf_client.worker.trainer import Trainer
 
-__all__ = ["Plan", "file", "plan"]
-
 log = get_logger("puf_client.unlearning.request")
 
 

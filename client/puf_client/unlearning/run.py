@@ -23,8 +23,6 @@ from puf_common.errors import Mismatch, PufError, StorageCorrupted, TransferCorr
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
-__all__ = ["run_unlearn"]
-
 
 def run_unlearn(options: UnlearnOptions) -> Exit:
     """Files the request, or finds an equal one, and follows it to its end."""

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from puf_common.errors import UsageError
 
-__all__ = ["parse", "read"]
-
 _SHOWN = 5
 _GROUP = "group:"
 

@@ -14,8 +14,6 @@ from puf_common.receipts.evidence import STATEMENT, Attack, Verdict
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
-__all__ = ["show_outcome", "show_request"]
-
 _MODES = {
     tk.MODE_REGULAR: "regular: the other clients train in the same round",
     tk.MODE_SPECIAL: "special: only the targets train",

@@ -18,8 +18,6 @@ from puf_common.errors import NotFound, NotNow, UsageError
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
-__all__ = ["asked_for", "clock", "last_note", "show_status", "state_name", "strength", "withdraw"]
-
 _CAN_BE_WITHDRAWN = (tk.TICKET_STATE_PENDING, tk.TICKET_STATE_FAILED)
 
 

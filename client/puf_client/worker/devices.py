@@ -9,8 +9,6 @@ import torch
 
 from puf_common.errors import UsageError
 
-__all__ = ["Choice", "choose"]
-
 
 @dataclass(frozen=True)
 class Choice:

@@ -11,8 +11,6 @@ from puf_common.errors import Mismatch
 from puf_common.logging import get_logger
 from puf_common.v1 import federation_pb2 as pb
 
-__all__ = ["leased"]
-
 T = TypeVar("T", bound=LocalOptions)
 
 log = get_logger("puf_client.worker.lease")

@@ -30,8 +30,6 @@ from puf_common.v1 import federation_pb2 as pb
 if TYPE_CHECKING:
     from puf_client.worker.trainer import Trainer
 
-__all__ = ["run_worker"]
-
 log = get_logger("puf_client.worker.run")
 
 

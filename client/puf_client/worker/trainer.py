@@ -31,8 +31,6 @@ from puf_common.tensors.chunks import Payload
 from puf_common.tensors.manifest import Manifest
 from puf_common.v1 import federation_pb2 as pb
 
-__all__ = ["Trainer", "context_of", "prepare", "settings_of"]
-
 _TRIAL_SAMPLES = 2
 
 

@@ -24,8 +24,6 @@ from puf_common.errors import PufError, Superseded
 from puf_common.logging import get_logger
 from puf_common.tensors.manifest import MODEL
 
-__all__ = ["Worker"]
-
 log = get_logger("puf_client.worker.worker")
 
 # After so many failures in a row the client stops, so that an operator looks at it.

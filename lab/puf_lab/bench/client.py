@@ -23,8 +23,6 @@ from puf_common.network.tls import ClientTls
 from puf_common.tensors.manifest import UPDATE
 from puf_common.v1 import federation_pb2 as fed
 
-__all__ = ["main"]
-
 
 def main(address: str, names: str, *files: str) -> int:
     configure(level="error")

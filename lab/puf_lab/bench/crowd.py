@@ -12,8 +12,6 @@ from puf_lab.bench.federation import init_state
 from puf_lab.bench.report import Report, spread
 from puf_lab.federations.processes import Process, ServerProcess, wait_until
 
-__all__ = ["crowd"]
-
 _CLIENTS = 1000
 _IN_ROUND = 100
 _SECONDS = 30.0

@@ -12,8 +12,6 @@ from puf_lab.evaluation.evaluator import Evaluator
 from puf_lab.federations.in_process import InProcessFederation
 from puf_lab.spec.settings_files import load_experiment
 
-__all__ = ["encoding"]
-
 _SEEDS = (1, 2, 3)
 _TARGET = 3
 

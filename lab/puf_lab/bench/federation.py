@@ -19,8 +19,6 @@ from puf_lab.bench.proxy import Counting
 from puf_lab.federations.processes import Process, ServerProcess, program, wait_until
 from puf_server.cli.operator_client import OperatorClient
 
-__all__ = ["PARAMETERS", "Federation", "init_state", "peak_memory"]
-
 # ResNet-18 for 100 classes, as in the paper.
 PARAMETERS = 11_220_132
 _SECONDS = 300.0

@@ -16,8 +16,6 @@ from puf_lab.bench.flower import environment, family_memory
 from puf_lab.bench.report import Report, spread
 from puf_lab.federations.processes import Process
 
-__all__ = ["flare"]
-
 _CLIENTS = 10
 # The first round includes the start of the clients.
 _ROUNDS = 4

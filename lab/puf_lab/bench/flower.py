@@ -21,8 +21,6 @@ from puf_lab.bench.federation import PARAMETERS, peak_memory
 from puf_lab.bench.report import Report, spread
 from puf_lab.federations.processes import Process, wait_until
 
-__all__ = ["environment", "family_memory", "flower"]
-
 _CLIENTS = 10
 _ROUNDS = 2
 

@@ -23,8 +23,6 @@ from puf_lab.bench.report import Report, spread
 from puf_server.aggregation.fold import Contribution, fold
 from puf_server.storage.durable import FileSource
 
-__all__ = ["folding"]
-
 # Elements of an update from a position on: a view of them, or a copy in the given buffer.
 _Read = Callable[[int, NDArray[np.float32]], NDArray[np.float32]]
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from puf_lab.bench.federation import PARAMETERS, Federation
 from puf_lab.bench.report import Report, spread
 
-__all__ = ["forgetting"]
-
 _CLIENTS = 10
 # No recovery: only the unlearning round itself is measured.
 _FLAGS = ("--forgetting-max-recovery-rounds", "0", "--forgetting-measure-seconds", "0")

@@ -8,8 +8,6 @@ from pathlib import Path
 from puf_lab.bench.federation import PARAMETERS, Federation, peak_memory
 from puf_lab.bench.report import Report
 
-__all__ = ["growth"]
-
 _CLIENTS = (1, 10, 50, 100)
 _SIZES = (1_000_000, PARAMETERS, 100_000_000)
 # Each client holds a model and an update. More clients would not fit into memory at the largest size.

@@ -25,8 +25,6 @@ from puf_common.tensors.manifest import UPDATE, Manifest
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import federation_pb2_grpc as rpc
 
-__all__ = ["main"]
-
 # Connections that are made at a time. A real fleet does not start within one second either.
 _STARTING = 50
 _JOINING_SECONDS = 120.0

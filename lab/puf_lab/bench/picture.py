@@ -13,8 +13,6 @@ from puf_lab.reporting.style import BLUE, FAINT, ORANGE, new_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw"]
-
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """Draws the parts of the result that were measured."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 
-__all__ = ["Counting"]
-
 
 class Counting:
     """Listens on a free port and forwards connections to `target`. Use it as a context."""

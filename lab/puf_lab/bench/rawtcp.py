@@ -10,8 +10,6 @@ from __future__ import annotations
 import socket
 import sys
 
-__all__ = ["fetch_and_send", "serve"]
-
 _BLOCK = 1 << 20
 
 

@@ -16,8 +16,6 @@ from rich.table import Table
 
 from puf_lab.reporting.terminal import new_console
 
-__all__ = ["Figure", "Report", "spread"]
-
 
 @dataclass(frozen=True)
 class Figure:

@@ -10,8 +10,6 @@ from pathlib import Path
 from puf_lab.bench.report import Report, spread
 from puf_lab.federations.processes import program
 
-__all__ = ["starting"]
-
 
 def starting(report: Report, scratch: Path, repeats: int) -> None:
     for name in ("puf-client", "puf-server"):

@@ -26,8 +26,6 @@ from puf_client.tasks import task_named
 from puf_common.models.networks import build
 from puf_lab.bench.report import Report, spread
 
-__all__ = ["training"]
-
 _CPU = torch.device("cpu")
 _MEAN, _STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 _SETTINGS = TrainSettings(lr=0.05, batch_size=32, epochs=1)

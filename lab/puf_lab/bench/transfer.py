@@ -17,8 +17,6 @@ from puf_lab.bench.proxy import Counting
 from puf_lab.bench.report import Report, spread
 from puf_lab.federations.processes import Process
 
-__all__ = ["transfer", "wire"]
-
 _CLIENTS = 10
 # Consecutive rounds of one kind before the next kind, because rounds of a federation are consecutive.
 _IN_A_ROW = 3

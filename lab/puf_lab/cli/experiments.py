@@ -11,8 +11,6 @@ from puf_common.config.parser import Parser
 if TYPE_CHECKING:
     from puf_lab.spec.experiment import ExperimentSpec
 
-__all__ = ["add_experiments"]
-
 # Repeated here, because importing their modules would delay `--help`.
 _FEDERATIONS = ("in-process", "processes")
 _EXECUTORS = ("local", "pool", "ray")

@@ -11,8 +11,6 @@ from puf_common.config.command import guarded
 from puf_common.config.parser import Parser
 from puf_lab.cli.experiments import add_experiments
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     return guarded(lambda: _main(sys.argv[1:] if argv is None else list(argv)))

@@ -13,22 +13,6 @@ from puf_lab.reporting.markdown import markdown_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = [
-    "CLOSE_SHARE",
-    "COLUMNS",
-    "GAP_ERRORS",
-    "MIN_GAP",
-    "PARTLY_SHARE",
-    "TEST_LOSS",
-    "Conclusion",
-    "Outcome",
-    "Stage",
-    "StageScores",
-    "conclude",
-    "markdown",
-    "rich_table",
-]
-
 # Smallest gap in points between the original and the retrained model on the forget data that can show forgetting.
 MIN_GAP = 5.0
 # The gap must also exceed this many of its standard errors; otherwise it is within chance.

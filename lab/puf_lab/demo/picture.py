@@ -14,8 +14,6 @@ from puf_lab.reporting.style import BLUE, INK, ORANGE, dress, new_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Curve", "accuracy_curve"]
-
 _COLOURS = {"test": BLUE, "forget": ORANGE}
 _MARKERS = {"test": "o", "forget": "s"}
 _NAMES = {"test": "test data", "forget": "forgotten data"}

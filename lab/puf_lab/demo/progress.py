@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-__all__ = ["PhaseProgress", "Show"]
-
 # Receives the amount of work done and a short note.
 Show = Callable[[int, str], None]
 

@@ -17,8 +17,6 @@ from puf_lab.federations.processes import program
 from puf_lab.reporting.provenance import commit
 from puf_lab.spec.federation import FederationSpec
 
-__all__ = ["DemoResult", "described", "measure", "print_report", "verify_receipt"]
-
 Points = list[tuple[int, float, float]]
 
 

@@ -23,8 +23,6 @@ from puf_lab.reporting.terminal import new_console
 from puf_lab.spec.federation import FederationSpec, client_name
 from puf_lab.spec.settings_files import load_experiment
 
-__all__ = ["run_demo"]
-
 _PHASE_SECONDS = 600.0
 # Marks a directory as a demo's. The next demo may delete it.
 _MARK = ".puf-demo"

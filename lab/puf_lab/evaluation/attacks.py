@@ -14,8 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from puf_common.errors import UsageError
 
-__all__ = ["RMIA_GAMMA", "SONG_LIMIT", "RelativeAttack", "rmia", "song", "yeom"]
-
 # Samples per side that train the Song attack.
 SONG_LIMIT = 10_000
 # A sample dominates a population point if its likelihood ratio is at least this many times as large.

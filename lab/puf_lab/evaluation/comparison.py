@@ -14,19 +14,6 @@ from numpy.typing import ArrayLike
 
 from puf_common.errors import UsageError
 
-__all__ = [
-    "NEAR_POINTS",
-    "Delta",
-    "Mean",
-    "Recovery",
-    "RecoverySummary",
-    "delta_to_retrain",
-    "percent",
-    "recovery",
-    "recovery_near",
-    "summarise_recoveries",
-]
-
 # The first crossing of the retrained model's accuracy is noisy. This many points below it is a steadier rule.
 NEAR_POINTS = 1.0
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["BYTES_PER_PARAMETER", "Cost", "Shape", "cost"]
-
 BYTES_PER_PARAMETER = 4
 
 

@@ -24,8 +24,6 @@ from puf_common.tensors.chunks import Payload
 from puf_lab.evaluation.comparison import percent
 from puf_lab.spec.federation import FederationSpec
 
-__all__ = ["Evaluator", "ForgetSet", "ModelOutputs"]
-
 # The forgotten samples of each target. None stands for all of them.
 ForgetSet = Mapping[int, Sequence[str] | None]
 

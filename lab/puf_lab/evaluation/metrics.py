@@ -21,8 +21,6 @@ from puf_lab.spec.user_code import digest
 if TYPE_CHECKING:
     from puf_lab.evaluation.evaluator import ModelOutputs
 
-__all__ = ["METRICS", "Metric", "compute", "names_for", "stamps"]
-
 Value = float | Mapping[str, float]
 
 # Changes when a built-in metric gives other numbers than before.

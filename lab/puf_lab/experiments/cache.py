@@ -14,8 +14,6 @@ from puf_common.errors import UsageError
 from puf_common.files.private import write_over
 from puf_lab.experiments.jobs import Job
 
-__all__ = ["Cache"]
-
 
 class Cache:
     """`root/KEY/`: outcome.json, models as raw payloads, and for an original the federation to continue from.

@@ -23,8 +23,6 @@ from puf_lab.spec.experiment import ExperimentSpec
 from puf_lab.spec.federation import FederationSpec
 from puf_server.rpc.messages import recipe
 
-__all__ = ["show_plan"]
-
 _BATCHES = 3
 
 

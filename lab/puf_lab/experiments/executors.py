@@ -21,8 +21,6 @@ from puf_lab.experiments.cache import Cache
 from puf_lab.experiments.jobs import Job
 from puf_lab.experiments.perform import perform, score
 
-__all__ = ["EXECUTORS", "Event", "ExecutorOptions", "JobExecutor", "Pair", "open_executor"]
-
 ExecutorKind = Literal["local", "pool", "ray"]
 EXECUTORS: tuple[ExecutorKind, ...] = get_args(ExecutorKind)
 Pair = tuple[Job, tuple[int, ...]]

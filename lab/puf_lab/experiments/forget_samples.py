@@ -10,8 +10,6 @@ from puf_common.errors import UsageError
 from puf_lab.evaluation.evaluator import ForgetSet
 from puf_lab.spec.experiment import SampleSelection
 
-__all__ = ["chosen", "forget_set"]
-
 
 def chosen(data: ClientData, wanted: SampleSelection, *, seed: int, shard: int) -> tuple[str, ...]:
     """Ids of about the wanted share of the samples: at least one sample or group, and never all."""

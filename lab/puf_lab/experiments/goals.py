@@ -11,8 +11,6 @@ from puf_common.errors import UsageError
 from puf_lab.reporting.summary import Summary, SummaryRow
 from puf_lab.spec.experiment import ExperimentSpec
 
-__all__ = ["Goal", "check_goals_apply", "goals_of"]
-
 _MODES = ("puf-special", "puf-regular")
 _NEEDED = ("natural", *_MODES)
 _MIN_TARGETS = 3

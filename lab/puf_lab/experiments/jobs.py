@@ -18,8 +18,6 @@ from puf_lab.spec.federation import FederationSpec
 from puf_lab.spec.user_code import digest
 from puf_lab.spec.variants import Variant
 
-__all__ = ["Job", "jobs_of"]
-
 # Changes when jobs write other files than before.
 _FORMAT = 1
 

@@ -19,8 +19,6 @@ from puf_lab.federations.base import Spent, open_federation
 from puf_lab.federations.state_directories import copy_state
 from puf_lab.spec.federation import FederationSpec
 
-__all__ = ["Stages", "evaluator_of", "forgotten_by", "perform", "score"]
-
 Tick = Callable[[int], None]
 
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from puf_common.errors import PufError, UsageError
 
-__all__ = ["ray_tasks"]
-
 _RETRIES = 3
 
 

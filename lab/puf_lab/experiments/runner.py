@@ -30,8 +30,6 @@ from puf_lab.reporting.summary import rich_summary, summarise
 from puf_lab.reporting.terminal import new_console
 from puf_lab.spec.experiment import ExperimentSpec
 
-__all__ = ["run_experiment"]
-
 
 def run_experiment(
     experiment: ExperimentSpec,

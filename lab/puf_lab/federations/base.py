@@ -9,8 +9,6 @@ from typing import Any, Protocol, Self
 
 from puf_lab.spec.federation import FederationSpec
 
-__all__ = ["Federation", "Spent", "open_federation"]
-
 
 @dataclass(frozen=True)
 class Spent:

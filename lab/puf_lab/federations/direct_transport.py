@@ -10,8 +10,6 @@ from puf_common.tensors.chunks import Payload, chunks
 from puf_common.v1 import federation_pb2 as fed
 from puf_server.rpc.requests import Handlers
 
-__all__ = ["DirectTransport"]
-
 
 class DirectTransport:
     """The client's `Transport`, implemented by calling the server's request handlers."""

@@ -33,8 +33,6 @@ from puf_server.engine.engine import Engine
 from puf_server.rpc.requests import Handlers
 from puf_server.storage.state_store import Store
 
-__all__ = ["InProcessFederation"]
-
 # Clients in this process send no heartbeats and are always present. A single remaining client continues alone.
 _PLAN = {"absent_seconds": 1e9, "heartbeat_seconds": 5.0, "min_clients": 1}
 # No client follows its ticket here, so completion must not wait for a client's measurements.

@@ -15,8 +15,6 @@ from puf_lab.spec.command_line import client_flags, data_flags, server_flags
 from puf_lab.spec.federation import FederationSpec
 from puf_server.cli.operator_client import OperatorClient
 
-__all__ = ["PLAN", "Process", "ServerProcess", "distiller", "fleet", "init_server", "unlearn_command", "wait_until"]
-
 # Short intervals, so that a federation on one machine notices an ended client within seconds.
 PLAN = {"heartbeat_seconds": 1.0, "absent_seconds": 6.0}
 _START_SECONDS = 60.0

@@ -15,8 +15,6 @@ from puf_common.models.networks import build_any
 from puf_server.core.config import FederationConfig
 from puf_server.storage.creation import create
 
-__all__ = ["copy_state", "create_server", "leave_out"]
-
 
 def create_server(config: FederationConfig, directory: Path, weights: Path | None = None) -> None:
     """Writes the state of a new federation. Its model has fresh weights or those of a published checkpoint."""

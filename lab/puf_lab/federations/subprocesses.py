@@ -17,8 +17,6 @@ from puf_lab.federations.processes import Process, ServerProcess, distiller, fle
 from puf_lab.federations.state_directories import create_server, leave_out
 from puf_lab.spec.federation import FederationSpec, client_name
 
-__all__ = ["ProcessFederation"]
-
 _PLAN = {"heartbeat_seconds": 1.0, "absent_seconds": 10.0, "min_clients": 1, "keep_models": 1}
 _SECONDS = 24 * 3600.0
 _POLL = 0.05

@@ -5,8 +5,6 @@ from __future__ import annotations
 from puf_lab import paper
 from puf_lab.reporting.summary import Summary, SummaryRow
 
-__all__ = ["beside_paper"]
-
 _MISSING = "–"
 _MARK = "†"
 _Table = tuple[str, list[str], list[list[str]], list[str]]

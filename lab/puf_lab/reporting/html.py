@@ -15,8 +15,6 @@ from puf_lab.reporting.summary import Summary, rich_summary, summarise
 from puf_lab.reporting.tables import Sheet, sheets
 from puf_lab.reporting.terminal import new_console
 
-__all__ = ["Part", "render", "run_report"]
-
 
 @dataclass(frozen=True)
 class Figure:

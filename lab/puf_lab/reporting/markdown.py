@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["markdown_table"]
-
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The table with padded cells: the first column left-aligned, the others right-aligned."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["label_distribution", "radar", "recovery_curves", "scatter"]
-
 
 def label_distribution(path: Path, counts: Sequence[Sequence[int]], title: str) -> None:
     """Samples per class and client. The area of a dot is a number of samples; the bars above are totals per client."""

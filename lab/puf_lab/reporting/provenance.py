@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-__all__ = ["commit"]
-
 
 def commit() -> str:
     """Hash of the checked-out commit, with "+changes" if files differ from it. Empty outside of a repository."""

@@ -17,8 +17,6 @@ from typing import Any
 from puf_common.errors import UsageError
 from puf_common.files.private import write_over
 
-__all__ = ["Results", "Run", "read", "write"]
-
 FILE = "results.jsonl"
 # Stage name of values of every round. Other stages have the value of every metric at one round.
 CURVE = "curve"

@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["BLUE", "FAINT", "GRID", "INK", "MARKERS", "ORANGE", "PALETTE", "colour", "dress", "marker", "new_figure"]
-
 # Okabe and Ito: distinguishable with every kind of colour vision. Markers distinguish the lines in print.
 PALETTE = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#000000", "#8B4513", "#6A3D9A",

@@ -26,8 +26,6 @@ from puf_lab.reporting.results import Results, Run
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Summary", "SummaryRow", "compared", "format_value", "rich_summary", "summarise"]
-
 # Metrics that are compared with the retrained model, in the order of the paper's table.
 _COMPARED = ("forget", "song", "yeom", "loss", "rmia")
 

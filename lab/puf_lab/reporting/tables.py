@@ -13,8 +13,6 @@ from puf_lab.reporting.beside_paper import beside_paper
 from puf_lab.reporting.markdown import markdown_table
 from puf_lab.reporting.summary import Summary, SummaryRow, compared, format_value
 
-__all__ = ["Sheet", "sheets"]
-
 _MISSING = "–"
 _TEX = str.maketrans({
     "%": r"\%", "_": r"\_", "Δ": r"$\Delta$", "±": r"$\pm$", "×": r"$\times$", "≥": r"$\geq$", "−": "-", "–": "--",

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["new_console"]
-
 # Width for pipes and files, where rich would assume 80 columns and cut tables.
 _WIDTH = 160
 

@@ -11,8 +11,6 @@ from puf_client.options import LocalOptions
 from puf_lab.spec.federation import FederationSpec
 from puf_server.core.config import FederationConfig
 
-__all__ = ["client_flags", "data_flags", "server_flags"]
-
 
 def server_flags(config: FederationConfig) -> list[str]:
     """Flags with which `puf-server init` makes this configuration."""

@@ -13,8 +13,6 @@ from puf_lab.spec.federation import FederationSpec, Part
 from puf_lab.spec.variants import Variant
 from puf_server.core.config import Forgetting
 
-__all__ = ["ExperimentSpec", "SampleSelection", "target_sets"]
-
 # Keys and tables of the TOML file that describe the federation.
 _FEDERATION = ("data", "model", "task", "recipe", "rounds", "participation", "forgetting")
 # The lab drives recovery itself, round by round, because recovery ends at the retrained model's accuracy. The bounds

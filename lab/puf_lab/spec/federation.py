@@ -15,8 +15,6 @@ from puf_client.data import DataContext
 from puf_client.options import RunOptions
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
 
-__all__ = ["DISTILLER", "KINDS", "DataSpec", "FederationKind", "FederationSpec", "ModelSpec", "Part", "client_name"]
-
 # The client that provides the public shard.
 DISTILLER = "distiller"
 FederationKind = Literal["in-process", "processes"]

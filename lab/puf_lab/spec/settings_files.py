@@ -15,8 +15,6 @@ from typing import Any
 from puf_common.errors import UsageError
 from puf_lab.spec.experiment import ExperimentSpec
 
-__all__ = ["PROFILES", "load_experiment", "names"]
-
 PROFILES = ("paper", "author-code")
 _DEPTH = 5
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from puf_common.config import plugins
 
-__all__ = ["digest"]
-
 
 def digest(spec: str) -> str:
     """Digest of the file behind package.module:name, empty for built-in names. Imports of that file do not count."""

@@ -15,8 +15,6 @@ from puf_common.errors import UsageError
 from puf_server import plugins
 from puf_server.core.methods import named
 
-__all__ = ["METHODS", "Method", "Variant"]
-
 Kind = Literal["original", "retrain", "natural", "forget"]
 
 # The user starts the experiment with code of this machine, so every process of the lab may load that code.
