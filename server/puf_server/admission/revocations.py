@@ -34,25 +34,17 @@ class Revoked(BaseModel):
         return not (self.names or self.keys or self.serials)
 
 
-class Revocations:
-    """The revocations of one federation."""
+class Revocations(ListFile[Revoked]):
+    """The revocations of one federation. `value` is everything that is refused."""
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
-        self._file = ListFile(directory / "revoked.json", Revoked)
+        super().__init__(directory / "revoked.json", Revoked)
         self._clock = clock
-
-    def refresh(self) -> object:
-        """Reads the file again if it changed. Returns a value that differs after every change. Blocks on the disk."""
-        return self._file.refresh()
-
-    def all(self) -> Revoked:
-        """Everything that is refused."""
-        return self._file.value
 
     def revoke(self, *, name: str = "", key: str = "", serial: str = "") -> None:
         """Refuses a client, every certificate of a key, or one certificate."""
-        with self._file.locked() as known:
-            self._file.write(_changed(known, lambda entries, one: {**entries, one: self._clock()}, name, key, serial))
+        with self.locked() as known:
+            self.write(_changed(known, lambda entries, one: {**entries, one: self._clock()}, name, key, serial))
 
     def restore(self, *, name: str = "", key: str = "", serial: str = "") -> None:
         """Removes a revocation; raises NotFound if there is none."""
@@ -62,12 +54,12 @@ class Revocations:
                 raise NotFound(f"{one} is not revoked")
             return {other: at for other, at in entries.items() if other != one}
 
-        with self._file.locked() as known:
-            self._file.write(_changed(known, without, name, key, serial))
+        with self.locked() as known:
+            self.write(_changed(known, without, name, key, serial))
 
     def require_not_revoked(self, name: str, holder: Holder | None = None) -> None:
         """Raises NotAuthenticated if the name is revoked, or the key or serial of its certificate."""
-        now = self._file.value
+        now = self.value
         if name in now.names:
             raise NotAuthenticated(f"{name} was revoked by the operator", client=name)
         if holder is not None and (holder.serial in now.serials or holder.key in now.keys):

@@ -42,34 +42,30 @@ class TokenList(BaseModel):
     tokens: dict[str, Token] = {}
 
 
-class Tokens:
+class Tokens(ListFile[TokenList]):
     """The tokens of one federation."""
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
-        self._file = ListFile(directory / "tokens.json", TokenList)
+        super().__init__(directory / "tokens.json", TokenList)
         self._clock = clock
-
-    def refresh(self) -> object:
-        """Reads the file again if it changed. Returns a value that differs after every change. Blocks on the disk."""
-        return self._file.refresh()
 
     def all(self) -> dict[str, Token]:
         """Every token by client name, sorted."""
-        return dict(sorted(self._file.value.tokens.items()))
+        return dict(sorted(self.value.tokens.items()))
 
     def add(self, name: str, days: float, *, replace: bool = False) -> str:
         """A new token for the name, valid for so many days. The token itself is not stored."""
         check_name(name)
         if not 0 < days <= 36_500:
             raise UsageError("the lifetime of a token must be more than 0 and at most 36500 days")
-        with self._file.locked() as known:
+        with self.locked() as known:
             if replace and name not in known.tokens:
                 raise UsageError(f"{name} has no token to replace")
             if not replace and name in known.tokens:
                 raise UsageError(f"{name} already has a token")
             token, now = f"puf_{secrets.token_urlsafe(32)}", self._clock()
             made = Token(sha256=_hash(token), made_at=now, expires_at=now + days * DAY)
-            self._file.write(TokenList(tokens={**known.tokens, name: made}))
+            self.write(TokenList(tokens={**known.tokens, name: made}))
         return token
 
     def revoke(self, name: str) -> None:
@@ -79,12 +75,12 @@ class Tokens:
 
     def drop(self, names: list[str]) -> list[str]:
         """Deletes the tokens of these clients. Returns the names that had one. Blocks until the file's lock is free."""
-        self._file.refresh()
-        if not any(name in self._file.value.tokens for name in names):
+        self.refresh()
+        if not any(name in self.value.tokens for name in names):
             return []
-        with self._file.locked() as known:
+        with self.locked() as known:
             gone = [name for name in names if name in known.tokens]
-            self._file.write(TokenList(tokens={n: t for n, t in known.tokens.items() if n not in gone}))
+            self.write(TokenList(tokens={n: t for n, t in known.tokens.items() if n not in gone}))
         return gone
 
     def holder(self, token: str) -> str:
@@ -93,7 +89,7 @@ class Tokens:
         Comparing hashes by equality reveals nothing about the tokens that exist.
         """
         wanted = _hash(token)
-        for name, known in self._file.value.tokens.items():
+        for name, known in self.value.tokens.items():
             if known.sha256 == wanted:
                 if self._clock() > known.expires_at:
                     raise NotAuthenticated(

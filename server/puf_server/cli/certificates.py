@@ -180,7 +180,7 @@ def _revocations(arguments: argparse.Namespace) -> Revocations:
 
 
 def _revoked(arguments: argparse.Namespace) -> None:
-    found = _revocations(arguments).all()
+    found = _revocations(arguments).value
     for kind, entries in (("client", found.names), ("key", found.keys), ("serial", found.serials)):
         for what, at in sorted(entries.items()):
             print(f"{kind}  {what}  since {day(at)}")

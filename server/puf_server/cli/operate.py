@@ -130,7 +130,7 @@ def _show(messages: Any, arguments: argparse.Namespace, table: str) -> None:
     else:
         from puf_server.cli import tables
 
-        getattr(tables, table)(messages)
+        tables.status(messages) if table == "status" else tables.show(table, messages)
 
 
 def _list(name: str, operator: OperatorClient, arguments: argparse.Namespace) -> None:

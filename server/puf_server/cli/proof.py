@@ -20,27 +20,7 @@ __all__ = ["add_proof"]
 
 def add_proof(commands: Any) -> None:
     """Adds the commands of this module."""
-    _add_audit(commands.add_parser("audit", help="show the audit log, or verify that it was not changed"))
-    backup = commands.add_parser("backup", help="write a federation to one file, also while it is served")
-    _add_state(backup, "the federation's state directory")
-    backup.add_argument("--out", type=Path, required=True, metavar="FILE.tar", help="file to write; it holds secrets")
-    backup.set_defaults(run=_backup)
-    _add_restore(commands.add_parser("restore", help="make a state directory from a backup"))
-
-    forget = add_operator_command(commands, "forget", "file a request to forget a client that is gone", _forget)
-    forget.add_argument("client", metavar="CLIENT", help="the client's name")
-    forget.add_argument("--reference", default="", metavar="TEXT", help="a case number or similar; stored and shown")
-    forget.add_argument(
-        "--received", type=_date, metavar="DATE", help="when the request reached you; the deadline counts from here"
-    )
-    receipt = add_operator_command(commands, "receipt", "write the signed receipt of a completed ticket", _receipt)
-    receipt.add_argument("ticket", metavar="TICKET", help="the ticket's id")
-    receipt.add_argument(
-        "--out", type=Path, default=Path(), metavar="DIR", help="directory for the files (default: here)"
-    )
-
-
-def _add_audit(audit: argparse.ArgumentParser) -> None:
+    audit = commands.add_parser("audit", help="show the audit log, or verify that it was not changed")
     audit.add_argument("action", choices=["verify", "show"])
     _add_state(audit, "the federation's state directory; a server may be serving it")
     audit.add_argument(
@@ -54,9 +34,11 @@ def _add_audit(audit: argparse.ArgumentParser) -> None:
     audit.add_argument("--last", type=_count, default=0, metavar="N", help="show: only the newest entries")
     audit.add_argument("--json", action="store_true", help="print JSON, for programs")
     audit.set_defaults(run=_audit)
-
-
-def _add_restore(restore: argparse.ArgumentParser) -> None:
+    backup = commands.add_parser("backup", help="write a federation to one file, also while it is served")
+    _add_state(backup, "the federation's state directory")
+    backup.add_argument("--out", type=Path, required=True, metavar="FILE.tar", help="file to write; it holds secrets")
+    backup.set_defaults(run=_backup)
+    restore = commands.add_parser("restore", help="make a state directory from a backup")
     restore.add_argument("--from", dest="source", type=Path, required=True, metavar="FILE.tar", help="the backup")
     _add_state(restore, "new directory")
     restore.add_argument(
@@ -69,6 +51,17 @@ def _add_restore(restore: argparse.ArgumentParser) -> None:
         "--no-receipts", action="store_true", help="states that nothing was forgotten since the backup; audited"
     )
     restore.set_defaults(run=_restore)
+    forget = add_operator_command(commands, "forget", "file a request to forget a client that is gone", _forget)
+    forget.add_argument("client", metavar="CLIENT", help="the client's name")
+    forget.add_argument("--reference", default="", metavar="TEXT", help="a case number or similar; stored and shown")
+    forget.add_argument(
+        "--received", type=_date, metavar="DATE", help="when the request reached you; the deadline counts from here"
+    )
+    receipt = add_operator_command(commands, "receipt", "write the signed receipt of a completed ticket", _receipt)
+    receipt.add_argument("ticket", metavar="TICKET", help="the ticket's id")
+    receipt.add_argument(
+        "--out", type=Path, default=Path(), metavar="DIR", help="directory for the files (default: here)"
+    )
 
 
 def _add_state(command: argparse.ArgumentParser, about: str) -> None:

@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +15,7 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import tickets_pb2 as tk
 
-__all__ = ["clients", "hint", "methods", "models", "rounds", "status", "tickets"]
+__all__ = ["hint", "methods", "show", "status"]
 
 M = TypeVar("M")
 # The head of each column, and how it shows a message.
@@ -60,67 +60,64 @@ def status(reply: op.StatusReply) -> None:
     Console().print(table)
 
 
-def clients(found: Sequence[op.ClientInfo]) -> None:
-    """Prints the roster."""
-    columns: Columns[op.ClientInfo] = {
-        "client": lambda c: c.name,
-        "status": lambda c: c.status,
-        "alive": lambda c: "yes" if c.alive else "no",
-        "samples": lambda c: f"{c.samples:,}",
-        "hold-out": lambda c: f"{c.holdout_samples:,}",
-        "rounds": lambda c: f"{c.first_round}–{c.last_round}" if c.last_round else "–",
-        "down": lambda c: _rate(c.download_rate),
-        "up": lambda c: _rate(c.upload_rate),
-        "device": lambda c: c.device,
-        "activity": lambda c: c.activity,
-    }
-    _print(found, columns, "no clients yet")
+_CLIENTS: Columns[op.ClientInfo] = {
+    "client": lambda c: c.name,
+    "status": lambda c: c.status,
+    "alive": lambda c: "yes" if c.alive else "no",
+    "samples": lambda c: f"{c.samples:,}",
+    "hold-out": lambda c: f"{c.holdout_samples:,}",
+    "rounds": lambda c: f"{c.first_round}–{c.last_round}" if c.last_round else "–",
+    "down": lambda c: _rate(c.download_rate),
+    "up": lambda c: _rate(c.upload_rate),
+    "device": lambda c: c.device,
+    "activity": lambda c: c.activity,
+}
+_ROUNDS: Columns[op.RoundInfo] = {
+    "round": lambda r: str(r.number),
+    "kind": lambda r: r.kind,
+    "phase": lambda r: r.phase,
+    "updates": lambda r: f"{r.received} of {r.expected}",
+    "loss": lambda r: "–" if math.isnan(r.train_loss) or not r.committed_at else f"{r.train_loss:.3f}",
+    "took": lambda r: f"{r.committed_at - r.opened_at:.1f} s" if r.committed_at else "–",
+    "down": lambda r: _bytes(r.bytes_down),
+    "up": lambda r: _bytes(r.bytes_up),
+}
+_TICKETS: Columns[tk.Ticket] = {
+    "ticket": lambda t: t.id,
+    "client": lambda t: t.client,
+    "scope": lambda t: tk.Scope.Name(t.request.scope).removeprefix("SCOPE_").lower(),
+    "state": lambda t: tk.TicketState.Name(t.state).removeprefix("TICKET_STATE_").lower(),
+    "method": lambda t: t.method or tk.Mode.Name(t.request.mode).removeprefix("MODE_").lower(),
+    "applied": lambda t: str(t.applied_round or "–"),
+    "recovery": lambda t: str(t.recovery_rounds),
+    "recovered": lambda t: {True: "yes", False: "no"}[t.recovered] if t.HasField("recovered") else "–",
+    "deadline": lambda t: _date(t.deadline_at),
+    "last": lambda t: t.history[-1].note if t.history else "",
+}
+_MODELS: Columns[op.ModelInfo] = {
+    "version": lambda m: str(m.version),
+    "round": lambda m: str(m.round),
+    "status": lambda m: m.status,
+    "hold-out": lambda m: f"{m.score.accuracy:.1%}" if m.HasField("score") else "–",
+    "size": lambda m: _bytes(m.byte_length),
+    "sha256": lambda m: m.digest.hex()[:16],
+    "made": lambda m: _date(m.created_at),
+}
+_LISTS: dict[str, tuple[Columns[Any], str]] = {
+    "clients": (_CLIENTS, "no clients yet"),
+    "rounds": (_ROUNDS, "no rounds yet"),
+    "tickets": (_TICKETS, "no requests to be forgotten"),
+    "models": (_MODELS, "no models"),
+}
 
 
-def rounds(found: Sequence[op.RoundInfo]) -> None:
-    """Prints rounds."""
-    columns: Columns[op.RoundInfo] = {
-        "round": lambda r: str(r.number),
-        "kind": lambda r: r.kind,
-        "phase": lambda r: r.phase,
-        "updates": lambda r: f"{r.received} of {r.expected}",
-        "loss": lambda r: "–" if math.isnan(r.train_loss) or not r.committed_at else f"{r.train_loss:.3f}",
-        "took": lambda r: f"{r.committed_at - r.opened_at:.1f} s" if r.committed_at else "–",
-        "down": lambda r: _bytes(r.bytes_down),
-        "up": lambda r: _bytes(r.bytes_up),
-    }
-    _print(found, columns, "no rounds yet")
-
-
-def tickets(found: Sequence[tk.Ticket]) -> None:
-    """Prints requests to be forgotten."""
-    columns: Columns[tk.Ticket] = {
-        "ticket": lambda t: t.id,
-        "client": lambda t: t.client,
-        "scope": lambda t: tk.Scope.Name(t.request.scope).removeprefix("SCOPE_").lower(),
-        "state": lambda t: tk.TicketState.Name(t.state).removeprefix("TICKET_STATE_").lower(),
-        "method": lambda t: t.method or tk.Mode.Name(t.request.mode).removeprefix("MODE_").lower(),
-        "applied": lambda t: str(t.applied_round or "–"),
-        "recovery": lambda t: str(t.recovery_rounds),
-        "recovered": lambda t: {True: "yes", False: "no"}[t.recovered] if t.HasField("recovered") else "–",
-        "deadline": lambda t: _date(t.deadline_at),
-        "last": lambda t: t.history[-1].note if t.history else "",
-    }
-    _print(found, columns, "no requests to be forgotten")
-
-
-def models(found: Sequence[op.ModelInfo]) -> None:
-    """Prints model versions."""
-    columns: Columns[op.ModelInfo] = {
-        "version": lambda m: str(m.version),
-        "round": lambda m: str(m.round),
-        "status": lambda m: m.status,
-        "hold-out": lambda m: f"{m.score.accuracy:.1%}" if m.HasField("score") else "–",
-        "size": lambda m: _bytes(m.byte_length),
-        "sha256": lambda m: m.digest.hex()[:16],
-        "made": lambda m: _date(m.created_at),
-    }
-    _print(found, columns, "no models")
+def show(name: str, found: Sequence[Any]) -> None:
+    """Prints clients, rounds, tickets or models as a table."""
+    columns, empty = _LISTS[name]
+    if found:
+        _table(list(columns), ([cell(one) for cell in columns.values()] for one in found))
+    else:
+        Console().print(empty)
 
 
 def methods() -> None:
@@ -135,13 +132,6 @@ def methods() -> None:
         console.print(f"[bold]{name}[/bold]: {method.summary}")
         for option, field in method.options_type.model_fields.items():
             console.print(f"    {option}: {field.description} (default {field.default})")
-
-
-def _print(found: Sequence[M], columns: Columns[M], empty: str) -> None:
-    if found:
-        _table(list(columns), ([cell(one) for cell in columns.values()] for one in found))
-    else:
-        Console().print(empty)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

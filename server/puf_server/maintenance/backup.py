@@ -127,9 +127,6 @@ def _write(path: Path, opened: dict[str, IO[bytes]], head: audit_chain.Head, now
     try:
 
         class Hashed(io.RawIOBase):
-            def writable(self) -> bool:
-                return True
-
             def write(self, data: Any) -> int:
                 sha.update(data)
                 files.write(out, bytes(data))
@@ -150,21 +147,17 @@ def _write(path: Path, opened: dict[str, IO[bytes]], head: audit_chain.Head, now
     return sha.hexdigest()
 
 
-class _HashingReader(io.RawIOBase):
+class _HashingReader:
     """Reads a file and hashes what it reads."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.sha = hashlib.sha256()
         self._file = file
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        block = self._file.read(len(buffer))
+    def read(self, size: int = -1) -> bytes:
+        block = self._file.read(size)
         self.sha.update(block)
-        buffer[: len(block)] = block
-        return len(block)
+        return block
 
 
 def _entry(name: str, size: int, now: float) -> tarfile.TarInfo:

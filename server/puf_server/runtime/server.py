@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from grpc import aio
 from grpc_health.v1 import _async as health_aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -126,13 +125,10 @@ class Server:
         operator = OperatorService(self.handlers, self._threads, self.stopped.set)
         operator_pb2_grpc.add_OperatorServicer_to_server(operator, self._operator)
         self._health = health_aio.HealthServicer()
-        for server, service in zip((self._federation, self._operator), _SERVICES, strict=True):
-            self._add_standard_services(server, service)
-
-    def _add_standard_services(self, server: aio.Server, service: str) -> None:
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-        reflection.enable_server_reflection((service, reflection.SERVICE_NAME, health), server)
+        for server, service in zip((self._federation, self._operator), _SERVICES, strict=True):
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+            reflection.enable_server_reflection((service, reflection.SERVICE_NAME, health), server)
 
     def _listen(self) -> None:
         self.port = self._clients.bind(self._federation, self._addresses.federation)

@@ -58,13 +58,13 @@ def test_a_name_refuses_the_client_with_every_credential(tmp_path: Path, holders
 
 def test_only_what_is_revoked_can_be_restored(tmp_path: Path) -> None:
     revocations = Revocations(tmp_path)
-    assert revocations.all().empty
+    assert revocations.value.empty
     with pytest.raises(NotFound, match="anna is not revoked"):
         revocations.restore(name="anna")
     revocations.revoke(name="anna")
-    assert not revocations.all().empty
+    assert not revocations.value.empty
     revocations.restore(name="anna")
-    assert revocations.all().empty
+    assert revocations.value.empty
 
 
 def test_a_damaged_file_changes_nothing_while_serving_and_stops_a_start(tmp_path: Path) -> None:

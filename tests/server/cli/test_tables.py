@@ -39,7 +39,7 @@ def test_status_names_the_next_command(waiting_for: str, command: str) -> None:
 
 def test_states_of_tickets_are_in_lower_case_as_all_other_states(capsys: pytest.CaptureFixture[str]) -> None:
     ticket = tk.Ticket(id="t-1", client="anna", state=tk.TICKET_STATE_PENDING)
-    tables.tickets([ticket])
+    tables.show("tickets", [ticket])
     shown = capsys.readouterr().out
     assert "pending" in shown
     assert "PENDING" not in shown
