@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from puf_server.storage.durable import Bytes, Disk
+from puf_common.files.durable import Bytes
+from puf_server.storage.durable import Disk
 
 _NAMES = ("create", "rename", "rename_dir", "link", "unlink", "mkdir")
 # What becomes of a torn write: its first half, that and zeros, that and rubbish.

@@ -64,6 +64,8 @@ class Contribution:
     source: Source
     scale: float = 1.0
     negated: bool = False
+    # The tensors of the update; None: all of the model.
+    layout: Manifest | None = None
 
 
 def fold(

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 
 from puf_common.tensors.digests import hasher
 from puf_common.tensors.model_file import write_header
-from puf_server.aggregation.fold import Contribution, NotFinite, Source, fold
+from puf_server.aggregation.fold import Contribution, NotFinite, fold
 from puf_server.aggregation.history_writer import read_history, write_history
-from puf_server.aggregation.method_rules import Incoming, combine
+from puf_server.aggregation.method_rules import combine
 from puf_server.core import methods
 from puf_server.core.methods.layers import outputs
-from puf_server.core.state.rounds import Assignment, HistoryRecord, Round
+from puf_server.core.state.rounds import HistoryRecord, Round
 from puf_server.core.state.state import State
 from puf_server.core.unlearning import history
 from puf_server.failpoints import hit
-from puf_server.storage.durable import FileSource
 from puf_server.storage.state_store import Store
 
 __all__ = ["FoldResult", "Folder"]
@@ -54,25 +53,20 @@ class Folder:
         half, written = self._manifest.nbytes("model") // 2, 0
         hit("fold.start")
         file = self._store.models.new(version)
+
+        def write(block: memoryview) -> None:
+            nonlocal written
+            sha.update(block)
+            quick.update(block)
+            file.write(block)
+            if written <= half < written + len(block):
+                hit("fold.middle")
+            written += len(block)
+
         try:
-            with ExitStack() as stack:
-                base = stack.enter_context(self._store.models.read(state.models[current.base]))
-
-                def write(block: memoryview) -> None:
-                    nonlocal written
-                    sha.update(block)
-                    quick.update(block)
-                    file.write(block)
-                    if written <= half < written + len(block):
-                        hit("fold.middle")
-                    written += len(block)
-
-                # The digest is known only at the end, so it is not in the file's header.
-                file.write(write_header(self._manifest, {"version": str(version), "round": str(current.number)}))
-                if current.step.combine.rule == "fold":
-                    self._sum(state, current, base, write, stack)
-                else:
-                    self._combine(state, current, base, write, stack)
+            # The digest is known only at the end, so it is not in the file's header.
+            file.write(write_header(self._manifest, {"version": str(version), "round": str(current.number)}))
+            self._compute(state, current, write)
             hit("fold.end")
             self._store.models.publish(file, version, sha.hexdigest())
             kinds = history.wanted(state, self._config, current)
@@ -91,63 +85,45 @@ class Folder:
     def _server_lr(self, current: Round) -> float:
         return self._config.plan.server_lr if current.denominator is None else 1.0
 
-    def _update(self, current: Round, assignment: Assignment, stack: ExitStack) -> FileSource:
-        return stack.enter_context(self._store.spool.read(current, assignment.key))
-
-    def _sum(self, state: State, current: Round, base: Source, write: Writer, stack: ExitStack) -> None:
-        """Sums the received updates and the stored updates that the round's rule adds."""
-        contributions = [
+    def _contributions(self, state: State, current: Round, stack: ExitStack) -> list[Contribution]:
+        """The received updates, and the stored updates that the step adds."""
+        found = [
             Contribution(
                 client=assignment.client,
                 part=assignment.part,
                 samples=current.received[assignment.key].samples,
-                source=self._update(current, assignment, stack),
+                source=stack.enter_context(self._store.spool.read(current, assignment.key)),
                 scale=assignment.scale if assignment.flip == "server" else 1.0,
                 negated=assignment.negated,
-            )
-            for assignment in current.assignments
-            if assignment.key in current.received
-        ]
-        for key in current.step.combine.history:
-            kept = state.history[key]
-            source = stack.enter_context(read_history(self._store, kept))
-            contributions.append(Contribution(client=kept.client, part="main", samples=kept.samples, source=source))
-        fold(
-            self._manifest,
-            base,
-            contributions,
-            write,
-            denominator=current.denominator,
-            server_lr=self._server_lr(current),
-        )
-
-    def _combine(self, state: State, current: Round, base: Source, write: Writer, stack: ExitStack) -> None:
-        """Applies the rule of the round's method in place of the sum."""
-        method = methods.serving_round(self._config.forgetting, current)
-        incoming = [
-            Incoming(
-                client=assignment.client,
-                samples=current.received[assignment.key].samples,
-                source=self._update(current, assignment, stack),
                 layout=outputs(self._manifest, assignment.outputs),
             )
             for assignment in current.assignments
             if assignment.key in current.received
         ]
         for key in current.step.combine.history:
-            kept = state.history[key]
-            source = stack.enter_context(read_history(self._store, kept))
-            incoming.append(Incoming(client=kept.client, samples=kept.samples, source=source, layout=self._manifest))
-        others = {
-            name: stack.enter_context(self._store.models.read(state.models[version]))
-            for name, version in current.step.combine.others.items()
-        }
-        combine(
-            self._manifest,
-            base,
-            others,
-            incoming,
-            write,
-            lambda pieces: method.rule(current.step.combine, self._manifest, pieces),
-            measure=method.measures,
-        )
+            record = state.history[key]
+            source = stack.enter_context(read_history(self._store, record))
+            found.append(Contribution(client=record.client, part="main", samples=record.samples, source=source))
+        return found
+
+    def _compute(self, state: State, current: Round, write: Writer) -> None:
+        """Writes the blocks of the new model: by the weighted sum, or by the rule of the round's method."""
+        rule, models = current.step.combine, self._store.models
+        with ExitStack() as stack:
+            base = stack.enter_context(models.read(state.models[current.base]))
+            updates = self._contributions(state, current, stack)
+            if rule.rule == "fold":
+                lr, n = self._server_lr(current), current.denominator
+                fold(self._manifest, base, updates, write, denominator=n, server_lr=lr)
+                return
+            method = methods.serving_round(self._config.forgetting, current)
+            others = {name: stack.enter_context(models.read(state.models[v])) for name, v in rule.others.items()}
+            combine(
+                self._manifest,
+                base,
+                others,
+                updates,
+                write,
+                lambda blocks: method.rule(rule, self._manifest, blocks),
+                measure=method.measures,
+            )

@@ -7,7 +7,6 @@ that the result does not depend on the order of arrival.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import fsum, sqrt
 from typing import Any
 
@@ -16,49 +15,41 @@ from numpy.typing import NDArray
 
 from puf_common.tensors.finite import all_finite
 from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorRange
-from puf_server.aggregation.fold import NotFinite, Source
+from puf_server.aggregation.fold import Contribution, NotFinite, Source
 from puf_server.core.methods.blocks import Rule, TensorBlock, UpdateBlock
 
-__all__ = ["Incoming", "combine", "lengths"]
+__all__ = ["combine", "lengths"]
 
 _BLOCK = 1 << 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incoming:
-    """An update and its layout, which may omit tensors."""
-
-    client: str
-    samples: int
-    source: Source
-    layout: Manifest
 
 
 def combine(
     manifest: Manifest,
     base: Source,
     others: Mapping[str, Source],
-    incoming: Sequence[Incoming],
+    updates: Sequence[Contribution],
     write: Callable[[memoryview], object],
     make_rule: Callable[[Sequence[UpdateBlock]], Rule],
     *,
     measure: bool = False,
 ) -> None:
     """Writes the new model in manifest order. `measure` gives the rule the norms of each update."""
-    ordered = sorted(incoming, key=lambda c: c.client.encode())
+    ordered = sorted(updates, key=lambda c: c.client.encode())
     known = [
-        UpdateBlock(client=c.client, samples=c.samples, u=None, norms=lengths(c.layout, c.source) if measure else ())
+        UpdateBlock(
+            client=c.client, samples=c.samples, u=None, norms=lengths(c.layout or manifest, c.source) if measure else ()
+        )
         for c in ordered
     ]
     rule = make_rule(known)
-    places = [{s.spec.name: s for s in c.layout.ranges(UPDATE)} for c in ordered]
+    places = [{s.spec.name: s for s in (c.layout or manifest).ranges(UPDATE)} for c in ordered]
     parameter = -1
     for tensor in manifest.ranges(MODEL):
         parameter += tensor.spec.role == "parameter"
         for start in range(0, tensor.spec.size, _BLOCK):
             count = min(_BLOCK, tensor.spec.size - start)
             w = _read(base, tensor, start, count)
-            updates = [
+            blocks = [
                 UpdateBlock(
                     client=update.client,
                     samples=update.samples,
@@ -72,7 +63,7 @@ def combine(
                 parameter=parameter if tensor.spec.role == "parameter" else -1,
                 w=w,
                 others={name: _read(source, tensor, start, count) for name, source in others.items()},
-                updates=updates,
+                updates=blocks,
             )
             with np.errstate(over="ignore", invalid="ignore"):  # checked below
                 made = rule(block).astype(w.dtype)

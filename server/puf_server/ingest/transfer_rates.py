@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 __all__ = ["TransferRate", "TransferRates"]
@@ -18,51 +19,38 @@ class TransferRate:
 
 
 class TransferRates:
-    """In memory only. Safe to use from any thread."""
+    """In memory only, of members only. Safe to use from any thread. `is_member` tells whether a name is a member now."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_member: Callable[[str], bool]) -> None:
+        self._is_member = is_member
         self._rates: dict[str, TransferRate] = {}
         self._lock = threading.Lock()
-        self._bytes_received = 0
-        self._bytes_sent = 0
+        self.bytes_received = 0
+        self.bytes_sent = 0
 
-    @property
-    def bytes_received(self) -> int:
-        return self._bytes_received
-
-    @property
-    def bytes_sent(self) -> int:
-        return self._bytes_sent
-
-    def arrived(self, nbytes: int) -> None:
-        """Counts bytes of a chunk, whatever becomes of its update."""
+    def count(self, *, received: int = 0, sent: int = 0) -> None:
+        """Counts tensor bytes, whatever becomes of them."""
         with self._lock:
-            self._bytes_received += nbytes
-
-    def sent(self, nbytes: int) -> None:
-        """Counts bytes of a model that a client has fetched."""
-        with self._lock:
-            self._bytes_sent += nbytes
+            self.bytes_received += received
+            self.bytes_sent += sent
 
     def of(self, name: str) -> TransferRate:
         with self._lock:
             return self._rates.get(name, TransferRate())
 
-    def downloaded(self, name: str, nbytes: int, seconds: float) -> None:
+    def record(self, name: str, seconds: float, *, down: int = 0, up: int = 0) -> None:
+        """Stores the rate of a whole transfer of so many bytes down or up."""
+        seconds = max(seconds, 1e-6)
         with self._lock:
-            self._rates[name] = TransferRate(_rate(nbytes, seconds), self._rates.get(name, TransferRate()).up)
+            last = self._rates.get(name, TransferRate())
+            self._rates[name] = TransferRate(down / seconds or last.down, up / seconds or last.up)
+        # A client may be forgotten during its transfer.
+        if not self._is_member(name):
+            self.drop_former_members()
 
-    def uploaded(self, name: str, nbytes: int, seconds: float) -> None:
+    def drop_former_members(self) -> None:
         with self._lock:
-            self._rates[name] = TransferRate(self._rates.get(name, TransferRate()).down, _rate(nbytes, seconds))
-
-    def names(self) -> list[str]:
-        with self._lock:
-            return list(self._rates)
-
-    def forget(self, name: str) -> None:
-        with self._lock:
-            self._rates.pop(name, None)
+            self._rates = {name: rate for name, rate in self._rates.items() if self._is_member(name)}
 
     def typical(self) -> TransferRate:
         """The median over clients, in each direction."""
@@ -71,7 +59,3 @@ class TransferRates:
         down = [rate.down for rate in rates if rate.down]
         up = [rate.up for rate in rates if rate.up]
         return TransferRate(statistics.median(down) if down else 0.0, statistics.median(up) if up else 0.0)
-
-
-def _rate(nbytes: int, seconds: float) -> float:
-    return nbytes / max(seconds, 1e-6)

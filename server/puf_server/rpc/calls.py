@@ -47,14 +47,8 @@ def answered(method: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
 
     @wraps(method)
     async def call(self: Any, request: Any, context: Context) -> Any:
-        try:
+        async with _Statuses(method.__name__, context):
             return await method(self, request, context)
-        except PufError as error:
-            await abort(context, error)
-        except (asyncio.CancelledError, aio.AbortError):
-            raise
-        except Exception as error:
-            await abort(context, _unexpected(method.__name__, error))
 
     return call
 
@@ -64,17 +58,28 @@ def streamed(method: Callable[..., AsyncIterator[Any]]) -> Callable[..., Any]:
 
     @wraps(method)
     async def call(self: Any, request: Any, context: Context) -> AsyncIterator[Any]:
-        try:
+        async with _Statuses(method.__name__, context):
             async for reply in method(self, request, context):
                 yield reply
-        except PufError as error:
-            await abort(context, error)
-        except (asyncio.CancelledError, GeneratorExit, aio.AbortError):
-            raise
-        except Exception as error:
-            await abort(context, _unexpected(method.__name__, error))
 
     return call
+
+
+class _Statuses:
+    """Ends the call with the status of an error that leaves the block."""
+
+    def __init__(self, call: str, context: Context) -> None:
+        self._call = call
+        self._context = context
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, PufError):
+            await abort(self._context, error)
+        elif isinstance(error, Exception) and not isinstance(error, aio.AbortError):
+            await abort(self._context, _unexpected(self._call, error))
 
 
 def _unexpected(where: str, error: Exception) -> PufError:

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import grpc
@@ -61,6 +62,17 @@ def _chunk(frame: bytes) -> ChunkView | ts.Chunk:
     if message.WhichOneof("frame") != "chunk":
         raise InvalidUpdate("after its header an update has nothing but chunks")
     return message.chunk
+
+
+def _simple(handler: str) -> Callable[..., Any]:
+    """A call that this attribute of `Handlers` answers, in a thread of the state pool."""
+    handle = attrgetter(handler)
+
+    async def call(self: FederationService, request: Any, context: Context) -> Any:
+        return await self._run(handle(self._handlers), self._caller(context), request)
+
+    call.__name__ = handler
+    return answered(call)
 
 
 class FederationService(rpc.FederationServicer):
@@ -121,17 +133,17 @@ class FederationService(rpc.FederationServicer):
         self._caller(context)
         return self._handlers.describe(request)
 
-    @answered
-    async def LeaseShard(self, request: fed.LeaseShardRequest, context: Context) -> fed.LeaseShardReply:
-        return await self._run(self._handlers.lease_shard, self._caller(context), request)
-
-    @answered
-    async def Join(self, request: fed.JoinRequest, context: Context) -> fed.JoinReply:
-        return await self._run(self._handlers.join, self._caller(context), request)
-
-    @answered
-    async def Heartbeat(self, request: fed.HeartbeatRequest, context: Context) -> fed.HeartbeatReply:
-        return await self._run(self._handlers.heartbeat, self._caller(context), request)
+    LeaseShard = _simple("lease_shard")
+    Join = _simple("join")
+    Heartbeat = _simple("heartbeat")
+    DeclineWork = _simple("decline")
+    Leave = _simple("leave")
+    ReportEvaluation = _simple("report_evaluation")
+    FileUnlearning = _simple("tickets.file_unlearning")
+    ReportMeasurement = _simple("tickets.report_measurement")
+    WithdrawUnlearning = _simple("tickets.withdraw")
+    GetReceipt = _simple("tickets.get_receipt")
+    PresentReceipt = _simple("tickets.present_receipt")
 
     @answered
     async def WaitForWork(self, request: fed.WaitForWorkRequest, context: Context) -> fed.WaitForWorkReply:
@@ -139,14 +151,6 @@ class FederationService(rpc.FederationServicer):
         seconds = min(_LONGEST_WAIT, request.timeout_seconds)
         await self._notifier.until(lambda: self._handlers.work(name, request.session) is not None, seconds)
         return self._handlers.work(name, request.session) or fed.WaitForWorkReply(position=self._handlers.position())
-
-    @answered
-    async def DeclineWork(self, request: fed.DeclineWorkRequest, context: Context) -> fed.DeclineWorkReply:
-        return await self._run(self._handlers.decline, self._caller(context), request)
-
-    @answered
-    async def Leave(self, request: fed.LeaveRequest, context: Context) -> fed.LeaveReply:
-        return await self._run(self._handlers.leave, self._caller(context), request)
 
     @streamed
     async def FetchModel(self, request: fed.FetchModelRequest, context: Context) -> AsyncIterator[bytes]:
@@ -162,7 +166,8 @@ class FederationService(rpc.FederationServicer):
                         yield frame
         finally:
             permit.release()
-        await self._run(self._handlers.downloaded, name, model.nbytes, time.monotonic() - begun)
+        self._handlers.rates.record(name, time.monotonic() - begun, down=model.nbytes)
+        await self._run(self._handlers.count_sent, model.nbytes)
 
     @answered
     async def SubmitUpdate(self, request_iterator: AsyncIterator[bytes], context: Context) -> fed.SubmitUpdateReply:
@@ -203,7 +208,7 @@ class FederationService(rpc.FederationServicer):
         finally:
             if self._carriers.get(key) is task:
                 del self._carriers[key]
-        self._handlers.uploaded(name, header.byte_length, seconds)
+        self._handlers.rates.record(name, seconds, up=header.byte_length)
         log.info("update received", client=name, round=header.number, part=header.part.value, duplicate=duplicate)
         return fed.SubmitUpdateReply(position=self._handlers.position(), duplicate=duplicate)
 
@@ -216,7 +221,7 @@ class FederationService(rpc.FederationServicer):
                 if writing is not None:
                     await asyncio.shield(writing)
                 chunk = _chunk(frame)
-                self._handlers.rates.arrived(len(chunk.data))
+                self._handlers.rates.count(received=len(chunk.data))
                 writing = loop.run_in_executor(self._threads.files, upload.write, chunk)
             if writing is not None:
                 await asyncio.shield(writing)
@@ -250,16 +255,6 @@ class FederationService(rpc.FederationServicer):
         return fed.FindUploadReply(offset=await self._run_on_files(self._uploads.offset, name, header))
 
     @answered
-    async def ReportEvaluation(
-        self, request: fed.ReportEvaluationRequest, context: Context
-    ) -> fed.ReportEvaluationReply:
-        return await self._run(self._handlers.report_evaluation, self._caller(context), request)
-
-    @answered
-    async def FileUnlearning(self, request: fed.FileUnlearningRequest, context: Context) -> fed.FileUnlearningReply:
-        return await self._run(self._handlers.tickets.file_unlearning, self._caller(context), request)
-
-    @answered
     async def ListMyTickets(self, request: fed.ListMyTicketsRequest, context: Context) -> fed.ListMyTicketsReply:
         return self._handlers.tickets.list_my_tickets(self._caller(context), request.offset)
 
@@ -285,23 +280,3 @@ class FederationService(rpc.FederationServicer):
                 yield fed.FollowTicketReply(ticket=now[0], position=self._handlers.position())
             if record is not None and not record.open:
                 return
-
-    @answered
-    async def ReportMeasurement(
-        self, request: fed.ReportMeasurementRequest, context: Context
-    ) -> fed.ReportMeasurementReply:
-        return await self._run(self._handlers.tickets.report_measurement, self._caller(context), request)
-
-    @answered
-    async def WithdrawUnlearning(
-        self, request: fed.WithdrawUnlearningRequest, context: Context
-    ) -> fed.WithdrawUnlearningReply:
-        return await self._run(self._handlers.tickets.withdraw, self._caller(context), request)
-
-    @answered
-    async def GetReceipt(self, request: fed.GetReceiptRequest, context: Context) -> fed.GetReceiptReply:
-        return await self._run(self._handlers.tickets.get_receipt, self._caller(context), request)
-
-    @answered
-    async def PresentReceipt(self, request: fed.PresentReceiptRequest, context: Context) -> fed.PresentReceiptReply:
-        return await self._run(self._handlers.tickets.present_receipt, self._caller(context), request)

@@ -28,22 +28,6 @@ from puf_server.core.tickets import RequestForm
 from puf_server.core.unlearning import recovery
 from puf_server.ingest.header import UploadHeader
 
-__all__ = [
-    "attack",
-    "page",
-    "part_of",
-    "policy",
-    "position",
-    "recipe",
-    "request",
-    "score",
-    "sums",
-    "sums_pb",
-    "ticket",
-    "train_work",
-    "update_header",
-]
-
 E = TypeVar("E", bound=StrEnum)
 
 _PAGE_BYTES = MAX_MESSAGE_BYTES // 2

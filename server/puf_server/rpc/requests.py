@@ -39,17 +39,18 @@ class Handlers:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.config = engine.config
-        self.rates = TransferRates()
+        self.rates = TransferRates(self._is_member)
         self.uploads = Uploads(engine)
         self.tickets = TicketRequests(engine, self.uploads)
         engine.subscribe(self._changed)
 
+    def _is_member(self, name: str) -> bool:
+        member = self.engine.state.members.get(name)
+        return member is not None and member.status is MemberStatus.ACTIVE
+
     def _changed(self, before: State, after: State) -> None:
-        """Removes the transfer rates of clients that are no longer members."""
         if before.members is not after.members:
-            for name in self.rates.names():
-                if not _active(after, name):
-                    self.rates.forget(name)
+            self.rates.drop_former_members()
 
     # -- membership ----------------------------------------------------------------------------------------------------
 
@@ -241,28 +242,9 @@ class Handlers:
                 yield ts.Chunk(offset=offset, data=bytes(block))
 
     def count_sent(self, nbytes: int) -> None:
-        self.rates.sent(nbytes)
-        self.engine.call(lambda state, _: (state, None), lambda presence, _: presence.sent(nbytes))
-
-    def downloaded(self, name: str, nbytes: int, seconds: float) -> None:
         """Counts a model that a client has fetched."""
-        self.count_sent(nbytes)
-        self.rates.downloaded(name, nbytes, seconds)
-        self._drop_rate_unless_member(name)
-
-    def uploaded(self, name: str, nbytes: int, seconds: float) -> None:
-        """Stores the rate of an update that a client has sent."""
-        self.rates.uploaded(name, nbytes, seconds)
-        self._drop_rate_unless_member(name)
-
-    def _drop_rate_unless_member(self, name: str) -> None:
-        """A client may be forgotten during its transfer."""
-        if not _active(self.engine.state, name):
-            self.rates.forget(name)
+        self.rates.count(sent=nbytes)
+        self.engine.call(lambda state, _: (state, None), lambda presence, _: presence.sent(nbytes))
 
     def position(self) -> fed.Position:
         return messages.position(self.engine.state)
-
-
-def _active(state: State, name: str) -> bool:
-    return name in state.members and state.members[name].status is MemberStatus.ACTIVE

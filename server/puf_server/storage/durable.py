@@ -24,21 +24,6 @@ from puf_common.logging import get_logger
 from puf_common.tensors.digests import DigestKind, hasher
 from puf_server.failpoints import hit
 
-__all__ = [
-    "DISK",
-    "Bytes",
-    "Disk",
-    "FileSource",
-    "Files",
-    "NewFile",
-    "end_process",
-    "new_file",
-    "remove",
-    "sync_directory",
-    "sync_file",
-    "unwritten",
-]
-
 log = get_logger(__name__)
 
 

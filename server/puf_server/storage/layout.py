@@ -11,7 +11,6 @@ DIR/lock                   held by the server that serves this directory
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from puf_server.core.state.rounds import HistoryRecord, Round
@@ -22,33 +21,17 @@ DATABASE = "state.db"
 KEY_FILE = "signing-key.pem"
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
-    directory: Path
+    """The paths of one state directory."""
 
-    @property
-    def database(self) -> Path:
-        return self.directory / DATABASE
-
-    @property
-    def signing_key(self) -> Path:
-        return self.directory / KEY_FILE
-
-    @property
-    def lock(self) -> Path:
-        return self.directory / "lock"
-
-    @property
-    def models(self) -> Path:
-        return self.directory / "models"
-
-    @property
-    def spool(self) -> Path:
-        return self.directory / "spool"
-
-    @property
-    def history(self) -> Path:
-        return self.directory / "history"
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.database = directory / DATABASE
+        self.signing_key = directory / KEY_FILE
+        self.lock = directory / "lock"
+        self.models = directory / "models"
+        self.spool = directory / "spool"
+        self.history = directory / "history"
 
 
 def model_name(version: int, digest: str) -> str:

@@ -13,8 +13,8 @@ from tests.grpc.raw import update_bytes
 from tests.running import TINY, make_state, tiny_config, tiny_payload
 
 from puf_common.tensors.manifest import MODEL, UPDATE, Manifest
-from puf_server.aggregation.fold import ArraySource, NotFinite
-from puf_server.aggregation.method_rules import Incoming, combine, lengths
+from puf_server.aggregation.fold import ArraySource, Contribution, NotFinite
+from puf_server.aggregation.method_rules import combine, lengths
 from puf_server.core.methods.blocks import Rule, TensorBlock, UpdateBlock, mean_of_buffers
 from puf_server.maintenance.backup import backup
 from puf_server.maintenance.restore import restore
@@ -30,7 +30,7 @@ def test_norms_are_those_of_parameters_only() -> None:
     assert lengths(TINY, ArraySource(payload)) == pytest.approx((np.sqrt(24.0), 5.0))
 
 
-def run(rule: Rule, *incoming: Incoming, others: dict[str, bytearray] | None = None) -> dict[str, Any]:
+def run(rule: Rule, *updates: Contribution, others: dict[str, bytearray] | None = None) -> dict[str, Any]:
     out = bytearray()
     sources = {name: ArraySource(payload) for name, payload in (others or {}).items()}
 
@@ -38,13 +38,15 @@ def run(rule: Rule, *incoming: Incoming, others: dict[str, bytearray] | None = N
         assert [p.client for p in updates] == sorted(p.client for p in updates)
         return rule
 
-    combine(TINY, ArraySource(tiny_payload()), sources, incoming, lambda b: out.extend(b), make)
+    combine(TINY, ArraySource(tiny_payload()), sources, updates, lambda b: out.extend(b), make)
     return {name: view.copy() for name, view in TINY.views(out, MODEL).items()}
 
 
 def test_a_rule_gets_base_others_and_updates_of_any_layout() -> None:
     head = Manifest(TINY.tensors[1:2])
-    came = Incoming(client="b", samples=3, source=ArraySource(np.full(3, 0.5, "<f4").tobytes()), layout=head)
+    came = Contribution(
+        part="main", client="b", samples=3, source=ArraySource(np.full(3, 0.5, "<f4").tobytes()), layout=head
+    )
 
     def rule(block: TensorBlock) -> Any:
         [update] = block.updates
@@ -60,7 +62,7 @@ def test_a_rule_gets_base_others_and_updates_of_any_layout() -> None:
 
 def test_buffers_are_averaged_and_never_scaled() -> None:
     came = [
-        Incoming(client=c, samples=n, source=ArraySource(update_bytes(v)), layout=TINY)
+        Contribution(part="main", client=c, samples=n, source=ArraySource(update_bytes(v)), layout=TINY)
         for c, n, v in (("b", 3, 2.0), ("a", 1, 6.0))
     ]
     made = run(lambda b: mean_of_buffers(b) if b.parameter < 0 else b.w, *came)

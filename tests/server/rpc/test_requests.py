@@ -173,12 +173,13 @@ def test_a_client_sees_its_own_tickets_newest_first_and_no_other_ones(local: Loc
 def test_the_transfer_rates_of_a_client_go_when_it_is_forgotten(tmp_path: Path) -> None:
     """This includes the rate of a transfer that ends after it."""
     with OnDisk(trained_state(tmp_path / "state")) as f:
-        f.handlers.uploaded("cleo", 100, 1.0)
-        f.handlers.downloaded("anna", 100, 1.0)
-        f.handlers.downloaded("cleo", 100, 1.0)
+        f.handlers.rates.record("cleo", 1.0, up=100)
+        f.handlers.rates.record("anna", 1.0, down=100)
+        f.handlers.rates.record("cleo", 1.0, down=100)
         assert f.handlers.rates.of("cleo") == TransferRate(100.0, 100.0)
         f.forget("cleo")
-        assert f.handlers.rates.names() == ["anna"]
-        f.handlers.uploaded("cleo", 100, 1.0)
-        f.handlers.downloaded("cleo", 100, 1.0)
-        assert f.handlers.rates.names() == ["anna"]
+        assert f.handlers.rates.of("cleo") == TransferRate()
+        f.handlers.rates.record("cleo", 1.0, up=100)
+        f.handlers.rates.record("cleo", 1.0, down=100)
+        assert f.handlers.rates.of("cleo") == TransferRate()
+        assert f.handlers.rates.of("anna") == TransferRate(down=100.0)
