@@ -27,8 +27,6 @@ from puf_common.tensors.finite import all_finite
 from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorRange
 from puf_common.tensors.scaling import scale_block
 
-__all__ = ["ArraySource", "Contribution", "NotFinite", "Source", "fold"]
-
 # Elements per block: few enough that float64 sums stay in a core's cache, enough to be worth a task for a thread.
 _BLOCK = 1 << 18
 _THREADS = min(4, os.cpu_count() or 1)

@@ -19,8 +19,6 @@ from puf_server.core.unlearning import history
 from puf_server.failpoints import hit
 from puf_server.storage.state_store import Store
 
-__all__ = ["FoldResult", "Folder"]
-
 Writer = Callable[[memoryview], object]
 
 

@@ -22,8 +22,6 @@ from puf_server.storage.durable import FileSource, NewFile, remove, sync_directo
 from puf_server.storage.layout import history_name
 from puf_server.storage.state_store import Store
 
-__all__ = ["read_history", "write_history"]
-
 _BLOCK = 1 << 16
 
 

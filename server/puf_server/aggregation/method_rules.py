@@ -18,8 +18,6 @@ from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorRange
 from puf_server.aggregation.fold import Contribution, NotFinite, Source
 from puf_server.core.methods.blocks import Rule, TensorBlock, UpdateBlock
 
-__all__ = ["combine", "lengths"]
-
 _BLOCK = 1 << 16
 
 

@@ -24,8 +24,6 @@ from puf_server.core.state.tickets import TicketState
 from puf_server.failpoints import hit
 from puf_server.storage.state_store import Store
 
-__all__ = ["Engine", "Folds", "Listener"]
-
 T = TypeVar("T")
 Listener = Callable[[State, State], None]
 log = get_logger(__name__)

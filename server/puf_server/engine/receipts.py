@@ -13,8 +13,6 @@ from puf_server.core.unlearning import receipt_content, reopen
 from puf_server.engine.engine import Engine
 from puf_server.storage.database import audit_head, audit_lines, reading
 
-__all__ = ["issue", "present", "read_own"]
-
 
 def issue(engine: Engine, ticket_id: str, name: str | None = None) -> bytes:
     """The signed receipt of a completed ticket. `name` restricts it to tickets of that client; None: the operator asks."""

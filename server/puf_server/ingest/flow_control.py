@@ -16,8 +16,6 @@ from puf_common.errors import TooMuch
 from puf_common.logging import get_logger
 from puf_server.core.config import Limits
 
-__all__ = ["TransferPermit", "UploadFrames", "UploadLimiter"]
-
 # Longer than the pauses of a healthy connection.
 _PAUSE_SECONDS = 1.0
 

@@ -15,8 +15,6 @@ from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.rounds import Assignment, Round
 from puf_server.core.state.state import State
 
-__all__ = ["ExpectedUpdate", "UploadHeader", "UploadKey", "check"]
-
 # Client, membership, round, attempt, part, digest.
 UploadKey = tuple[str, int, int, int, str, bytes]
 

@@ -10,8 +10,6 @@ from puf_common.tensors.manifest import UPDATE, Manifest
 from puf_server.core.config import Limits
 from puf_server.core.state.rounds import Round
 
-__all__ = ["Quota", "Share"]
-
 # The limit where the configuration states none, in whole updates.
 _UPDATES = 4
 

@@ -12,8 +12,6 @@ from collections import OrderedDict
 from puf_server.ingest.header import UploadKey
 from puf_server.ingest.upload import Upload
 
-__all__ = ["ResumableUploads"]
-
 # Twice the number of clients that upload at the same time.
 _MOST = 16
 _SECONDS = 600.0

@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["TransferRate", "TransferRates"]
-
 
 @dataclass(frozen=True, slots=True)
 class TransferRate:

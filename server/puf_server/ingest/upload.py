@@ -21,8 +21,6 @@ from puf_server.ingest.value_checks import UpdateCheck
 from puf_server.storage.durable import NewFile, unwritten
 from puf_server.storage.layout import spool_name
 
-__all__ = ["Upload"]
-
 
 class Upload:
     """Reserves quota and a file when made; then `write` for each chunk, `publish` and `book`.

@@ -9,8 +9,6 @@ from puf_server.ingest.quota import Quota
 from puf_server.ingest.resumable import ResumableUploads
 from puf_server.ingest.upload import Upload
 
-__all__ = ["Uploads"]
-
 
 class Uploads:
     """Safe to use from any thread. Each method may read or delete files."""

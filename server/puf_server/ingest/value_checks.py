@@ -17,8 +17,6 @@ from puf_common.tensors.chunks import Payload
 from puf_common.tensors.manifest import UPDATE, Manifest, TensorRange
 from puf_server.core.update_bounds import Norms
 
-__all__ = ["UNBOUNDED", "UpdateCheck"]
-
 UNBOUNDED = Norms(math.inf, math.inf)
 
 

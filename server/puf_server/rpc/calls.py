@@ -19,8 +19,6 @@ from puf_common.errors import PufError, Unavailable
 from puf_common.logging import get_logger
 from puf_common.network.status import abort
 
-__all__ = ["Context", "Threads", "answered", "in_thread", "start", "streamed", "to_its_end"]
-
 Context = aio.ServicerContext[Any, Any]
 T = TypeVar("T")
 log = get_logger(__name__)

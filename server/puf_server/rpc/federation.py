@@ -36,8 +36,6 @@ from puf_server.rpc.model_stream import ModelStreams
 from puf_server.rpc.notifier import Notifier
 from puf_server.rpc.requests import Handlers
 
-__all__ = ["FederationService"]
-
 _LONGEST_WAIT = 55.0
 # Time for the server to keep or delete a broken upload: a write to disk at most.
 _ENDING_SECONDS = 10.0

@@ -18,8 +18,6 @@ from puf_server.core.state.models import ModelVersion
 from puf_server.rpc.calls import to_its_end
 from puf_server.storage.durable import FileSource
 
-__all__ = ["ModelStreams"]
-
 # Clients that fetch at the same time are seldom further apart. One that is further behind reads frames again.
 _WINDOW = 8
 

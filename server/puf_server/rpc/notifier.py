@@ -13,8 +13,6 @@ from dataclasses import fields, replace
 
 from puf_server.core.state.state import State
 
-__all__ = ["Notifier", "concerns_waiters"]
-
 _COMPARED = tuple(f.name for f in fields(State) if f.name not in ("notes", "round", "evaluation"))
 # Evaluating one condition takes about 10 us. This leaves three quarters of the time for other work.
 _SECONDS_PER_WAITER = 0.00004

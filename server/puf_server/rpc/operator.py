@@ -21,8 +21,6 @@ from puf_server.rpc import messages, operator_messages
 from puf_server.rpc.calls import Context, Threads, answered, in_thread, streamed
 from puf_server.rpc.requests import Handlers
 
-__all__ = ["OperatorService"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ from puf_server.core.state.rounds import Round, RoundRecord
 from puf_server.core.state.state import State
 from puf_server.rpc import messages
 
-__all__ = ["client_info", "model_info", "record_info", "round_info"]
-
 
 def round_info(current: Round, presence: Presence) -> op.RoundInfo:
     """The open round."""

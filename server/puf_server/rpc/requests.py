@@ -30,8 +30,6 @@ from puf_server.ingest.uploads import Uploads
 from puf_server.rpc import messages
 from puf_server.rpc.ticket_requests import TicketRequests
 
-__all__ = ["Handlers"]
-
 
 class Handlers:
     """The request handlers of one federation. `tickets` has those about tickets and receipts."""

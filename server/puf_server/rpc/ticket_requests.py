@@ -16,8 +16,6 @@ from puf_server.failpoints import hit
 from puf_server.ingest.uploads import Uploads
 from puf_server.rpc import messages
 
-__all__ = ["TicketRequests"]
-
 
 class TicketRequests:
     """`name` is the client that asks; None: the operator. Safe to use from any thread."""

@@ -20,8 +20,6 @@ from puf_server.storage.durable import DISK, Files, new_file, remove, sync_direc
 from puf_server.storage.layout import DATABASE, KEY_FILE, Layout, model_name
 from puf_server.storage.state_store import Store
 
-__all__ = ["create"]
-
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE members (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;

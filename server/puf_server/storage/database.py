@@ -12,8 +12,6 @@ from puf_common.errors import StorageCorrupted, Unavailable
 from puf_server.core import audit_chain
 from puf_server.storage.durable import end_process
 
-__all__ = ["append_audit", "audit_head", "audit_lines", "connect", "purge_free_pages", "reading", "unsaved"]
-
 
 def connect(path: Path, timeout: float = 5.0) -> sqlite3.Connection:
     """An open database. `timeout` is how many seconds a statement waits for another process."""

@@ -18,8 +18,6 @@ from puf_common.errors import Mismatch, StorageCorrupted, UsageError
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core.config import FederationConfig, Recipe
 
-__all__ = ["FILE", "described", "fingerprint", "identity", "read", "require_same"]
-
 FILE = "federation.json"
 
 

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from puf_server.core.state.rounds import HistoryRecord, Round
 
-__all__ = ["DATABASE", "KEY_FILE", "Layout", "history_name", "model_name", "spool_name"]
-
 DATABASE = "state.db"
 KEY_FILE = "signing-key.pem"
 

@@ -14,8 +14,6 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["OLDEST", "SCHEMA", "upgrade"]
-
 SCHEMA = 3
 OLDEST = 1
 

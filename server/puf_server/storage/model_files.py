@@ -13,8 +13,6 @@ from puf_server.core.unlearning.model_versions import made_by
 from puf_server.storage.durable import Files, FileSource, NewFile, remove
 from puf_server.storage.layout import model_name
 
-__all__ = ["ModelFiles"]
-
 
 class ModelFiles:
     """Safe to use from any thread."""

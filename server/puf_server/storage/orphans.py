@@ -10,8 +10,6 @@ from puf_server.core.state.state import State
 from puf_server.storage.durable import Files, remove, sync_directory
 from puf_server.storage.layout import Layout, history_name, model_name, spool_name
 
-__all__ = ["delete_orphans"]
-
 
 def delete_orphans(layout: Layout, files: Files, newest: Callable[[], State], *, everything: bool = False) -> None:
     """Deletes files that no record names. `everything` includes files being written: only before serving.

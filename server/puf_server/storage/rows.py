@@ -10,8 +10,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from puf_common.errors import PufError, StorageCorrupted
 
-__all__ = ["adapter", "read", "text"]
-
 
 def adapter(kind: Any) -> TypeAdapter[Any]:
     """Between a record and its row. What is not finite is written as such, so that `text` can see it."""

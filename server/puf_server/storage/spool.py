@@ -9,8 +9,6 @@ from puf_server.core.state.rounds import Round
 from puf_server.storage.durable import Files, FileSource, NewFile
 from puf_server.storage.layout import spool_name
 
-__all__ = ["Spool"]
-
 
 class Spool:
     """Safe to use from any thread."""

@@ -37,8 +37,6 @@ from puf_server.storage.model_files import ModelFiles
 from puf_server.storage.orphans import delete_orphans
 from puf_server.storage.spool import Spool
 
-__all__ = ["VOLATILE", "Store", "key_fingerprint"]
-
 plugins.allow()
 
 # Persistent fields of State: scalars and single records go to `meta`, mappings to a table of their own.
