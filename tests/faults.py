@@ -1,6 +1,6 @@
-"""A worker behind a line that is cut and stalls, round after round: every weight moves by exactly one in each.
+"""A worker behind a connection that breaks and stalls in every round. Each round adds exactly one to every weight.
 
-Whatever is lost, doubled or truncated changes the sum.
+A lost, repeated or truncated transfer changes the sum.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def config() -> FederationConfig:
 
 
 class _Counting(GrpcTransport):
-    """Counts uploads that went on where they broke."""
+    """Counts uploads that were resumed."""
 
     resumed = 0
 
@@ -48,7 +48,7 @@ class _Counting(GrpcTransport):
 
 
 class Line:
-    """A worker behind the proxy, and what it has done so far."""
+    """A worker behind the proxy, and its progress."""
 
     def __init__(self, federation: Federation, proxy: Proxy, transfer_seconds: float = 30.0) -> None:
         self.federation = federation
@@ -58,7 +58,7 @@ class Line:
         self.transport.transfer_seconds = transfer_seconds
         self.session: Session = connect(self.transport, samples=10, manifest=federation.manifest, heartbeats=False)
         self.rounds = 0
-        # What the last round's transfers took, with all that goes around the tensors.
+        # Bytes of the last round's transfers, framing included.
         self.sent = self.received = 0
 
     def round(self, down: Strike | None = None, up: Strike | None = None) -> None:
@@ -75,7 +75,7 @@ class Line:
         assert work.round == self.rounds
 
     def lost(self) -> float:
-        """How many rounds too few, or too many, the newest model has. The round after it stays open."""
+        """How many rounds the newest model has too few or too many. The next round stays open."""
         self.proxy.arm(None)
         work = next(iter(self.session))
         assert isinstance(work, Assignment)
@@ -89,7 +89,7 @@ class Line:
         self.transport.close()
 
     def strike_at_random(self, random: Random, rounds: int) -> None:
-        """A fault in each direction of every round: cuts and stalls, half of them where a chunk ends."""
+        """A fault in each direction of every round: cuts and stalls, half of them at the end of a chunk."""
         sizes: dict[Direction, int] = {"down": self.received, "up": self.sent}
         payloads: dict[Direction, int] = {
             "down": self.federation.manifest.nbytes(MODEL),
@@ -100,7 +100,7 @@ class Line:
             size, chunks = sizes[direction], payloads[direction] // CHUNK_BYTES
             if random.random() < 0.5:
                 return random.randrange(size)
-            # What goes around the tensors is spread over all of them.
+            # The framing is spread evenly over the tensors.
             return size * random.randint(1, chunks) * CHUNK_BYTES // payloads[direction] + random.choice((-1, 0, 1))
 
         def strike(direction: Direction) -> Strike:
@@ -114,7 +114,7 @@ class Line:
 
 @contextmanager
 def large_line(directory: Path) -> Iterator[Line]:
-    """A worker with a large model that has done a round without a fault."""
+    """A worker with a large model, after one round without a fault."""
     federation = Federation(directory, config(), LARGE)
     try:
         with proxied(int(federation.target.rpartition(":")[2])) as proxy:

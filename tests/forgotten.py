@@ -1,4 +1,4 @@
-"""A small federation on disk in which somebody was forgotten, driven by its handlers without a network."""
+"""A small federation on disk in which a client was forgotten, driven by its handlers without a network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERYONE = ("anna", "bert", "cleo")
 
 
 class OnDisk:
-    """One process's view of a federation; close it and open another to restart."""
+    """A federation opened by one process. Close it and open another to restart."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -47,7 +47,7 @@ class OnDisk:
             )
 
     def work(self) -> None:
-        """Everybody does what there is to do, until there is nothing."""
+        """All clients do their assignments until there are none."""
         for _ in range(100):
             self.engine.fold_ready()
             asked = [

@@ -33,7 +33,7 @@ class Pki:
     def shown(self, issued: Issued, *, ca: Path | None = None, server_name: str = "") -> ClientTls:
         return ClientTls.load(ca or self.ca, issued.certificate, issued.key, server_name)
 
-    def nobody(self) -> ClientTls:
+    def without_certificate(self) -> ClientTls:
         return ClientTls.load(self.ca)
 
     def expire(self, file: Path) -> None:

@@ -18,11 +18,11 @@ _PIECE = 1 << 16
 
 @dataclass
 class Strike:
-    """What happens once, when this many bytes went in this direction since it was armed."""
+    """A fault that happens once, after this many bytes in this direction since it was armed."""
 
     direction: Direction
     after: int
-    # Cut: both ends see a reset. Stall: nothing passes for a while, then everything does.
+    # Cut: both ends see a reset. Stall: no byte passes for some time, then all do.
     action: Literal["cut", "stall"] = "cut"
     seconds: float = 0.0
     also: Callable[[], None] = lambda: None
@@ -30,7 +30,7 @@ class Strike:
 
 @dataclass
 class Proxy:
-    """Passes bytes on to `target`. Counts them, and strikes once for every `arm`."""
+    """Passes bytes on to `target` and counts them. Every `arm` causes one fault."""
 
     target: int
     port: int = 0
@@ -74,7 +74,7 @@ class Proxy:
             if strike is not None and strike.direction == direction:
                 left = strike.after - self.counted[direction]
                 if left < len(data):
-                    # To the byte: what comes before it passes, nothing after.
+                    # Exact to the byte: bytes before this point pass, later ones do not.
                     writer.write(data[: max(0, left)])
                     await writer.drain()
                     data = data[max(0, left) :]
@@ -95,7 +95,7 @@ class Proxy:
 
 @contextmanager
 def proxied(target: int) -> Iterator[Proxy]:
-    """A proxy to a port of this machine, in a thread of its own."""
+    """A proxy to a port of this machine, in a separate thread."""
     proxy = Proxy(target)
     ready, loop = threading.Event(), asyncio.new_event_loop()
     ending = asyncio.Event()
@@ -106,12 +106,12 @@ def proxied(target: int) -> Iterator[Proxy]:
         ready.set()
         await ending.wait()
         server.close()
-        # Whoever is still connected is cut off.
+        # Open connections are aborted.
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        # Aborted connections are closed in the next turn of the loop.
+        # The loop closes aborted connections in its next turn.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 

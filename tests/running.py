@@ -41,7 +41,7 @@ def tiny_payload() -> bytearray:
 
 def tiny_config(**changes: Any) -> FederationConfig:
     plan = {"rounds": 2, "min_clients": 2, "evaluate_every": 0, "keep_models": 0, "heartbeat_seconds": 1.0}
-    # Tiny models collapse at a touch.
+    # A small update already collapses a tiny model.
     forgetting = {"measure_seconds": 0.0, "collapse_ratio": 0.0}
     return FederationConfig(
         id="f-test",
@@ -66,7 +66,7 @@ def make_state(
 
 @contextmanager
 def running(directory: Path, tls: ServerTls | None = None, metrics: str = "") -> Iterator[Server]:
-    """Serves the state in `directory` on free ports of loopback; ends like SIGTERM does."""
+    """Serves the state in `directory` on free loopback ports. The end of the block stops the server as SIGTERM does."""
     started: Future[tuple[Server, asyncio.AbstractEventLoop]] = Future()
 
     async def serve() -> None:
@@ -117,7 +117,7 @@ class Federation:
         assert not self._thread.is_alive()
 
     def weights(self, version: int) -> float:
-        """The model's value, which is the same everywhere in these tests."""
+        """The value of all weights of the model: in these tests they are equal."""
         with GrpcTransport(self.target, "a") as transport:
             _, payload = transport.fetch_model(version)
         w = self.manifest.views(payload, MODEL)["w"].ravel()

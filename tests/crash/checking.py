@@ -1,4 +1,4 @@
-"""What must hold in a directory that a power cut left behind, and in the federation that goes on from it."""
+"""The conditions for a directory after a power cut, and for the federation that continues from it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["Checker", "Violation"]
 
 
 class Violation(AssertionError):
-    """A crash state from which something promised is missing."""
+    """A crash state that lacks something acknowledged."""
 
 
 class Checker:
-    """Recovers from crash states. Going on from the same recovered state is done once: it is a function of it."""
+    """Recovers from crash states. The same recovered state is continued only once: the result depends on it alone."""
 
     def __init__(self, scratch: Path, digests: list[str]) -> None:
         self._scratch = scratch
@@ -41,7 +41,7 @@ class Checker:
         return len(self._finished)
 
     def check(self, crash: CrashState) -> None:
-        """Raises a Violation that says where the machine stopped and what is wrong."""
+        """Raises a Violation that names the operation of the power cut and the fault."""
         self.checked += 1
         if self._scratch.exists():
             shutil.rmtree(self._scratch)
@@ -56,13 +56,13 @@ class Checker:
 
     def _check(self, crash: CrashState) -> None:
         for name in crash.deleted:
-            assert name not in crash.files, f"{name} is back, its deletion was acknowledged"
+            assert name not in crash.files, f"{name} exists again, its deletion was acknowledged"
         directory = self._scratch / "state"
         try:
             small = Small(directory, now=10_000.0)
         except UsageError:
-            assert not crash.facts, "there is no federation, and its making was acknowledged"
-            # Whatever is there, the same command makes it.
+            assert not crash.facts, "there is no federation, but its creation was acknowledged"
+            # The same command succeeds with any files that are left.
             small = Small(make(self._scratch), now=10_000.0)
         try:
             self._promises(small.state, crash)
@@ -83,10 +83,10 @@ class Checker:
                 ticket_id, version = fact
                 assert version in applied(state.tickets[str(ticket_id)]).measurements, fact
             elif kind == "evaluated":
-                survey, name = fact
-                if state.evaluation is not None and state.evaluation.id == survey:
+                evaluation, name = fact
+                if state.evaluation is not None and state.evaluation.id == evaluation:
                     assert name in state.evaluation.answers, fact
-                assert state.evaluations >= int(str(survey)), fact
+                assert state.evaluations >= int(str(evaluation)), fact
             elif kind == "update":
                 number, attempt, key, digest = fact
                 if state.number < int(str(number)):
@@ -97,9 +97,9 @@ class Checker:
 
     def _files(self, small: Small, directory: Path) -> None:
         state, store = small.state, small.engine.store
-        # An update that is booked is on disk: that one was asked for again means that the order was wrong.
+        # A recorded update is on disk. A lost one would show a wrong order of operations.
         lost = store.db.execute("SELECT facts FROM audit WHERE event = 'round.update_lost'").fetchall()
-        assert not lost, f"booked and not on disk: {lost}"
+        assert not lost, f"recorded and not on disk: {lost}"
         there = {p.name for p in (directory / "spool").iterdir()}
         current = state.round
         assert there == ({spool_name(current, key) for key in current.received} if current else set())
@@ -111,9 +111,9 @@ class Checker:
         for version, path in kept.items():
             assert hashlib.sha256(read_payload(path)).hexdigest() == state.models[version].digest, version
         assert {p.name for p in (directory / "models").iterdir()} == {p.name for p in kept.values()}
-        for remembered in state.history.values():
-            content = (directory / "history" / history_name(remembered)).read_bytes()
-            assert hashlib.sha256(content).hexdigest() == remembered.digest, remembered.key
+        for record in state.history.values():
+            content = (directory / "history" / history_name(record)).read_bytes()
+            assert hashlib.sha256(content).hexdigest() == record.digest, record.key
         for ticket in state.tickets.values():
             times = sum(event.state is TicketState.APPLIED for event in ticket.history)
             assert times == (1 if ticket.applied else 0)

@@ -1,8 +1,8 @@
-"""A file layer that does what it is told and writes it down, and the directories that a power cut could leave behind.
+"""A disk that records its operations, and the directories that a power cut could leave.
 
-Nothing is durable before it was synced. Data: a write survives for certain once its file was synced. Names: a created,
-renamed or deleted entry survives for certain once its directory was. Until then each may be there or not, one by one,
-and a write may be torn. Commits of the database are whole and in order; SQLite is trusted with that.
+A write is durable after the sync of its file. A created, renamed or deleted name is durable after the sync of its
+directory. Before that, each operation may be lost independently of the others, and a write may be torn. Commits of the
+database are complete and in order; these tests rely on SQLite for that.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from puf_common.files.durable import Bytes
 from puf_server.storage.durable import Disk
 
 _NAMES = ("create", "rename", "rename_dir", "link", "unlink", "mkdir")
-# What becomes of a torn write: its first half, that and zeros, that and rubbish.
+# A torn write: its first half; the half and zeros; the half and garbage.
 _TORN = ("half", "zeroed", "garbled")
 
-# What a mutant leaves out: the operation, where, and what it would have made durable.
+# The sync that a mutant omits: operation, place, and the operation that it would make durable.
 Site = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
 class Op:
     kind: str
-    # Relative to the recorder's root; of a rename the target is in `to`.
+    # Relative to the recorder's root. The target of a rename is in `to`.
     path: str = ""
     to: str = ""
     inode: int = 0
     offset: int = 0
     data: bytes = b""
-    # What was acknowledged.
+    # The acknowledged fact.
     fact: tuple[object, ...] = ()
 
     @property
     def folder(self) -> str:
-        """Where the name lives that this gives or takes."""
+        """The directory of the name that this operation adds or removes."""
         return str(Path(self.to or self.path).parent)
 
 
 @dataclass
 class Recorder(Disk):
-    """Writes through to `root`. `without` names a sync that this one leaves out, as a program that forgot it would."""
+    """Writes to `root` and records. `without` names a sync that is omitted, as in a program that lacks it."""
 
     root: Path
     without: Site | None = None
@@ -69,7 +69,7 @@ class Recorder(Disk):
 
     def fsync(self, handle: int) -> None:
         inode, name = self._inodes[handle]
-        # Files of the state directory itself are told apart, those in its folders are all alike.
+        # Files of the state directory are distinguished by name, those in its folders by their folder.
         what = name.split("/")[1] if name.count("/") > 1 else name.split("/")[-1].rsplit(".", 2)[0]
         if self._wanted(("fsync", what, self.phase)):
             self._log(Op("fsync", name, inode=inode))
@@ -106,7 +106,7 @@ class Recorder(Disk):
         self.ops.append(Op("commit", data=snapshot))
 
     def ack(self, *fact: object) -> None:
-        """Somebody was told so: from here on it must hold, come what may."""
+        """A caller got this answer: from here on it must hold after every crash."""
         self.ops.append(Op("ack", fact=fact))
 
     def _log(self, op: Op) -> None:
@@ -115,7 +115,7 @@ class Recorder(Disk):
             self._last[op.folder] = op.kind
 
     def _inode(self, path: Path) -> int:
-        """Known by its path: the handle is closed."""
+        """The inode by its path, because the handle is closed."""
         return next(op.inode for op in reversed(self.ops) if op.kind == "create" and op.path == self._name(path))
 
     def _wanted(self, site: Site) -> bool:
@@ -128,7 +128,7 @@ class Recorder(Disk):
 
 @dataclass(frozen=True)
 class CrashState:
-    """One directory that the machine may come up with, and what had been promised by then."""
+    """A directory that may exist after a power cut, and the facts acknowledged before it."""
 
     prefix: int
     variant: str
@@ -136,7 +136,7 @@ class CrashState:
     folders: frozenset[str]
     database: bytes | None
     facts: tuple[tuple[object, ...], ...]
-    # Names whose deletion had been acknowledged.
+    # Names whose deletion was acknowledged.
     deleted: frozenset[str]
 
     @property
@@ -148,7 +148,7 @@ class CrashState:
         return sha.digest()
 
     def build(self, root: Path) -> None:
-        """Makes it real."""
+        """Writes the directory to disk."""
         for folder in sorted(self.folders):
             (root / folder).mkdir()
         for name, content in self.files.items():
@@ -158,7 +158,7 @@ class CrashState:
 
 
 def crash_states(ops: list[Op]) -> Iterator[CrashState]:
-    """Every prefix, and of each what becomes of operations that are not durable yet."""
+    """The states after every prefix of operations, with each choice of lost operations that are not durable."""
     for prefix in range(len(ops) + 1):
         done = ops[:prefix]
         pending = [i for i in range(prefix) if not _durable(done, i)]
@@ -173,7 +173,7 @@ def crash_states(ops: list[Op]) -> Iterator[CrashState]:
             variants += [(f"lost {done[i].kind} {done[i].path}", [i]) for i in pending]
         for variant, lost in variants:
             yield _state(done, variant, frozenset(lost))
-        # Each write that is not synced, not only the last: disks do not write in order.
+        # Every write that is not synced, not only the last: disks do not write in order.
         for index in data:
             for how in _TORN:
                 yield _state(done, f"{how} write {done[index].path}", frozenset(), (index, how))
@@ -227,7 +227,7 @@ def _state(done: list[Op], variant: str, lost: frozenset[int], torn: tuple[int, 
         elif op.kind == "write":
             content = contents.setdefault(op.inode, bytearray())
             piece = _torn(op.data, torn[1]) if torn is not None and torn[0] == index else op.data
-            # A hole, where an earlier write was lost and this one was not.
+            # A gap: an earlier write was lost and this one was not.
             content.extend(bytes(max(0, op.offset - len(content))))
             content[op.offset : op.offset + len(piece)] = piece
     there: set[str] = set()

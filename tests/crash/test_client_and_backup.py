@@ -1,4 +1,4 @@
-"""Power cuts while a client notes something, while a backup is made and while one is restored; and without any one sync."""
+"""Power cuts while a client writes its state, and while a backup is made or restored. Every single sync is needed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Check = Callable[[Path, CrashState], None]
 
 
 def client(recorder: Recorder) -> None:
-    """Everything a client ever writes down, each told to somebody once it is done."""
+    """All writes of a client. Each is acknowledged when it is done."""
     root = recorder.root / "clients"
     state = StateDirectory(root / "fed" / "anna", recorder)
     recorder.ack("key", state.request_key(IDS))
@@ -88,7 +88,7 @@ def client_keeps_its_word(root: Path, crash: CrashState) -> None:
             assert state.forgotten is not None
         elif kind == "model":
             assert model_file.read_payload(root / "model.safetensors") == tiny_payload()
-    # Whatever is there can be read, and written to again.
+    # The files can be read and written again.
     if (root / "model.safetensors").exists():
         assert model_file.read_payload(root / "model.safetensors") == tiny_payload()
     state.exclusions()
@@ -101,7 +101,7 @@ def client_keeps_its_word(root: Path, crash: CrashState) -> None:
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """In memory where there is some: nothing here depends on the disk."""
+    """A directory in memory if possible: these tests do not depend on the disk."""
     shm = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="puf-crash-", dir=shm if shm.is_dir() else None) as directory:
         yield Path(directory)
@@ -113,7 +113,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Backing:
-    """One backup of a federation that lies outside of what is recorded; its audit log is the database of the states."""
+    """One backup of a federation outside the recorded directory. Its audit log is the database of the states."""
 
     def __init__(self, trained: Path) -> None:
         self.trained = trained
@@ -194,7 +194,7 @@ def recorded(workload: Workload, root: Path, without: Site | None = None) -> Rec
 
 
 def broken(recorder: Recorder, check: Check, scratch: Path) -> tuple[int, str]:
-    """How many different crash states there are, and the first that breaks a promise."""
+    """The number of different crash states, and the first one with a violation."""
     seen: set[bytes] = set()
     for crash in crash_states(recorder.ops):
         if crash.signature in seen:
@@ -210,14 +210,14 @@ def broken(recorder: Recorder, check: Check, scratch: Path) -> tuple[int, str]:
     return len(seen), ""
 
 
-def test_every_crash_state_keeps_what_was_promised(case: tuple[Workload, Check], scratch: Path) -> None:
+def test_every_crash_state_keeps_acknowledged_facts(case: tuple[Workload, Check], scratch: Path) -> None:
     workload, check = case
     states, found = broken(recorded(workload, scratch / "run"), check, scratch / "rebuilt")
     assert not found
     assert states > 10
 
 
-def test_without_any_one_sync_a_promise_is_broken(case: tuple[Workload, Check], scratch: Path) -> None:
+def test_omitting_any_sync_is_detected(case: tuple[Workload, Check], scratch: Path) -> None:
     workload, check = case
     sites = dict(recorded(workload, scratch / "run").sites)
     assert len(sites) >= 2

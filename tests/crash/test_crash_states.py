@@ -1,4 +1,4 @@
-"""Power cuts at every operation, and proof that this would notice: without any one sync, or in a wrong order, it does."""
+"""Power cuts at every operation. The checks detect every omitted sync and every wrong order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from puf_server.storage.state_store import Store
 
 @pytest.fixture(scope="module")
 def scratch() -> Iterator[Path]:
-    """In memory where there is some: thousands of directories are made and nothing here depends on the disk."""
+    """A directory in memory if possible: there are thousands of directories, and the disk does not matter."""
     shm = Path("/dev/shm")
     directory = Path(tempfile.mkdtemp(prefix="puf-crash-", dir=shm if shm.is_dir() else None))
     yield directory
@@ -50,7 +50,7 @@ class Enumeration:
         return len(self._good)
 
     def record(self, without: Site | None = None, *, early: bool = False) -> Recorder:
-        """One run, written down. `early`: the OK is given before the update is booked."""
+        """The recording of one run. `early`: the OK is sent before the update is recorded."""
         root = self._scratch / "run"
         shutil.rmtree(root, ignore_errors=True)
         root.mkdir()
@@ -64,7 +64,7 @@ class Enumeration:
         return recorder
 
     def violation(self, recorder: Recorder) -> str:
-        """The first crash state of this run that breaks a promise; those of the correct run are known to be good."""
+        """The first crash state of this run with a violation. States of the correct run are skipped."""
         for crash in crash_states(recorder.ops):
             if crash.signature not in self._good:
                 try:
@@ -79,7 +79,7 @@ def enumeration(scratch: Path) -> Enumeration:
     return Enumeration(scratch)
 
 
-def test_every_crash_state_opens_keeps_what_was_promised_and_ends_with_the_same_weights(
+def test_every_crash_state_keeps_acknowledged_facts_and_ends_with_the_same_weights(
     enumeration: Enumeration,
 ) -> None:
     kinds = {op.kind for op in enumeration.recorder.ops}
@@ -91,7 +91,7 @@ def test_every_crash_state_opens_keeps_what_was_promised_and_ends_with_the_same_
 
 
 def test_the_order_is_data_names_commit_then_deletion(enumeration: Enumeration) -> None:
-    """Read off one update and one model as they went to disk."""
+    """The order of operations for one update and one model."""
     ops = enumeration.recorder.ops
     for folder, until in (("spool", "ack"), ("models", "unlink")):
         begin = max(i for i, op in enumerate(ops) if op.kind == "create" and op.path.startswith(f"state/{folder}/"))
@@ -106,17 +106,17 @@ def test_the_order_is_data_names_commit_then_deletion(enumeration: Enumeration) 
         assert until in order[6:]
 
 
-def test_without_any_one_sync_a_crash_state_breaks_a_promise(enumeration: Enumeration) -> None:
+def test_omitting_any_sync_is_detected(enumeration: Enumeration) -> None:
     sites = dict(enumeration.recorder.sites)
     caught = {site: enumeration.violation(enumeration.record(site)) for site in sites}
     for site, found in caught.items():
         print(*site, "->", found.splitlines()[0] if found else "NOT CAUGHT")
-    # Spool, models, what is remembered, and the directory itself, each with its names.
+    # Spool, models, history, and the directory itself, each with its names.
     assert len(sites) >= 16
     assert not [site for site, found in caught.items() if not found]
 
 
-def booked_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
+def recorded_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
     finish, publish = Handlers.finish_upload, NewFile.publish
     held: list[tuple[NewFile, Path]] = []
 
@@ -165,24 +165,22 @@ def deleted_before_the_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "mutant", [booked_before_it_is_on_disk, committed_before_the_model_is_there, deleted_before_the_commit]
+    "mutant", [recorded_before_it_is_on_disk, committed_before_the_model_is_there, deleted_before_the_commit]
 )
-def test_in_a_wrong_order_a_crash_state_breaks_a_promise(
-    enumeration: Enumeration, mutant: Callable[[pytest.MonkeyPatch], None]
-) -> None:
+def test_a_wrong_order_is_detected(enumeration: Enumeration, mutant: Callable[[pytest.MonkeyPatch], None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         mutant(patch)
         recorder = enumeration.record()
     assert enumeration.violation(recorder)
 
 
-def test_an_ok_before_the_booking_breaks_a_promise(enumeration: Enumeration) -> None:
+def test_an_ok_before_recording_is_detected(enumeration: Enumeration) -> None:
     assert "is lost" in enumeration.violation(enumeration.record(early=True))
 
 
 @contextmanager
 def _commits(recorder: Recorder) -> Iterator[None]:
-    """Writes every commit down, with the database as it is after it."""
+    """Records every commit with the database after it."""
     save = Store.save
 
     def recorded(self: Store, before: State | None, after: State) -> None:

@@ -1,6 +1,6 @@
-"""A small federation in this thread: three clients, two rounds, one of them is forgotten, the others recover.
+"""A small federation in this thread: three clients, two rounds, one client is forgotten, the others recover.
 
-What clients send depends on their name and the round alone, so that the end is the same however often it is interrupted.
+Updates depend only on client and round, so the final model is the same after any number of interruptions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAMES = ("a", "b", "c")
 TARGET = "b"
 Told = Callable[..., None]
 
-# Hold-out score by model version: it falls with the unlearning round and needs two rounds to recover.
+# Hold-out score by model version: it falls in the unlearning round and recovers in two rounds.
 _SCORES = {2: 4.0, 3: 1.0, 4: 3.0}
 
 
@@ -40,7 +40,7 @@ def make(root: Path, files: Files = DISK) -> Path:
     """A new federation in `root/state`."""
     config = tiny_config(
         plan={"rounds": 2, "min_clients": 3, "absent_seconds": 1e9},
-        # Sums of what each client contributed are kept, too: files that are written, replaced and deleted for whoever leaves.
+        # The sums of each client's updates are stored, too: files that are written, replaced, and deleted for the target.
         forgetting={"measure_seconds": 60.0, "also_remember": ("fukd",)},
     )
     create(root / "state", config, TINY, tiny_payload(), 1000.0, files)
@@ -48,7 +48,7 @@ def make(root: Path, files: Files = DISK) -> Path:
 
 
 class Small:
-    """The server, opened, and its clients, who know nothing but what they are told."""
+    """An open server and its clients. The clients keep no state."""
 
     def __init__(
         self, directory: Path, files: Files = DISK, *, now: float = 1000.0, told: Told = lambda *_: None
@@ -67,12 +67,12 @@ class Small:
         return self.engine.state
 
     def to_the_end(self) -> None:
-        """Goes on from wherever the state is."""
+        """Continues from the current state until the end."""
         while not self._over():
             before = self.state
             for name in NAMES:
                 self._turn(name)
-            self._leaver()
+            self._target()
             self.engine.fold_ready()
             self._told("version", self.state.version)
             self.engine.tick()
@@ -86,7 +86,7 @@ class Small:
         return bool(tickets) and all(t.state is TicketState.COMPLETED for t in tickets) and self.state.round is None
 
     def _turn(self, name: str) -> None:
-        """One client, as if it had just been started: joins if need be, does what it is asked."""
+        """One client, as after its start: joins if necessary and does its assignment."""
         if name == TARGET and any(t.applied for t in self.state.tickets.values()):
             return
         request = fed.JoinRequest(
@@ -133,8 +133,8 @@ class Small:
         )
         self._told("evaluated", work.evaluation, name)
 
-    def _leaver(self) -> None:
-        """Asks to be forgotten when training is over, then measures what is there to measure."""
+    def _target(self) -> None:
+        """The target: asks to be forgotten after training, then measures the models."""
         if self.state.trained < 2 or self.state.version < 2:
             return
         request = tk.UnlearningRequest(request_key="k", scope=tk.SCOPE_CLIENT)
@@ -154,7 +154,7 @@ class Small:
 def run(
     root: Path, files: Files = DISK, told: Told = lambda *_: None, init: Callable[[], None] = lambda: None
 ) -> list[str]:
-    """From nothing to the end; the digests of all models."""
+    """Runs a new federation to its end. Returns the digests of all models."""
     directory = make(root, files)
     told("made")
     init()
@@ -167,7 +167,7 @@ def run(
 
 @contextmanager
 def same_randomness() -> Iterator[None]:
-    """Sessions, tickets and names of drafts come out the same in every run, so that runs can be compared."""
+    """Makes sessions, tickets and temporary names the same in every run, so that runs can be compared."""
     numbers = iter(range(10**9))
     key = _KEY
     with pytest.MonkeyPatch.context() as patch:

@@ -1,7 +1,8 @@
-"""A long, lossy line between two network namespaces: python bad_line.py OTHER_PID DELAY_SECONDS LOSS
+"""A slow, lossy link between two network namespaces: python bad_line.py OTHER_PID DELAY_SECONDS LOSS
 
-Started in the one, it ends in the other, which OTHER_PID is in: `cable` here, `end` there. Every packet arrives DELAY_SECONDS
-later or, with probability LOSS, never. The kernel's own netem would do the same where it is built in.
+It starts in one namespace and moves to that of OTHER_PID. The device is `cable` in the first and `end` in the second.
+Every packet arrives DELAY_SECONDS later, or is lost with probability LOSS. The kernel's netem does the same, but not
+every kernel has it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _PACKET = 65536
 
 
 def plug(name: str) -> int:
-    """A network device in the namespace of this thread, whose packets are read and written here."""
+    """A network device in the namespace of this thread. Its packets are read from and written to the descriptor."""
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH14x", name.encode(), _TUN_WITHOUT_HEADER))
     return device
@@ -37,7 +38,7 @@ class Line:
     def __init__(self, delay: float, loss: float) -> None:
         self._delay = delay
         self._loss = loss
-        # Not security: the same packets are lost in every run, as far as they come in the same order.
+        # Seeded: the same packets are lost in every run, if they arrive in the same order.
         self._chance = random.Random(1)
 
     def join(self, near: int, far: int) -> None:

@@ -1,4 +1,4 @@
-"""Trained once for all tests and all workers of a run: what most tests begin with is a copy of this."""
+"""A federation that is trained once for all tests and test workers. Most tests begin with a copy of it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Reference = Callable[..., bytes]
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A federation of processes that has trained and was stopped: its state, its clients' and `model`."""
+    """The directory of a trained and stopped federation: server state, client states and `model`."""
     base = tmp_path_factory.getbasetemp()
-    # Workers of one run have directories beside each other.
+    # The directories of test workers have a common parent.
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     directory = shared / "trained"
     with open(shared / "trained.lock", "w") as lock:
@@ -31,14 +31,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def idle(trained: Path, tmp_path: Path) -> Iterator[Federation]:
-    """A server process with a copy of the trained federation, and nobody joined yet."""
+    """A server process with a copy of the trained federation. No client has joined."""
     with opened(tmp_path / "federation", of=trained) as federation:
         yield federation
 
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    """What the engine in this process makes of the same setting: the model when `targets` have been forgotten."""
+    """Computes the same federation in this process: the model after `targets` were forgotten."""
     from puf_lab.federations.in_process import InProcessFederation
 
     known: dict[tuple[object, ...], bytes] = {}

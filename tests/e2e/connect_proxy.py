@@ -1,4 +1,4 @@
-"""An HTTP CONNECT proxy with a slow line, as companies have them: python connect_proxy.py HOST:PORT DELAY_SECONDS."""
+"""An HTTP CONNECT proxy with latency: python connect_proxy.py HOST:PORT DELAY_SECONDS."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay: float) -> None:
-    """Everything arrives, in order, and each block `delay` later; a line has latency, not less width."""
+    """Passes all blocks in order, each `delay` later. The bandwidth is not limited."""
     loop = asyncio.get_running_loop()
     blocks: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=64)
 

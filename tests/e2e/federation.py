@@ -1,4 +1,4 @@
-"""A federation of real processes in one directory, for tests: begun, brought to a state, and always ended."""
+"""A federation of real processes in one directory, for tests. All processes end with the test."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["SETTING", "Federation", "Finished", "command", "environment", "opene
 
 SECONDS = 90.0
 
-# Small enough for seconds, large enough that every client has several batches and recovery needs a round.
+# Trains in seconds; every client has several batches, and recovery needs a round.
 SETTING = FederationSpec(
     title="end to end",
     data=DataSpec(clients=4, options={"per_client": 20}),
@@ -42,18 +42,18 @@ SETTING = FederationSpec(
 
 @dataclass
 class Federation:
-    """A running server and the clients it was given."""
+    """A running server and its clients."""
 
     directory: Path
     server: ServerProcess
     setting: FederationSpec
     stack: ExitStack
-    crew: list[Process] = field(default_factory=list)
+    processes: list[Process] = field(default_factory=list)
 
     @property
-    def desk(self) -> Path:
-        """Where clients are started: their own code lies here, and here they leave what they write."""
-        return self.directory / "desk"
+    def workplace(self) -> Path:
+        """The working directory of clients: it has the user's code and the files that commands write."""
+        return self.directory / "workplace"
 
     @property
     def clients(self) -> Path:
@@ -62,22 +62,22 @@ class Federation:
 
     def start(self, label: str, words: Sequence[str]) -> Process:
         """A process that ends with the test."""
-        started = Process(words, self.directory / "logs" / f"{label}.log", cwd=self.desk)
+        started = Process(words, self.directory / "logs" / f"{label}.log", cwd=self.workplace)
         return self.stack.enter_context(started)
 
     def fleet(self, *, without: Collection[int] = (), wait: bool = True) -> Process:
-        """All clients but some, joined."""
+        """Starts all clients except `without`, and waits until they have joined."""
         left_out = [word for shard in without for word in ("--except", str(shard))]
         words = [program("puf-client"), "fleet", "--clients", str(self.setting.clients), *left_out, *self._where()]
         words += data_flags(self.setting)
-        label = f"fleet-{len(self.crew)}"
-        self.crew.append(self.start(label, [*words, "--log-dir", str(self.directory / "logs" / label)]))
+        label = f"fleet-{len(self.processes)}"
+        self.processes.append(self.start(label, [*words, "--log-dir", str(self.directory / "logs" / label)]))
         if wait:
             self.joined(i for i in range(self.setting.clients) if i not in without)
-        return self.crew[-1]
+        return self.processes[-1]
 
     def run(self, shard: int, *more: str) -> Process:
-        """`puf-client run` of one shard, joined."""
+        """Starts `puf-client run` for one shard and waits until it has joined."""
         started = self.start(f"client-{shard}", self.run_command(shard, *more))
         wait_until(lambda: self.alive(shard), SECONDS, self.server, started)
         return started
@@ -89,7 +89,7 @@ class Federation:
         return ["--server", self.server.address, "--state", str(self.clients), "--log-format", "json"]
 
     def unlearn(self, shard: int, *more: str) -> Process:
-        """`puf-client --unlearn --yes` of one shard, begun."""
+        """Starts `puf-client --unlearn --yes` for one shard."""
         words = unlearn_command(self.setting, self.server, self.clients, shard, "--log-format", "json", *more)
         return self.start(f"unlearn-{shard}", words)
 
@@ -99,21 +99,21 @@ class Federation:
             lambda: names <= {c.name for c in self.server.control.clients() if c.alive},
             SECONDS,
             self.server,
-            *self.crew,
+            *self.processes,
         )
 
     def alive(self, shard: int) -> bool:
         return any(c.alive for c in self.server.control.clients() if c.name == client_name(shard))
 
     def idle(self, rounds: int | None = None) -> None:
-        """Waits until all planned rounds are done and nothing is left to do."""
+        """Waits until all planned rounds are done and the federation is idle."""
 
         def done() -> bool:
             status = self.server.control.status()
             trained = status.rounds_trained >= (status.rounds_planned if rounds is None else rounds)
             return trained and status.position.phase == fed.PHASE_IDLE
 
-        wait_until(done, SECONDS, self.server, *self.crew)
+        wait_until(done, SECONDS, self.server, *self.processes)
 
     def ticket(self, shard: int) -> tk.Ticket:
         (found,) = [t for t in self.server.control.tickets() if t.client == client_name(shard)]
@@ -134,9 +134,9 @@ class Federation:
         return bytes(read_payload(path))
 
     def end(self) -> None:
-        """Sends everybody home, as `puf-server stop` does, so that the state can be copied."""
+        """Stops server and clients as `puf-server stop` does, so that the state can be copied."""
         self.server.control.stop()
-        for process in (*self.crew, self.server):
+        for process in (*self.processes, self.server):
             process.wait(30)
 
 
@@ -149,13 +149,13 @@ def opened(
     init: Sequence[str] = (),
     code: Path | None = None,
 ) -> Iterator[Federation]:
-    """Serves a copy of the federation in `of`, or a new one. Everything it starts ends with the block.
+    """Serves a copy of the federation in `of`, or a new one. All processes end with the block.
 
-    `code` is a module of the clients' own.
+    `code` is a module of the user.
     """
-    (directory / "desk").mkdir(parents=True)
+    (directory / "workplace").mkdir(parents=True)
     if code is not None:
-        shutil.copy(code, directory / "desk")
+        shutil.copy(code, directory / "workplace")
     if of is None:
         init_server(directory / "server", setting, clients=setting.clients, more=init)
     else:
@@ -168,7 +168,7 @@ def opened(
 
 
 def train(directory: Path, setting: FederationSpec = SETTING) -> bytes:
-    """Trains a new federation of processes until it idles, and ends it. Returns its model."""
+    """Trains a new federation of processes until it is idle, and stops it. Returns its model."""
     with opened(directory, setting) as federation:
         federation.fleet()
         federation.idle()
@@ -180,7 +180,7 @@ def train(directory: Path, setting: FederationSpec = SETTING) -> bytes:
 
 @dataclass(frozen=True)
 class Finished:
-    """A command that has ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -192,7 +192,7 @@ class Finished:
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """This process's environment without settings of PUF, with a home for client state of its own."""
+    """The environment of this process without settings of PUF, and with a separate home for client state."""
     ours = {key: value for key, value in os.environ.items() if not key.startswith("PUF_")}
     return {**ours, "XDG_STATE_HOME": str(home), "COLUMNS": "120", **more}
 
@@ -200,7 +200,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 def command(
     words: Sequence[str], *, env: dict[str, str] | None = None, cwd: Path | None = None, seconds: float = SECONDS
 ) -> Finished:
-    """Runs a console script of this installation, or any other program, to its end."""
+    """Runs a console script of this installation, or another program, until it ends."""
     first = program(words[0]) if words[0] in ("puf-server", "puf-client", "puf-lab", "python") else words[0]
     done = subprocess.run(
         [first, *words[1:]],

@@ -1,4 +1,4 @@
-"""Two machines in one: network namespaces joined by a cable, gone with the processes that hold them."""
+"""Two hosts on one machine: network namespaces with a virtual cable. They end with their processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Host", "available", "cabled", "far_apart", "long_lines_available"]
 
 @dataclass(frozen=True)
 class Host:
-    """A network of its own; `enter` goes before a command that is to run there."""
+    """A network namespace. A command that begins with `enter` runs in it."""
 
     pid: int
 
@@ -38,13 +38,13 @@ def available() -> bool:
 
 
 def long_lines_available() -> bool:
-    """Such a line is made of devices whose packets pass through a process."""
+    """Whether slow links can be made. They need devices whose packets pass through a process."""
     return available() and os.access("/dev/net/tun", os.R_OK | os.W_OK)
 
 
 @contextmanager
 def cabled(near: list[str], far: list[str]) -> Iterator[tuple[Host, Host]]:
-    """Two hosts with these addresses, which reach each other and nothing else."""
+    """Two hosts with these addresses. They reach each other and no other host."""
     with ExitStack() as stack:
         here, there = _apart(stack)
         here.ip("link", "add", "cable", "type", "veth", "peer", "name", "end")
@@ -57,7 +57,7 @@ def cabled(near: list[str], far: list[str]) -> Iterator[tuple[Host, Host]]:
 def far_apart(
     near: list[str], far: list[str], log: Path, *, delay: float, loss: float
 ) -> Iterator[tuple[Host, Host, Process]]:
-    """The same, with a line between them on which packets need `delay` seconds each way and some are lost."""
+    """Two hosts with a slow link: packets take `delay` seconds in each direction, and some are lost."""
     with ExitStack() as stack:
         here, there = _apart(stack)
         words = [*here.enter, sys.executable, str(Path(__file__).with_name("bad_line.py"))]
@@ -82,7 +82,7 @@ def _addressed(here: Host, near: list[str], there: Host, far: list[str]) -> None
 
 
 def _held(stack: ExitStack, words: list[str]) -> Host:
-    """Namespaces live as long as a process in them: one that says when it is there, and ends with its input."""
+    """A process that keeps a namespace. It reports its start and ends when its input ends."""
     process = subprocess.Popen(
         [*words, "sh", "-c", "echo $$; cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

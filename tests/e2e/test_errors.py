@@ -1,4 +1,4 @@
-"""What goes wrong is told in one line that says what to do, with an exit code for scripts and without a traceback."""
+"""Every error is one line that says what to do, with an exit code for scripts and without a traceback."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from puf_lab.spec.command_line import data_flags
 pytestmark = pytest.mark.e2e
 
 HERE = Path(__file__).parent
-NOBODY = "127.0.0.1:1"
+NO_SERVER = "127.0.0.1:1"
 
 
 @pytest.fixture(scope="module")
 def served(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """A server that nobody has joined since it was started."""
+    """A server that no client has joined since its start."""
     with opened(tmp_path_factory.mktemp("served"), of=trained) as federation:
         yield federation
 
@@ -33,7 +33,7 @@ Refused = Callable[..., None]
 
 @pytest.fixture
 def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Refused:
-    """Runs a command that must fail: as a process, or `here`, where torch is imported already and need not be again."""
+    """Runs a command that must fail: as a process, or `here` in this process, which has already imported torch."""
 
     def run(words: list[str], code: Exit, says: str, *, here: bool = False) -> None:
         if here:
@@ -53,7 +53,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 def _check(done: Finished, code: Exit, says: str) -> None:
     assert (done.code, len(done.errors)) == (code, 1), done.err
     assert says in done.errors[0]
-    # Beside the one line only log lines, which are JSON where nobody watches.
+    # Apart from the error there are only log lines, which are JSON without a terminal.
     assert all(line.startswith(("error: ", "{")) for line in done.err.splitlines())
     assert "Traceback" not in done.err
     assert "internal error" not in done.err
@@ -76,11 +76,11 @@ def _check(done: Finished, code: Exit, says: str) -> None:
         ("puf-server serve --config {tmp}/none.toml", Exit.USAGE, "none.toml: No such file"),
         ("puf-server init --state {tmp}/s --model-file {tmp}/none", Exit.USAGE, "cannot read the model file"),
         ("puf-server serve --insecure --state {tmp}/none", Exit.USAGE, "puf-server init"),
-        # A server that is not there.
-        (f"puf-client run --name a --data digits --server {NOBODY} --patience 0.5", Exit.UNREACHABLE, "no server"),
-        (f"puf-client --unlearn --yes --name a --server {NOBODY} --patience 0.5", Exit.UNREACHABLE, "no server"),
-        (f"puf-server status --operator {NOBODY}", Exit.UNREACHABLE, "is puf-server running there"),
-        # A name that nothing goes by.
+        # No server at this address.
+        (f"puf-client run --name a --data digits --server {NO_SERVER} --patience 0.5", Exit.UNREACHABLE, "no server"),
+        (f"puf-client --unlearn --yes --name a --server {NO_SERVER} --patience 0.5", Exit.UNREACHABLE, "no server"),
+        (f"puf-server status --operator {NO_SERVER}", Exit.UNREACHABLE, "is puf-server running there"),
+        # An unknown name.
         ("puf-server init --state {tmp}/s --model resnt18", Exit.USAGE, "use one of cifar-cnn, digits-cnn"),
     ],
 )
@@ -100,12 +100,14 @@ def test_one_line_that_says_what_to_do(line: str, code: Exit, says: str, refused
         ("puf-client check --data nowhere:load", Exit.USAGE, "there is no module nowhere"),
         # A dataset that is not on disk.
         ("puf-client check --data cifar10 --data-dir {tmp}", Exit.USAGE, "cifar10 is not in"),
-        # Out of memory: while the model is made, and while it is trained.
+        # Out of memory while the model is built, and while it is trained.
         ("puf-server init --state {tmp}/s --model-options classes=1000000000000", Exit.FAILURE, "out of memory"),
         ("puf-client check --data digits --model watched:greedy", Exit.FAILURE, "out of memory while"),
     ],
 )
-def test_also_of_commands_that_load_torch(line: str, code: Exit, says: str, refused: Refused, tmp_path: Path) -> None:
+def test_one_line_of_commands_that_load_torch(
+    line: str, code: Exit, says: str, refused: Refused, tmp_path: Path
+) -> None:
     refused(line.format(tmp=tmp_path).split(), code, says, here=True)
     assert not (tmp_path / "s").exists()
 
@@ -122,12 +124,12 @@ def test_a_port_in_use(flag: str, served: Federation, trained: Path, refused: Re
     ("address", "says"),
     [("127.0.0.1:99999", "the port must lie between 0 and 65535"), ("nowhere", "HOST:PORT"), (":x", "HOST:PORT")],
 )
-def test_an_address_that_is_none(address: str, says: str, trained: Path, refused: Refused) -> None:
+def test_an_invalid_address(address: str, says: str, trained: Path, refused: Refused) -> None:
     where = ["--state", str(trained / "server"), "--listen", address, "--operator", "127.0.0.1:0"]
     refused(["puf-server", "serve", "--insecure", *where], Exit.USAGE, says)
 
 
-def test_a_federation_that_is_served_already(served: Federation, refused: Refused) -> None:
+def test_a_state_that_another_server_serves(served: Federation, refused: Refused) -> None:
     state = ["--state", str(served.directory / "server"), "--listen", "127.0.0.1:0", "--operator", "127.0.0.1:0"]
     refused(["puf-server", "serve", "--insecure", *state], Exit.USAGE, "another server serves")
 

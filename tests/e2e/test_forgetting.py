@@ -1,4 +1,4 @@
-"""Whole clients ask to be forgotten from their own command lines: every mode, both sides of the flip, two at once."""
+"""Whole clients ask to be forgotten with their command: every mode, both sides of the flip, two at once."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def test_regular_while_the_worker_lives(idle: Federation, trained: Path, referen
     idle.joined(range(4))
     leaving = idle.unlearn(3)
     assert leaving.wait(SECONDS) == Exit.OK, leaving.tail(20)
-    # The worker took part in its last round and was sent home for good.
+    # The worker took part in its last round and was printed to leave.
     assert worker.wait(SECONDS) == Exit.FORGOTTEN
-    told = leaving.log.read_text()
-    assert "client-3 was forgotten in round 3 by PUF-Regular" in told
-    assert "not a proof of erasure" in told
+    printed = leaving.log.read_text()
+    assert "client-3 was forgotten in round 3 by PUF-Regular" in printed
+    assert "not a proof of erasure" in printed
     ticket = idle.ticket(3)
     assert ticket.state == tk.TICKET_STATE_COMPLETED
     assert (ticket.method, ticket.applied_round, ticket.attempts) == ("puf-regular", 3, 1)
@@ -37,13 +37,13 @@ def test_regular_while_the_worker_lives(idle: Federation, trained: Path, referen
     assert after.loss_sum > before.loss_sum
     last = idle.round(3)
     assert (last.kind, last.expected, last.received) == ("unlearn", 4, 4)
-    # Whatever came after was computed without it, to the bit as the engine in this process does.
+    # Later models were computed without it, with the same bits as in this process.
     for number in range(4, 4 + ticket.recovery_rounds):
         assert (idle.round(number).kind, idle.round(number).received) == ("recover", 3)
     assert idle.payload() == reference([3])
     assert idle.member(3).status == "forgotten"
 
-    # Neither the client's own memory nor the server's lets it back in.
+    # Neither the client's state nor the server's admits it again.
     for state in (idle.clients, tmp_path / "elsewhere"):
         again = command(idle.run_command(3, "--state", str(state)))
         assert again.code == Exit.FORGOTTEN
@@ -67,11 +67,11 @@ def test_special(idle: Federation, reference: Reference) -> None:
 
 
 def test_two_at_once_share_one_round(idle: Federation, reference: Reference) -> None:
-    crew = idle.fleet()
+    fleet = idle.fleet()
     control = idle.server.control
     control.pause()
     leaving = [idle.unlearn(1), idle.unlearn(2)]
-    wait_until(lambda: len(control.tickets()) == 2, SECONDS, idle.server, crew, *leaving)
+    wait_until(lambda: len(control.tickets()) == 2, SECONDS, idle.server, fleet, *leaving)
     assert {t.state for t in control.tickets()} == {tk.TICKET_STATE_PENDING}
     control.resume()
     assert [p.wait(SECONDS) for p in leaving] == [Exit.OK, Exit.OK]
@@ -84,7 +84,7 @@ def test_two_at_once_share_one_round(idle: Federation, reference: Reference) -> 
 
 
 def test_flipping_on_the_server_gives_the_same_bits(idle: Federation, reference: Reference) -> None:
-    """The engine in this process flips on the client; so does the test of Regular."""
+    """The reference and the test of Regular flip on the client."""
     idle.fleet()
     leaving = idle.unlearn(3, "--flip", "server")
     assert leaving.wait(SECONDS) == Exit.OK, leaving.tail(20)
@@ -97,9 +97,9 @@ def test_without_a_worker_the_command_stands_in(idle: Federation, reference: Ref
     idle.fleet(without=[2])
     leaving = idle.unlearn(2)
     assert leaving.wait(SECONDS) == Exit.OK, leaving.tail(20)
-    told = leaving.log.read_text()
-    assert "this process does the unlearning round" in told
-    assert "client-2 was forgotten" in told
+    printed = leaving.log.read_text()
+    assert "this process does the unlearning round" in printed
+    assert "client-2 was forgotten" in printed
     assert idle.ticket(2).state == tk.TICKET_STATE_COMPLETED
     assert not idle.alive(2)
     assert idle.payload() == reference([2])

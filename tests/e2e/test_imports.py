@@ -1,4 +1,4 @@
-"""What commands load: serving without torch, help without anything."""
+"""The imports of commands: serving without torch, help without heavy packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
-# Runs main with the arguments and tells on stderr what was imported.
+# Runs main with the arguments and writes the imported modules to stderr.
 _MAIN = (
     "import sys; from importlib import import_module; main = import_module(sys.argv[1]).main; code = main(sys.argv[2:]); "
     "sys.stderr.write(' '.join(sys.modules)); sys.exit(code)"

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a demo with everything it has started."""
+"""Ctrl-C ends a demo and all processes that it started."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.e2e
 
 
 def _started_for(directory: Path) -> list[psutil.Process]:
-    """Processes that were told about this directory, wherever in the tree of processes they are by now."""
+    """Processes with this directory in their command line, with any parent."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -39,7 +39,7 @@ def test_ctrl_c_leaves_no_process_behind(processes: int, tmp_path: Path) -> None
         log = demo.log.read_text()
     assert "Traceback" not in log
     assert log.splitlines()[-1] == "error: interrupted"
-    # The demo has waited for its own children; theirs end at once with them.
+    # The demo has waited for its children. Their children end at once with them.
     _, alive = psutil.wait_procs(family, timeout=10)
     assert not alive
     assert not _started_for(out)

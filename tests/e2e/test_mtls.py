@@ -1,4 +1,4 @@
-"""A federation across company borders: real processes, certificates made by the commands, one client is forgotten."""
+"""A federation of companies: real processes, certificates made by the commands, one client is forgotten."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DATA = ["--data", "digits", "--data-option", "per_client=20", "--device", "cpu",
 
 
 class Companies:
-    """The operator's machine and the clients' sites, as directories."""
+    """The machines of the operator and of the clients, as directories."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -73,23 +73,23 @@ def test_a_federation_over_mtls(tmp_path: Path) -> None:
         with (
             c.start("fleet", "puf-client", "fleet", "--clients", "3", "--except", "2", *two, *mine) as fleet,
             # Its name is in its certificate.
-            c.start("client-2", "puf-client", "run", "--shard", "2/3", *last, *mine) as leaver,
+            c.start("client-2", "puf-client", "run", "--shard", "2/3", *last, *mine) as target,
             OperatorClient.of_state(c.state) as control,
         ):
-            wait_until(lambda: control.status().position.phase == fed.PHASE_IDLE, SECONDS, server, fleet, leaver)
+            wait_until(lambda: control.status().position.phase == fed.PHASE_IDLE, SECONDS, server, fleet, target)
             assert control.status().rounds_trained == 2
             assert {x.name for x in control.clients()} == {"client-0", "client-1", "client-2"}
 
-            outsiders(c)
-            strangers(c, c.address, None)
+            refused_clients(c)
+            refused_certificates(c, c.address, None)
 
-            told = c.done("puf-client", "--unlearn", "--yes", "--shard", "2/3", *last, *mine)
-            assert "client-2 was forgotten" in told
-            assert leaver.wait(SECONDS) == Exit.FORGOTTEN
+            printed = c.done("puf-client", "--unlearn", "--yes", "--shard", "2/3", *last, *mine)
+            assert "client-2 was forgotten" in printed
+            assert target.wait(SECONDS) == Exit.FORGOTTEN
             (ticket,) = control.tickets()
             assert (ticket.client, ticket.state) == ("client-2", tk.TICKET_STATE_COMPLETED)
 
-            # A revoked client is out at once, though it is connected and waiting; the other stays.
+            # A revoked client is disconnected at once, though it waits in a call; the other stays.
             c.done("puf-server", "certs", "revoke", "client-1", "--state", "state")
             wait_until(lambda: '"client failed"' in fleet.log.read_text(), 10, server, fleet)
             assert "client-1 was revoked by the operator" in fleet.log.read_text()
@@ -102,8 +102,8 @@ def test_a_federation_over_mtls(tmp_path: Path) -> None:
     assert "Traceback" not in server.log.read_text()
 
 
-def outsiders(c: Companies) -> None:
-    """Everybody who should not come in is told why, in one line."""
+def refused_clients(c: Companies) -> None:
+    """Every client without access gets the reason in one line."""
     Authority.create(c.directory / "other", "another")
     c.done("puf-server", "certs", "client", "client-0", "--dir", "other")
     own = ["certs/clients/client-0.crt", "certs/clients/client-0.key"]
@@ -130,17 +130,17 @@ def outsiders(c: Companies) -> None:
         assert says in finished.errors[0]
 
 
-def knocked(
+def answer_to(
     c: Companies, address: str, cert: str, key: str, *, ca: str = "certs/ca.crt", host: hosts.Host | None
 ) -> str:
-    """What the server itself says to somebody who looks at nothing before dialling and claims to be anna."""
-    words = [sys.executable, "-m", "tests.e2e.knock", address, ca, cert, key, "anna"]
+    """The server's answer to a caller that checks nothing before connecting and claims to be anna."""
+    words = [sys.executable, "-m", "tests.e2e.join_call", address, ca, cert, key, "anna"]
     enter = host.enter if host else []
     return c.done(*enter, "env", f"PYTHONPATH={Path(__file__).parents[2]}", *words)
 
 
-def strangers(c: Companies, address: str, host: hosts.Host | None) -> None:
-    """The server, not the client, stops certificates that are wrong; one that is right speaks for its own name only."""
+def refused_certificates(c: Companies, address: str, host: hosts.Host | None) -> None:
+    """The server, not the client, refuses invalid certificates. A valid one stands for its own name only."""
     if not (c.directory / "other").exists():
         Authority.create(c.directory / "other", "another")
     for name, directory in (("anna", "other"), ("gone", "certs"), ("eve", "certs")):
@@ -149,12 +149,12 @@ def strangers(c: Companies, address: str, host: hosts.Host | None) -> None:
     date_back(Authority.open(c.certs), c.certs / "clients" / "gone.crt")
     for name, directory in (("anna", "other"), ("gone", "certs")):
         files = f"{directory}/clients/{name}.crt", f"{directory}/clients/{name}.key"
-        assert knocked(c, address, *files, host=host).startswith("UNAVAILABLE"), name
-    assert knocked(c, address, "-", "-", host=host).startswith("UNAVAILABLE")
-    # eve claims to be anna: what she is refused for, she is refused under her own name.
-    told = knocked(c, address, "certs/clients/eve.crt", "certs/clients/eve.key", host=host)
-    assert told.startswith("FAILED_PRECONDITION")
-    assert "the model of eve" in told
+        assert answer_to(c, address, *files, host=host).startswith("UNAVAILABLE"), name
+    assert answer_to(c, address, "-", "-", host=host).startswith("UNAVAILABLE")
+    # eve claims to be anna. The refusal names eve.
+    printed = answer_to(c, address, "certs/clients/eve.crt", "certs/clients/eve.key", host=host)
+    assert printed.startswith("FAILED_PRECONDITION")
+    assert "the model of eve" in printed
 
 
 @pytest.mark.skipif(not hosts.available(), reason="no network namespaces here")
@@ -177,14 +177,14 @@ def test_between_two_hosts(tmp_path: Path) -> None:
         def status(address: str, *more: str) -> Finished:
             return at(there, "puf-client", "status", "--server", address, "--patience", "1", *more)
 
-        # The default address: all of them with TLS, for clients; this machine's own for the operator.
+        # The default addresses with TLS: all addresses for clients, loopback for the operator.
         with serving(c, here, *tls):
             assert "anna has no request to be forgotten" in status("10.99.0.1:7300", *anna).out
             wrong = status("10.99.0.3:7300", *anna)
             assert (wrong.code, "for another name" in wrong.err) == (Exit.REFUSED, True)
             assert status("10.99.0.3:7300", *anna, "--tls-server-name", "10.99.0.1").code == Exit.OK
             assert status("10.99.0.1:7300", "--name", "anna").code == Exit.REFUSED
-            strangers(c, "10.99.0.1:7300", there)
+            refused_certificates(c, "10.99.0.1:7300", there)
             far = at(there, "puf-server", "status", "--operator", "10.99.0.1:7301", *ada)
             assert far.code == Exit.UNREACHABLE
             assert at(here, "puf-server", "status", "--state", "state").code == Exit.OK
@@ -192,7 +192,7 @@ def test_between_two_hosts(tmp_path: Path) -> None:
             assert at(there, "puf-server", "status", "--operator", "10.99.0.1:7301", *ada).code == Exit.OK
             refused = at(there, "puf-server", "stop", "--operator", "10.99.0.1:7301", *anna)
             assert (refused.code, "the certificate of anna is for a client" in refused.err) == (Exit.REFUSED, True)
-        # Without TLS nobody reaches it from elsewhere.
+        # Without TLS no other host reaches the server.
         with serving(c, here, "--insecure"):
             assert status("10.99.0.1:7300", "--name", "anna").code == Exit.UNREACHABLE
             assert at(here, "puf-client", "status", "--name", "anna").code == Exit.OK

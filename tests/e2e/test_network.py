@@ -1,4 +1,4 @@
-"""A federation between hosts with a bad line between them, one client behind an HTTP CONNECT proxy."""
+"""A federation over a slow, lossy link between hosts, with one client behind an HTTP CONNECT proxy."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ pytestmark = [
 ]
 
 PROXY = "10.99.0.1:3128"
-# The server's second address: only the proxy's host has a way to it.
+# The server's second address: only the proxy's host has a route to it.
 INSIDE = "10.99.1.1"
-# Each way. A connection needs one packet there and one back before it can be used.
+# In each direction. A connection needs one packet in each direction before it can be used.
 DELAY, LOSS = 0.02, 0.02
-KNOCK = """
+CONNECT_SECONDS = """
 import socket, sys, time
 started = time.monotonic()
 socket.create_connection((sys.argv[1], 7300), 60).close()
@@ -31,7 +31,7 @@ print(time.monotonic() - started)
 """
 
 
-def test_a_federation_over_a_bad_line_and_a_proxy(tmp_path: Path) -> None:
+def test_a_federation_over_a_lossy_link_and_a_proxy(tmp_path: Path) -> None:
     c = Companies(tmp_path)
     plan = ["--plan-rounds", "3", "--plan-start-clients", "3", "--plan-shards", "3", "--plan-heartbeat-seconds", "1"]
     c.done("puf-server", "init", "--state", "state", *plan, "--forgetting-max-recovery-rounds", "1")
@@ -59,11 +59,11 @@ def test_a_federation_over_a_bad_line_and_a_proxy(tmp_path: Path) -> None:
         proxy = [*here.enter, sys.executable, str(Path(__file__).with_name("connect_proxy.py")), PROXY, "0.02"]
         with (
             serving(c, here, *tls),
-            Process([str(shutil.which(proxy[0])), *proxy[1:]], tmp_path / "proxy.log") as door,
+            Process([str(shutil.which(proxy[0])), *proxy[1:]], tmp_path / "proxy.log") as proxy_process,
             client("anna", "10.99.0.1:7300") as anna,
             client("bert", "10.99.0.1:7300") as bert,
         ):
-            wait_until(lambda: "listening" in door.log.read_text(), SECONDS, door)
+            wait_until(lambda: "listening" in proxy_process.log.read_text(), SECONDS, proxy_process)
             with client("cleo", f"{INSIDE}:7300", proxied) as cleo:
 
                 def idle() -> bool:
@@ -71,16 +71,16 @@ def test_a_federation_over_a_bad_line_and_a_proxy(tmp_path: Path) -> None:
                     return '"PHASE_IDLE"' in done.out
 
                 wait_until(idle, SECONDS, anna, bert, cleo)
-                # Everything so far went over the line, and the line is as bad as it should be.
-                assert float(c.done(*there.enter, sys.executable, "-c", KNOCK, "10.99.0.1")) >= 2 * DELAY
+                # All traffic went over the link, and the link has the stated delay and loss.
+                assert float(c.done(*there.enter, sys.executable, "-c", CONNECT_SECONDS, "10.99.0.1")) >= 2 * DELAY
                 assert "lost" in between.log.read_text()
-                assert f"CONNECT {INSIDE}:7300" in door.log.read_text()
+                assert f"CONNECT {INSIDE}:7300" in proxy_process.log.read_text()
                 words = [*there.enter, "env", *(f"{k}={v}" for k, v in proxied.items()), program("puf-client")]
-                told = c.do(*words, "--unlearn", "--yes", "--server", f"{INSIDE}:7300", *flags("cleo"))
-                assert told.code == Exit.OK, told
-                assert "cleo was forgotten" in told.out
+                finished = c.do(*words, "--unlearn", "--yes", "--server", f"{INSIDE}:7300", *flags("cleo"))
+                assert finished.code == Exit.OK, finished
+                assert "cleo was forgotten" in finished.out
                 assert cleo.wait(SECONDS) == Exit.FORGOTTEN
-                # Without the proxy nothing leads there.
+                # Without the proxy there is no route.
                 direct = c.do(*there.enter, program("puf-client"), "status", "--server", f"{INSIDE}:7300",
                               "--patience", "1", *flags("cleo")[:6])  # fmt: skip
                 assert direct.code == Exit.UNREACHABLE, direct

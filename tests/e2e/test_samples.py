@@ -1,4 +1,4 @@
-"""Samples are forgotten by id: two contributions in one round, the member stays, and no later batch holds them."""
+"""Samples are forgotten by id: two updates in one round, the client stays, and no later batch has the samples."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_samples_by_id_stay_out_of_every_later_batch(trained: Path, tmp_path: Pa
     wanted.write_text("# consent withdrawn\n" + "\n".join(ids[3:8]) + "\n")
 
     def batches(federation: Federation, rounds: int) -> Counter[str]:
-        """What client-1 trains on in some more rounds."""
+        """The samples that client-1 trains on in some more rounds."""
         before = len(seen.read_text())
         federation.idle(federation.server.control.extend(rounds))
         return Counter(seen.read_text()[before:].split())
@@ -48,18 +48,18 @@ def test_samples_by_id_stay_out_of_every_later_batch(trained: Path, tmp_path: Pa
         assert ticket.scale == -2 * 80 / 5
         # Three others, and both parts of client-1.
         assert (federation.round(3).expected, federation.round(3).received) == (5, 5)
-        # The part to be forgotten saw them once, the part that remains and recovery never.
+        # The forget part used them once; the retained part and recovery never.
         recovered = ticket.recovery_rounds
         assert Counter(seen.read_text().split()) == Counter(ids[3:8]) + Counter(
             {i: 1 + recovered for i in ids if i not in ids[3:8]}
         )
-        # It is a member as before, with fewer samples.
+        # It is still a member, with fewer samples.
         assert worker.code is None
         assert (federation.member(1).status, federation.member(1).samples) == ("active", 15)
         assert batches(federation, 1) == Counter(i for i in ids if i not in ids[3:8])
         assert federation.round(4 + recovered).samples_processed == 3 * 20 + 15
 
-        # A worker that starts anew remembers, from its own directory.
+        # A restarted worker leaves them out: its state directory names them.
         worker.end()
         federation.run(1)
         assert federation.member(1).samples == 15

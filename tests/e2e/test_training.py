@@ -1,4 +1,4 @@
-"""Rounds with a part of the clients, the same bits run after run, and a server without torch."""
+"""Rounds with a part of the clients, the same bits in every run, and a server without torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 
 def test_the_same_seeds_give_the_same_bits(trained: Path, tmp_path: Path) -> None:
-    """Another federation, other processes, the same setting."""
+    """A second federation of new processes with the same setting gives the same model."""
     assert train(tmp_path) == (trained / "model").read_bytes()
 
 
@@ -38,7 +38,7 @@ def test_partial_participation(tmp_path: Path) -> None:
         assert ticket.scale == -2 * 60 / 20
         for number in range(4, 4 + ticket.recovery_rounds):
             assert (federation.round(number).kind, federation.round(number).expected) == ("recover", 2)
-        # A server that has served, folded and unlearned still knows nothing of torch.
+        # The server has served, summed and unlearned without loading torch.
         if sys.platform == "linux":
             assert "libtorch" not in Path(f"/proc/{federation.server.pid}/maps").read_text()
         federation.end()

@@ -1,4 +1,4 @@
-"""Digits that keep a record of every training sample they hand out, for tests of what is never seen again."""
+"""The digits dataset with a record of every training sample that was read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from puf_client.data import load_data
 
 
 def load(ctx: DataContext) -> ClientData:
-    """The option `record` is the directory to write to."""
+    """The digits dataset. The option `record` is the directory of the record."""
     options = dict(ctx.options)
     record = Path(options.pop("record"))
     data = load_data("digits", replace(ctx, options=options))
-    # Not the same object as train_plain: what might augment is asked for sample by sample, in every batch.
+    # Not the same object as train_plain: a dataset that may augment is read sample by sample in every batch.
     return replace(data, train=Watched(data.train, data.ids, record / f"{ctx.shard}.txt"))
 
 
@@ -40,7 +40,7 @@ class Watched(Dataset[Any]):
 
 
 def greedy(options: object) -> nn.Module:
-    """A model that asks for more memory than any machine has, as soon as it sees a batch."""
+    """A model that needs more memory than any machine has as soon as it gets a batch."""
     return Greedy()
 
 

@@ -1,4 +1,4 @@
-"""What to throw at a server: messages with random fields, chunk sequences with damage, and bytes that are nothing."""
+"""Hostile input for a server: messages with random fields, damaged chunk sequences, and arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _INTEGERS = {
 
 
 def message(rng: Random, kind: type[Message]) -> Message:
-    """A message of this kind whose fields are anything their types allow."""
+    """A message of this kind with random values of the allowed types."""
     made = kind()
     for field in made.DESCRIPTOR.fields:
         if rng.random() < 0.3:
@@ -78,7 +78,7 @@ def _fill(rng: Random, made: Message, field: Any) -> None:
 
 
 def mutated(rng: Random, data: bytes) -> bytes:
-    """The same bytes, but for a few."""
+    """The same bytes with a few changes."""
     out = bytearray(data or b"\x00")
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(out))
@@ -88,7 +88,7 @@ def mutated(rng: Random, data: bytes) -> bytes:
 
 
 def stream(rng: Random, client: Raw, work: fed.TrainWork) -> list[bytes]:
-    """The frames of an update with something wrong: header, values, order, length, or the bytes themselves."""
+    """The frames of an update with faults in header, values, order, length or encoding."""
     payload = bytearray(update_bytes(rng.choice((0.1, 0.5, 3e38, 1e30, math.nan))))
     if rng.random() < 0.5:
         at = rng.randrange(len(payload) - 8)
@@ -128,7 +128,7 @@ def stream(rng: Random, client: Raw, work: fed.TrainWork) -> list[bytes]:
 
 
 def throw(channel: Any, method: MethodDescriptor, sent: Any, metadata: Any, seconds: float = 10.0) -> str:
-    """The name of the status that the server answers with."""
+    """The name of the status in the server's answer."""
     kinds: dict[tuple[bool, bool], Any] = {
         (False, False): channel.unary_unary,
         (False, True): channel.unary_stream,
@@ -146,7 +146,7 @@ def throw(channel: Any, method: MethodDescriptor, sent: Any, metadata: Any, seco
 
 
 def raw_bytes(rng: Random, port: int, *, tls: bool) -> None:
-    """Bytes that are no HTTP/2, or begin like it; with `tls` sometimes after a handshake, which nobody lets us finish."""
+    """Sends bytes that are no HTTP/2, or begin like it; with `tls` sometimes after an attempted handshake."""
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     frame = rng.randrange(2**12).to_bytes(3, "big") + rng.randbytes(6)
     junk = rng.choice((rng.randbytes(rng.randrange(1, 300)), b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00", b""))
@@ -165,5 +165,5 @@ def raw_bytes(rng: Random, port: int, *, tls: bool) -> None:
                 if rng.random() < 0.1:
                     plain.recv(1000)
         except OSError:
-            # Hung up on, as it should be.
+            # The server closed the connection, as expected.
             return

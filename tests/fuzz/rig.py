@@ -1,4 +1,4 @@
-"""A server under fire, and what must still hold afterwards."""
+"""A server under attack, and the conditions that must hold afterwards."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from tests.running import make_state, metadata, running, tiny_config
 
 __all__ = ["Rig", "fuzz"]
 
-# What may be answered to hostile bytes. UNKNOWN and INTERNAL would be bugs, UNAVAILABLE a server that is gone.
+# Allowed answers to hostile bytes. UNKNOWN and INTERNAL would be bugs; UNAVAILABLE would be a dead server.
 ANSWERS = frozenset(
     {
         "OK", "INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND", "ALREADY_EXISTS",
         "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED", "DATA_LOSS",
     }
 )  # fmt: skip
-# A long poll, or a stream that somebody reset under it.
+# A long poll, or a stream that was reset.
 PATIENT = frozenset({"DEADLINE_EXCEEDED"})
 
 
 class Tracebacks(logging.Handler):
-    """Collects log records that tell of an error inside the server, whoever writes them."""
+    """Collects log records about an error inside the server, from any logger."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -51,7 +51,7 @@ class Tracebacks(logging.Handler):
 
 
 def config(**limits: float) -> FederationConfig:
-    # Calls are many here on purpose: how often they may come has tests of its own.
+    # No rate limit here: other tests cover it.
     usual: dict[str, float] = {"writes_per_minute": 1e9, "tickets_per_hour": 1_000_000_000, "stall_seconds": 2.0}
     return tiny_config(plan={"min_clients": 3, "rounds": 1000, "absent_seconds": 3600.0}, limits={**usual, **limits})
 
@@ -70,7 +70,7 @@ class Rig:
         return state.models[state.version].digest
 
     def messages(self, rng: Random, cases: int, *, stranger: bool = False) -> None:
-        """Any method, with fields that are anything, or with bytes that are nearly a message."""
+        """Calls any method with random fields, or with damaged messages."""
         sent_as: Any = () if stranger else metadata("mallory")
         for _ in range(cases):
             method = rng.choice(METHODS)
@@ -86,7 +86,7 @@ class Rig:
             self._answered(throw(self.mallory.channel, method, sent, sent_as, 5.0))
 
     def uploads(self, rng: Random, cases: int) -> None:
-        """An update that is expected, with something wrong. One that is right after all is as good as any other."""
+        """Sends an expected update with faults. If it is valid by chance, it may be accepted."""
         method = next(m for m in METHODS if m.name == "SubmitUpdate")
         for _ in range(cases):
             sent = stream(rng, self.mallory, self.work)
@@ -97,7 +97,7 @@ class Rig:
         self.answers[answer] += 1
 
     def unharmed(self) -> None:
-        """The model is as it was, nothing is left on disk, and the others go on with their round."""
+        """The model is unchanged, no file is left over, and the other clients continue their round."""
         state = self.server.engine.state
         directory = self.server.engine.store.directory
         left = [p.name for p in (directory / "spool").iterdir() if ".mallory." not in p.name]
@@ -111,7 +111,7 @@ class Rig:
 
 
 def fuzz(directory: Path, seed: int, cases: int, *, tls: ServerTls | None = None, as_: Any = None) -> Counter[str]:
-    """One federation under `cases` attacks of each kind; the answers that were given, by status."""
+    """Attacks one federation with `cases` attacks of each kind. Returns the answers by status."""
     log = Tracebacks()
     root = logging.getLogger()
     root.addHandler(log)
@@ -135,7 +135,7 @@ def fuzz(directory: Path, seed: int, cases: int, *, tls: ServerTls | None = None
             for _ in range(cases // 4):
                 raw_bytes(rng, server.port, tls=tls is not None)
             assert rig.digest() == before
-            # A ticket of mallory's, and lines in the audit log about it, but not what it sent.
+            # A ticket of mallory and its entries in the audit log, but none of the sent bytes.
             assert _size(directory) - disk < 4000 * cases
             assert me.memory_info().rss - memory < 150e6
             rig.unharmed()

@@ -1,4 +1,4 @@
-"""Thousands of cases: no traceback, no growth, the model unchanged, the other clients unharmed."""
+"""Thousands of attacks: no traceback, no growth, an unchanged model, no harm to other clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CASES = 2000
 def test_hostile_messages_streams_and_bytes(tmp_path: Path) -> None:
     answers = fuzz(tmp_path / "state", 1, CASES)
     assert answers.total() >= 2 * CASES
-    # All over the code, not only at the door.
+    # The attacks reach all of the code, not only the admission.
     assert {"INVALID_ARGUMENT", "UNAUTHENTICATED", "NOT_FOUND", "FAILED_PRECONDITION"} <= answers.keys()
 
 

@@ -143,7 +143,7 @@ def test_tokens_and_certificates(tmp_path: Path) -> None:
     directory = make_state(tmp_path / "state", settings)
     tokens = {name: Tokens(directory).add(name, 1) for name in EVERYONE}
     with running(directory, pki.server_tls(mutual=False)) as server:
-        clients = {name: Raw(server.port, name, pki.nobody()) for name in EVERYONE}
+        clients = {name: Raw(server.port, name, pki.without_certificate()) for name in EVERYONE}
         for name, client in clients.items():
             client.options["metadata"] = (("authorization", f"Bearer {tokens[name]}"),)
         canaries = forget(clients, directory)

@@ -123,7 +123,7 @@ def test_without_a_certificate_of_the_authority_no_call_arrives(server: Server, 
     assert pki.server.key is not None
     of_the_server = ClientTls(shown.roots, pki.server.certificate.read_bytes(), pki.server.key.read_bytes())
     impostor = other.client("anna", ca=pki.ca)
-    for tls in (None, pki.nobody(), impostor, expired, of_the_server):
+    for tls in (None, pki.without_certificate(), impostor, expired, of_the_server):
         claim = metadata("anna")
         assert codes(server.port, tls, FEDERATION, claim) == everywhere(FEDERATION, "UNAVAILABLE")
         assert codes(server.operator_port, tls, OPERATOR, claim) == everywhere(OPERATOR, "UNAVAILABLE")
@@ -158,15 +158,15 @@ def test_an_operator_is_not_a_client_and_a_client_is_not_an_operator(server: Ser
 )
 def test_without_a_token_no_method_answers(token_server: Server, pki: Pki, sent: Any) -> None:
     Tokens(token_server.engine.store.directory).add("anna", 1)
-    found = codes(token_server.port, pki.nobody(), FEDERATION, sent)
+    found = codes(token_server.port, pki.without_certificate(), FEDERATION, sent)
     assert found == everywhere(FEDERATION, "UNAUTHENTICATED")
     # The operator's listener requires a certificate in addition.
-    found = codes(token_server.operator_port, pki.nobody(), OPERATOR, sent)
+    found = codes(token_server.operator_port, pki.without_certificate(), OPERATOR, sent)
     assert found == everywhere(OPERATOR, "UNAVAILABLE")
 
 
 def test_other_services_require_credentials_too(token_server: Server, pki: Pki) -> None:
-    with channel(token_server.port, pki.nobody()) as opened:
+    with channel(token_server.port, pki.without_certificate()) as opened:
         health = health_pb2_grpc.HealthStub(opened)
         # Health checks work without credentials.
         assert health.Check(health_pb2.HealthCheckRequest(), timeout=20).status == 1
@@ -389,7 +389,9 @@ def test_tokens_are_valid_until_they_are_replaced_or_revoked(token_server: Serve
     tokens, file = Tokens(state), tmp_path / "anna.token"
     write_over(file, tokens.add("anna", 1).encode())
     target = f"127.0.0.1:{token_server.port}"
-    with GrpcTransport(target, "anna", tls=pki.nobody(), token=TokenFile(file), retry=RetryPolicy(5)) as anna:
+    with GrpcTransport(
+        target, "anna", tls=pki.without_certificate(), token=TokenFile(file), retry=RetryPolicy(5)
+    ) as anna:
         assert anna.describe().federation_id == "f-test"
         fresh = tokens.add("anna", 1, replace=True)
         with pytest.raises(NotAuthenticated, match="token is unknown"):
@@ -440,7 +442,7 @@ def test_clients_get_a_message_of_one_line(server: Server, pki: Pki, tmp_path: P
     tls, says = {
         "wrong authority": (pki.client("anna", ca=other.ca), "was not signed by the authority in --tls-ca"),
         "wrong name": (pki.client("bert", server_name="fed.example.org"), "--tls-server-name"),
-        "no certificate": (pki.nobody(), "--tls-cert and --tls-key"),
+        "no certificate": (pki.without_certificate(), "--tls-cert and --tls-key"),
         "another's authority": (other.client("anna", ca=pki.ca), "a certificate of its authority"),
         "no TLS": (None, "see --tls-ca"),
     }[case]

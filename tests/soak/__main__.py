@@ -1,7 +1,7 @@
-"""`make soak`: a real server process for several hundred rounds while clients come, go and are forgotten.
+"""`make soak`: a real server process for several hundred rounds while clients join, leave and are forgotten.
 
-Memory and open files must stay flat, and the state directory small. Clients are light: they train nothing and share this
-process, but speak over real sockets. Figures go to runs/soak/result.json.
+Memory and open files must not grow, and the state directory must stay small. Clients do not train and share this
+process, but use real sockets. The figures are written to runs/soak/result.json.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan
 from puf_server.storage.creation import create
 
 MANIFEST = Manifest((TensorSpec("w", "f32", (512, 512)), TensorSpec("seen", "i64", (), "buffer")))
-# Growth from the middle third of the run to the last one that is still called flat.
+# The largest growth from the middle third of the run to the last third that counts as flat.
 _RSS_GROWTH = 0.05
 _FILES_GROWTH = 3
 
 
 class Visitor(threading.Thread):
-    """A client that joins, works for a while and leaves, says goodbye or not, and sometimes asks to be forgotten first."""
+    """A client that joins, works for some rounds and leaves, with or without a call. Some ask to be forgotten."""
 
     def __init__(self, target: str, name: str, seed: int, ending: threading.Event) -> None:
         super().__init__(name=name, daemon=True)
@@ -71,7 +71,7 @@ class Visitor(threading.Thread):
                 if session.leave is not None:
                     self.forgotten = session.leave.reason == pb.LeaveOrder.REASON_FORGOTTEN
             finally:
-                # Half of them just vanish.
+                # Half of the clients disappear without a call.
                 if self._random.random() < 0.5:
                     session.close()
                 else:
@@ -100,7 +100,7 @@ def soak(out: Path, rounds: int, clients: int, seed: int) -> dict[str, Any]:
     state = out / "state"
     plan = Plan(rounds=rounds, min_clients=2, heartbeat_seconds=0.5, absent_seconds=3.0, evaluate_every=0, quorum=0.5)
     forgetting = Forgetting(blind_recovery_rounds=2, measure_seconds=0.0, max_recovery_rounds=2)
-    # More than half of all samples are forgotten in the end, which elsewhere waits for the operator's word.
+    # More than half of all samples are forgotten at the end. With the usual limit this needs the operator's approval.
     limits = Limits(forget_share=1.0)
     config = FederationConfig(id="soak", model="none", plan=plan, forgetting=forgetting, limits=limits)
     create(state, config, MANIFEST, bytearray(MANIFEST.nbytes(MODEL)), time.time())
@@ -120,7 +120,7 @@ def soak(out: Path, rounds: int, clients: int, seed: int) -> dict[str, Any]:
                     samples.append({"round": status.position.round, **sample(server, state)})
                     print(f"{time.monotonic() - started:6.0f} s  {samples[-1]}", flush=True)
                 if status.rounds_trained // 50 > reached // 50 and status.rounds_trained < rounds - 20:
-                    # Every fifty rounds one is forgotten and another one comes in its place.
+                    # Every fifty rounds one client is forgotten and a new one joins.
                     old = next(v for v in visitors if not v.asked and v.rounds)
                     old.ask()
                     visitors.append(Visitor(server.address, f"client-{newcomers}", seed, ending))
@@ -129,7 +129,7 @@ def soak(out: Path, rounds: int, clients: int, seed: int) -> dict[str, Any]:
                 reached = status.rounds_trained
             if server.code is not None:
                 raise PufError(f"the server ended with code {server.code}: {server.tail()}")
-        # Whoever asked last is still to be forgotten; the federation is idle and wakes its clients for it.
+        # The last target is not forgotten yet: the idle federation wakes its clients for it.
         wait_until(lambda: all(t.state == tk.TICKET_STATE_COMPLETED for t in server.control.tickets()), 120, server)
         ending.set()
         tickets = server.control.tickets()
@@ -150,7 +150,7 @@ def soak(out: Path, rounds: int, clients: int, seed: int) -> dict[str, Any]:
 
 
 def judged(result: dict[str, Any]) -> dict[str, Any]:
-    """Compares the last third with the middle one: the first is warming up."""
+    """Compares the last third with the middle one. The first third is warm-up."""
     third = len(result["samples"]) // 3
     middle, last = result["samples"][third : 2 * third], result["samples"][2 * third :]
 

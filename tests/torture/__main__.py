@@ -1,5 +1,8 @@
-"""`make torture`: every failpoint at its first, its second and, where that can be told, its last hit, SIGKILL at random
-moments, a large model over a line that breaks, thousands of simulated histories; writes runs/torture/."""
+"""`make torture`: kills at every failpoint (first, second and, if predictable, last hit) and at random moments.
+
+It also sends a large model over a connection that breaks, and runs thousands of simulated histories. It writes
+runs/torture/.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,10 @@ from puf_server.failpoints import POINTS
 
 _SECONDS = 1500.0
 _KILLS_PER_FEDERATION = 50
-# Of these how many fall, at most, on the time in which somebody is being forgotten.
+# How many of these fall, at most, into the time in which a client is being forgotten.
 _RESERVE = 15
-# So many kills of each, or nothing was shown about them.
-_LEAST = {"server": 0.3, "client": 0.03, "target": 0.02, "leaver": 0.02}
+# The smallest number of kills of each kind that counts as a test.
+_LEAST = {"server": 0.3, "client": 0.03, "target": 0.02, "unlearn command": 0.02}
 _COUNTS = ("lost", "doubled", "half_applied", "retrained")
 
 
@@ -57,7 +60,7 @@ def main() -> int:
     except Exception as failure:
         result["failure"] = str(failure) if isinstance(failure, Failed | PufError) else traceback.format_exc()
         print(f"\nFAILED (commit {result['commit']}, seed {arguments.seed}): {result['failure']}", file=sys.stderr)
-    # Counted over everything that came to an end, also where something else failed.
+    # Counted over all finished federations, also if another one failed.
     result |= {kind: sum(f[kind] for f in result["federations"]) for kind in _COUNTS}
     result["seconds"] = round(time.monotonic() - started, 1)
     (arguments.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
@@ -66,7 +69,7 @@ def main() -> int:
 
 
 def _commit() -> str:
-    """Which code this is about."""
+    """The commit under test."""
     words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
     return done.stdout.strip() or "unknown"
@@ -87,7 +90,7 @@ def _simulate(out: Path, histories: int, jobs: int, result: dict[str, Any]) -> N
 def _strike(out: Path, strikes: int, seed: int, result: dict[str, Any]) -> None:
     if not strikes:
         return
-    # Servers and clients complain of every one.
+    # Servers and clients log a warning for every fault.
     logging.disable(logging.CRITICAL)
     with large_line(out / "line") as line:
         line.strike_at_random(Random(seed), -(-strikes // 2))
@@ -156,7 +159,7 @@ def _torture(out: Path, moments: int, seed: int, jobs: int, result: dict[str, An
                 if future.exception() is not None:
                     pool.shutdown(wait=False, cancel_futures=True)
                 future.result()
-            # One that had its end before all of its kills leaves them to another.
+            # A federation that ended before all of its kills leaves them to another.
             if left() > 0:
                 at_random()
     result["failpoints"] = {"known": len(POINTS), "reached": len(armed.done), "kills": sum(armed.done.values())}

@@ -1,4 +1,4 @@
-"""Reads what a tortured federation left behind, the server's state and the clients' logs, and judges it from outside."""
+"""Checks a federation after its kills by the server's state directory and the clients' logs."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ __all__ = ["Outcome", "judge"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """Digests of all models that ever were, how many updates clients saw acknowledged, and what is wrong, counted."""
+    """The digests of all models, the number of acknowledged updates, and the faults."""
 
     digests: tuple[str, ...]
     memberships: tuple[int, ...]
     acknowledged: int
     rounds: int
     recovery_rounds: int
-    # Acknowledged and not there: updates, tickets, measurements, models.
+    # Acknowledged but missing: updates, tickets, measurements, models.
     lost: int
     # Applied, committed or filed more than once.
     doubled: int
-    # Begun and not ended: a ticket between two states, a round without all its updates, files that nobody names.
+    # Begun but not ended: a ticket between two states, a round without all its updates, files without an owner.
     half_applied: int
-    # Trained again by a process that had the result.
+    # Trained again by a process that had the result already.
     retrained: int
     wrong: tuple[str, ...]
 
@@ -52,7 +52,7 @@ class _Findings:
 
 
 def judge(directory: Path) -> Outcome:
-    """Everything that was lost, doubled or done by half, found by looking; nothing is taken for granted."""
+    """All facts that were lost, repeated or left unfinished."""
     found = _Findings()
     acknowledged = _trained(directory / "logs", found)
     store = Store.open(directory / "server")
@@ -120,7 +120,7 @@ def _rounds(
 
 
 def _trained(logs: Path, found: _Findings) -> set[tuple[int, str]]:
-    """(round, client) of every update that a client saw taken, by the clients' own logs: one file per process."""
+    """Round and client of every update that was acknowledged, by the clients' logs: one file per process."""
     taken = set()
     for path in sorted(logs.rglob("client-*.log")):
         done: Counter[tuple[int, str, float]] = Counter()

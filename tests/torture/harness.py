@@ -1,7 +1,7 @@
-"""A federation of real processes that is killed, again and again, and started anew each time.
+"""A federation of real processes that are killed repeatedly and restarted each time.
 
-Training, then one client asks by its own command to be forgotten, then recovery. Whoever dies is restarted; the weights
-at the end must be those of a federation that nobody ever touched, and nothing that was acknowledged may be missing.
+It trains, one client asks to be forgotten with its command, and the others recover. Killed processes are restarted. The
+final weights must be those of a federation without kills, and no acknowledged fact may be missing.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ __all__ = ["Failed", "Federation"]
 
 
 class Failed(Exception):
-    """The federation did not survive; the message says what is wrong and where to look."""
+    """The federation failed. The message names the fault and the logs."""
 
 
 @dataclass
 class _Client:
-    """A client's process: a child of the fleet, or one of its own."""
+    """The process of a client: a child of the fleet, or a separate process."""
 
     pid: int
     process: Process | None = None
@@ -71,13 +71,13 @@ class Federation:
         self._leaving: Process | None = None
         self._started = 0
         self._log_read = 0
-        self._told = ""
+        self._progress = ""
         self._begun = self._idle = False
         self._frozen: set[int] = set()
 
     def run(self, seconds: float) -> None:
-        """From nothing until the ticket is completed and everybody went home."""
-        # A target that is killed comes back before the models that it wants to measure are deleted.
+        """Runs a new federation until the ticket is completed and all processes have ended."""
+        # A killed target returns before the models that it measures are deleted.
         more = ["--plan-absent-seconds", "600", "--forgetting-measure-seconds", "600"]
         init_server(self.directory / "server", self._plan, clients=self._plan.clients, more=more)
         until = time.monotonic() + seconds
@@ -85,26 +85,26 @@ class Federation:
             self._serve()
             self._start_fleet(set(range(self._plan.clients)))
             strike = self._next()
-            while not self._look_after():
+            while not self._supervise():
                 if time.monotonic() > until:
-                    raise Failed(f"not done within {seconds:g} s: {self._told}; see {self._logs}")
+                    raise Failed(f"not done within {seconds:g} s: {self._progress}; see {self._logs}")
                 if self._more() and strike():
                     self._strike()
                     strike = self._next()
                 time.sleep(0.02)
-            self._go_home()
+            self._stop()
         if left := [*sorted(self.kills.armed), *(f"a {kind} round" for kind in self.kills.in_round)]:
             raise Failed(f"never reached: {', '.join(left)}; see {self._logs}")
 
     def _more(self) -> bool:
-        """Whether there is a kill left; few while clients are still joining, so that most fall on work."""
+        """Whether a kill is left. Few happen while clients join, so that most happen during work."""
         done = sum(self.kills.done.values())
         if not self._begun:
             return done < self.kills.moments // 8
         return done < self.kills.moments - (self.kills.reserve if self._leaving is None else 0)
 
     def _next(self) -> Callable[[], bool]:
-        """Whether it is time for the next kill: mostly soon after clients are back at work, sometimes before."""
+        """Whether it is time for the next kill: mostly soon after clients work again, sometimes before."""
         pause = self.kills.random.uniform(0.0, self.kills.seconds)
         at_work = self.kills.random.random() < 0.75
         log = self._logs / "server.log"
@@ -121,7 +121,7 @@ class Federation:
     # -- the server ----------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Starts the server, as often as it dies on its way up."""
+        """Starts the server, again if it dies during its start."""
         while True:
             if self._server is not None:
                 self._server.control.__exit__(None, None, None)
@@ -147,7 +147,7 @@ class Federation:
             return
 
     def _rounds_left(self) -> tuple[int, bool]:
-        """Rounds of training still to be summed, and whether one of them is closed, by what the dead server has written."""
+        """Training rounds left to sum, and whether one of them is closed, by the log of the dead server."""
         store = Store.open(self.directory / "server")
         try:
             state = store.load()
@@ -157,14 +157,14 @@ class Federation:
         return state.planned - state.trained, closed
 
     def _note_failpoint(self) -> None:
-        """Which failpoint it was, by the last line of the dead."""
+        """Counts the failpoint in the last log line of the dead server."""
         text = (self._logs / "server.log").read_bytes()[self._log_read :].decode(errors="replace")
         hits = [line for line in map(_json, text.splitlines()) if line.get("event") == "failpoint"]
         if not hits or hits[-1]["action"] != "kill":
-            raise Failed(f"the server was killed by nobody knows whom; see {self._logs / 'server.log'}")
+            raise Failed(f"the server died without a failpoint; see {self._logs / 'server.log'}")
         self.kills.fired(hits[-1]["name"])
         left = sum(map(len, self.kills.armed.values()))
-        self._say(f"died at {hits[-1]['name']}, {left} to go; {self._told}")
+        self._say(f"died at {hits[-1]['name']}, {left} to go; {self._progress}")
 
     # -- clients -------------------------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class Federation:
         self._clients[shard] = _Client(process.pid, process)
 
     def _find_children(self) -> bool:
-        """Numbers of the fleet's children, which it forks in the order of their shards."""
+        """Finds the process ids of the fleet's children. The fleet forks them in the order of their shards."""
         mine = sorted(i for i, c in self._clients.items() if c.process is None)
         if self._fleet is None or all(self._clients[i].pid for i in mine):
             return True
@@ -200,10 +200,10 @@ class Federation:
             self._clients[shard].pid = pid
         return True
 
-    # -- looking after all of them -------------------------------------------------------------------------------------
+    # -- supervision ---------------------------------------------------------------------------------------------------
 
-    def _look_after(self) -> bool:
-        """Restarts the dead, lets the leaver ask when it is time. True when its ticket is completed."""
+    def _supervise(self) -> bool:
+        """Restarts dead processes and starts the target's request. True when its ticket is completed."""
         server = self._server
         assert server is not None
         if server.code is not None:
@@ -228,7 +228,7 @@ class Federation:
                     self._kill_in_round(server)
                 return False
             if self._leaving.code != Exit.OK:
-                raise Failed(f"the leaver ended with code {self._leaving.code}: {self._leaving.tail(12)}")
+                raise Failed(f"the target's command ended with code {self._leaving.code}: {self._leaving.tail(12)}")
             return True
         try:
             status = server.control.status()
@@ -236,22 +236,22 @@ class Federation:
             return False
         self._begun = self._begun or status.position.round > 0 or status.HasField("round")
         self._kill_frozen(status)
-        self._told = f"round {status.position.round} of {status.rounds_planned}, {status.waiting_for}"
+        self._progress = f"round {status.position.round} of {status.rounds_planned}, {status.waiting_for}"
         if self._idle and not (set(self.kills.in_round) == {"unlearn"} and not self._target_frozen()):
             self._leave()
         return False
 
     def _leave(self) -> None:
-        """The command of the one who wants to be forgotten; the same again, where it was killed."""
+        """Runs the target's unlearn command; the same again after a kill."""
         assert self._server is not None
         self._started += 1
         flags = (*self._strength, "--log-format", "json")
         words = unlearn_command(self._plan, self._server, self.directory / "clients", TARGET, *flags)
-        self._leaving = Process(words, self._logs / f"leaver-{self._started}" / f"{client_name(TARGET)}.log")
+        self._leaving = Process(words, self._logs / f"unlearn-{self._started}" / f"{client_name(TARGET)}.log")
         self._stack.callback(_kill_group, self._leaving)
 
-    def _go_home(self) -> None:
-        """The operator stops it; whoever is in the way of a failpoint that is still armed dies once more."""
+    def _stop(self) -> None:
+        """Stops the federation. A server with an armed failpoint may die once more."""
         assert self._server is not None
         try:
             self._server.control.stop()
@@ -274,7 +274,7 @@ class Federation:
             self._serve()
         elif victim == "fleet":
             self._kill_fleet()
-        elif victim == "leaver":
+        elif victim == "unlearn command":
             if self._leaving is None or self._leaving.code is not None:
                 return
             _kill_group(self._leaving)
@@ -284,10 +284,10 @@ class Federation:
             if not self._kill_client(shard):
                 return
         self.kills.done[victim] += 1
-        self._say(f"{sum(self.kills.done.values())} kills, the last of the {victim}; {self._told}")
+        self._say(f"{sum(self.kills.done.values())} kills, the last of the {victim}; {self._progress}")
 
     def _freeze(self) -> None:
-        """Whoever is to be killed in a round holds still in time: its slot stays open until then."""
+        """Stops a client that is to be killed in a round, so that its assignment stays open until then."""
         for kind, shard in self.kills.in_round.items():
             pid = self._clients[shard].pid
             log = self._logs / "fleet-1" / f"{client_name(shard)}.log"
@@ -324,7 +324,7 @@ class Federation:
         return True
 
     def _kill_fleet(self) -> None:
-        """All of its processes at once, so that nobody says goodbye."""
+        """Kills all processes of the fleet at once, so that no client leaves with a call."""
         if self._fleet is None:
             return
         shards = {i for i, c in self._clients.items() if c.process is None and (_alive(c.pid) or i != TARGET)}
@@ -336,7 +336,7 @@ class Federation:
 
 
 def _alive(pid: int) -> bool:
-    """Whether a process lives; one that has ended and was not waited for does not."""
+    """Whether a process is alive. A zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (OSError, IndexError):

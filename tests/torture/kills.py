@@ -1,4 +1,4 @@
-"""Whom to kill when, and the federation it happens to."""
+"""The plan of kills, and the federation that is killed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from puf_server.failpoints import POINTS
 __all__ = ["AGAIN", "LAST", "ONCE", "ROUNDS", "SETTING", "TARGET", "Kills", "scenarios", "setting", "thorough"]
 
 TARGET = 3
-# What one client's erasure reaches once, and a restart does not reach again.
+# Failpoints that one request reaches once, and a restart does not reach again.
 ONCE = frozenset({"commit.unlearn.after", "completion.after"})
-# What is done once and, when it was interrupted, done again: armed anew in the next process.
+# Operations that are repeated after an interruption: armed again in the next process.
 AGAIN = frozenset(
     {
         "ticket.before_persist",
@@ -27,14 +27,14 @@ AGAIN = frozenset(
         "completion.before",
     }
 )
-# Executed, but the caller hears UNAVAILABLE and asks again: the same must come out.
+# Executed, but the caller gets UNAVAILABLE and repeats the call: the result must be the same.
 _DOUBTFUL = frozenset(p for p in POINTS if p.endswith(".after_persist")) | {
     "accept.after_persist",
     "upload.before_reply",
 }
-# What somebody's leaving reaches, and nothing else.
-_LEAVING = ("ticket.", "evaluation.", "measurement.", "commit.unlearn.", "commit.recover.", "completion.")
-# Reached once in every round, so that its last time in training can be told beforehand.
+# Failpoints that only a request to be forgotten reaches.
+_UNLEARNING = ("ticket.", "evaluation.", "measurement.", "commit.unlearn.", "commit.recover.", "completion.")
+# Reached once in every round, so that the last time in training is predictable.
 _EVERY_ROUND = frozenset(
     {
         "round.closed",
@@ -48,18 +48,17 @@ _EVERY_ROUND = frozenset(
         "commit.train.after",
     }
 )
-# Stands for the death in the last round of training.
+# A kill in the last round of training.
 LAST = "last"
 
 
 def _alone(name: str) -> bool:
-    return not name.startswith(_LEAVING)
+    return not name.startswith(_UNLEARNING)
 
 
-# What is reached in training is armed one at a time: a death elsewhere would make it count anew, and whether it is
-# reached would be luck. The first and the second death at one point take at most three rounds where the round is
-# committed or closed before (four points), no round at all when clients join (two), otherwise at most two: two for each
-# suffice. Two more, for the last one.
+# Failpoints of training are armed one at a time: a kill elsewhere would restart their count, and reaching them would be luck.
+# The first and the second kill at one point take at most three rounds if the round is committed or closed before (four points),
+# no round when clients join (two points), otherwise at most two. Two rounds for each point suffice, and two for the last round.
 ROUNDS = 2 * sum(map(_alone, POINTS)) + 2
 
 
@@ -77,8 +76,11 @@ SETTING = setting(4)
 
 
 def thorough() -> FederationSpec:
-    """Rounds enough for every failpoint. It learns slowly and forgets so strongly (half of what it knew) that recovery is
-    far from its goal when it has had the rounds it is allowed: two for the deaths in recovery, two to spare."""
+    """A federation with enough rounds for every failpoint.
+
+    It learns slowly and forgets so strongly (half of its accuracy) that recovery uses all allowed rounds: two for the kills in
+    recovery, and two more.
+    """
     forgetting = SETTING.forgetting.model_copy(
         update={"kappa": 16.0, "max_kappa": 16.0, "max_total_kappa": 16.0, "max_recovery_rounds": 4}
     )
@@ -87,8 +89,8 @@ def thorough() -> FederationSpec:
 
 
 def scenarios(points: list[str] | None = None) -> dict[str, list[str]]:
-    """For every failpoint what it does in turn: dies at its first hit, in another process at its second, and, where that
-    can be told beforehand, in training's last round."""
+    """The actions of every failpoint in turn: a kill at its first hit, in another process at its second, and, if it is
+    predictable, in the last round of training."""
     found = {}
     for name in POINTS if points is None else points:
         second = "kill" if name in AGAIN else "1*unavailable->kill" if name in _DOUBTFUL else "1*off->kill"
@@ -100,16 +102,16 @@ def scenarios(points: list[str] | None = None) -> dict[str, list[str]]:
 
 @dataclass
 class Kills:
-    """When to kill whom. `moments` is how many random ones; `armed` what the server does to itself."""
+    """The plan of kills: `moments` is the number of random kills, `armed` the failpoints of the server."""
 
     armed: dict[str, list[str]] = field(default_factory=dict)
     moments: int = 0
     seed: int = 0
-    # Longest time between two of them.
+    # The longest time between two kills.
     seconds: float = 2.5
-    # Kills kept for the time in which somebody is being forgotten; the rest falls on training.
+    # Kills reserved for the time in which a client is being forgotten; the others happen in training.
     reserve: int = 0
-    # Clients to be killed in the middle of a round of a kind, with their slots open: {"train": 0, "unlearn": 3}.
+    # Clients to be killed in a round of this kind, with their assignments open: {"train": 0, "unlearn": 3}.
     in_round: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -117,7 +119,7 @@ class Kills:
         self.done: Counter[str] = Counter()
 
     def text(self, left: Callable[[], tuple[int, bool]]) -> str:
-        """What the next process is armed with. `left`: rounds of training to be summed, and whether one is closed."""
+        """The failpoints of the next process. `left`: training rounds left to sum, and whether one is closed."""
         found = {name: actions[0] for name, actions in self.armed.items() if not _alone(name)}
         here = {name: actions[0] for name, actions in self.armed.items() if _alone(name)}
         first = next(((name, action) for name, action in here.items() if action != LAST), None)
@@ -125,7 +127,7 @@ class Kills:
             found |= dict([first])
         elif here:
             rounds, closed = left()
-            # All in the same round, one after the other: none makes another one count anew.
+            # All in the same round, one after the other: none restarts the count of another.
             found |= {name: f"{rounds - 1 - (closed and name == 'round.closed')}*off->kill" for name in here}
         return ";".join(f"{name}={action}" for name, action in found.items())
 
@@ -138,5 +140,5 @@ class Kills:
     def victim(self, unlearning: bool) -> str:
         drawn = self.random.random()
         if unlearning and drawn < 0.6:
-            return "leaver" if drawn < 0.3 else "target"
+            return "unlearn command" if drawn < 0.3 else "target"
         return "fleet" if drawn > 0.97 else "client" if drawn > 0.85 else "server"

@@ -1,4 +1,4 @@
-"""A few failpoints of `make torture`, one per phase, and clients killed in the middle of their rounds."""
+"""Some failpoints of `make torture`, one per phase, and clients killed in the middle of a round."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ CHOSEN = (
 
 
 @pytest.mark.timeout(280)
-def test_servers_and_clients_killed_at_these_points_end_with_the_weights_of_one_that_was_not(tmp_path: Path) -> None:
+def test_killed_servers_and_clients_end_with_the_weights_of_an_undisturbed_run(tmp_path: Path) -> None:
     plan = setting(2)
     with InProcessFederation(plan, tmp_path / "local") as undisturbed:
         undisturbed.train()
         undisturbed.forget([TARGET], mode="regular", kappa=plan.forgetting.kappa)
         digests = tuple(m.digest for m in undisturbed.state.models.values())
-    # One client dies while it trains, and the one that leaves in the very round that forgets it.
+    # One client is killed while it trains, and the target in the round that forgets it.
     kills = Kills(armed={name: ["kill"] for name in CHOSEN}, in_round={"train": 0, "unlearn": TARGET})
     Federation(tmp_path / "killed", kills, plan).run(240)
-    told = ("client in a train round", "client in a unlearn round")
-    assert kills.done == dict.fromkeys((*CHOSEN, *told), 1)
+    kinds = ("client in a train round", "client in a unlearn round")
+    assert kills.done == dict.fromkeys((*CHOSEN, *kinds), 1)
     outcome = judge(tmp_path / "killed")
     assert not outcome.wrong
     assert outcome.memberships == (1,) * plan.clients
@@ -49,7 +49,7 @@ def test_servers_and_clients_killed_at_these_points_end_with_the_weights_of_one_
 
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("method", ["federaser", "mode"])
-def test_a_server_killed_in_the_middle_of_a_long_method_ends_with_the_same_weights(method: str, tmp_path: Path) -> None:
+def test_a_server_killed_during_a_long_method_ends_with_the_same_weights(method: str, tmp_path: Path) -> None:
     plan = setting(3, method)
     with InProcessFederation(plan, tmp_path / "local") as undisturbed:
         undisturbed.train()
@@ -69,8 +69,8 @@ def test_every_failpoint_is_in_the_plan() -> None:
     assert times == {name: 1 if name in ONCE else 2 for name in POINTS}
 
 
-def test_what_is_reached_in_training_is_armed_one_at_a_time() -> None:
-    """A point that another one's death makes count anew may never be reached a second time."""
+def test_failpoints_of_training_are_armed_one_at_a_time() -> None:
+    """If a kill elsewhere restarts the count of a failpoint, it may never be reached a second time."""
     leaving = {name for name in POINTS if name.startswith(("ticket", "evaluation", "measurement", "completion"))}
     leaving |= {f"commit.{kind}.{when}" for kind in ("unlearn", "recover") for when in ("before", "after")}
     kills, rounds = Kills(armed=scenarios()), thorough().rounds
@@ -101,7 +101,7 @@ def test_the_last_round_is_counted_from_where_the_dead_server_stopped() -> None:
 
 
 @pytest.mark.timeout(120)
-def test_recovery_lasts_as_long_as_it_is_to_be_killed_in(tmp_path: Path) -> None:
+def test_recovery_has_enough_rounds_for_its_kills(tmp_path: Path) -> None:
     plan = thorough()
     with InProcessFederation(plan, tmp_path / "local") as undisturbed:
         undisturbed.train()

@@ -55,7 +55,7 @@ class NewFile:
         self.sync_name(target)
 
     def discard(self) -> None:
-        """Deletes the file if it has no name of its own yet."""
+        """Deletes the file unless it was published."""
         self._close()
         with suppress(FileNotFoundError):
             self._files.unlink(self.path)

@@ -1,8 +1,8 @@
-"""Knocks at a server with whatever certificate it is given, as a program: prints the status of one call.
+"""Calls a server with any certificate and prints the status of the call.
 
-    python -m tests.e2e.knock HOST:PORT CA CERT KEY CLAIMED-NAME
+    python -m tests.e2e.join_call HOST:PORT CA CERT KEY CLAIMED-NAME
 
-Unlike `puf-client` it looks at nothing before it dials.
+Unlike `puf-client` it checks nothing before it connects.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main(address: str, ca: str, cert: str, key: str, claim: str) -> None:
     credentials = grpc.ssl_channel_credentials(Path(ca).read_bytes(), private, chain)
     with grpc.secure_channel(address, credentials, [("grpc.enable_http_proxy", 0)]) as channel:
         try:
-            request = fed.JoinRequest(instance="knock", samples=1)
+            request = fed.JoinRequest(instance="call", samples=1)
             rpc.FederationStub(channel).Join(request, timeout=10, metadata=((IDENTITY_KEY, claim),))
         except grpc.RpcError as error:
             print(error.code().name, error.details())
