@@ -1,5 +1,5 @@
 """python -m tests.sim --seeds 10000 [--start S] [--jobs 2] [--out FILE]     many histories, figures as JSON
-python -m tests.sim --seed N [-v]                                          one history again, told line by line"""
+python -m tests.sim --seed N [-v]                                          one history again, with all events"""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _many(start: int, seeds: int, jobs: int, out: Path | None) -> int:
     commit = told.stdout.strip() or "unknown"
 
     def keep() -> str:
-        """The result so far, on disk where somebody asked for it: a run that is cut off leaves its figures."""
+        """The result so far as JSON. With --out it is written to disk, so that an interrupted run leaves its figures."""
         seconds = time.monotonic() - began
         result = {
             "commit": commit,
@@ -100,9 +100,9 @@ def _outcomes(start: int, seeds: int, jobs: int) -> Iterator[Outcome]:
 
 
 def _one(seed: int) -> Outcome:
-    # Servers here complain thousands of times, and rightly so.
+    # Simulated faults cause thousands of log lines.
     logging.disable(logging.CRITICAL)
-    # Every fourth has more of what seldom comes together.
+    # Every fourth seed combines faults that are rare together.
     return run(restless(seed) if seed % 4 == 3 else draw(seed))
 
 

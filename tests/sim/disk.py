@@ -1,4 +1,4 @@
-"""What survives a crash. Records go through the real store's own adapters to text and back; files are exact books."""
+"""What survives a crash. Records become text with the real store's adapters; files are exact books."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["Crash", "SimStore"]
 
 
 class Crash(BaseException):
-    """The server's process dies here."""
+    """The server process ends at this point."""
 
 
 class SimStore:
-    """Stands in for puf_server.storage.state_store.Store under the engine."""
+    """A store in memory with the interface that the engine needs."""
 
     manifest = None
 
@@ -52,7 +52,7 @@ class SimStore:
         return State(**values)
 
     def save(self, before: State | None, after: State) -> None:
-        """One transaction, by the same rule of difference as the real store's: all of it or nothing."""
+        """One transaction. It writes the same difference as the real store, completely or not at all."""
         names = (*real._SCALARS, *real._SINGLES, *real._MANY)
         changed = [n for n in names if before is None or getattr(before, n) is not getattr(after, n)]
         if not changed and not after.notes:
@@ -94,7 +94,7 @@ class SimStore:
             raise StorageCorrupted(f"what was kept as {lost} is gone")
 
     def damaged_updates(self, current: Round | None) -> dict[str, str]:
-        """Booked updates whose files are not what was booked."""
+        """Recorded updates whose files are missing or different."""
         received = current.received if current is not None else {}
         return {
             key: "missing or damaged"
@@ -103,7 +103,7 @@ class SimStore:
         }
 
     def delete_orphans(self, newest: Callable[[], State], *, everything: bool = False) -> None:
-        """The real store's rule, on dictionaries."""
+        """Deletes what the real store would delete."""
         state = newest()
         coming = f"v{state.newest + 1:06d}-"
         models = {model_name(m) for m in state.models.values() if m.status is not ModelStatus.DELETED}
@@ -134,7 +134,7 @@ class SimStore:
         return True
 
     def snapshot(self) -> tuple[Any, ...]:
-        """A backup: records, models and what a method remembers; no updates of the round under way."""
+        """A backup: records, models and stored history, without updates of the open round."""
         tables = {name: dict(rows) for name, rows in self._tables.items()}
         return dict(self._meta), tables, dict(self.models), dict(self.history), list(self.audit)
 
@@ -146,7 +146,7 @@ class SimStore:
         self.spool = {}
 
     def close(self) -> None:
-        """Nothing to close: a crash does not either."""
+        """Does nothing."""
 
 
 def model_name(model: ModelVersion) -> str:

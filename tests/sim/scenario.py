@@ -1,4 +1,4 @@
-"""What a seed decides before anything happens: a federation, and a random subset of faults (swarm testing)."""
+"""What a seed decides: a federation, and a random subset of faults (swarm testing)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, R
 
 __all__ = ["FAULTS", "NOBODY_ASKS", "Scenario", "calm", "draw", "restless"]
 
-# Name: how often it strikes per opportunity where a seed has activated it.
+# The probability of each fault per opportunity, if the seed has activated it.
 FAULTS: Mapping[str, float] = {
     "drop_request": 0.06,
     "drop_reply": 0.06,
@@ -46,11 +46,11 @@ FAULTS: Mapping[str, float] = {
     "restore": 0.10,
 }
 
-# Simulated operators give their word to every request beforehand.
+# No request needs operator approval.
 NOBODY_ASKS = Limits(forget_share=1.0)
 
 
-# How federations forget here; PUF more often than the others together.
+# Methods to draw from. PUF is as frequent as all others together.
 METHODS = ("puf", "puf", "puf", "puf", "puf", "natural", "not", "retrain", "federaser")
 FALLBACKS = ("", "", "retrain", "not")
 
@@ -61,14 +61,14 @@ class Scenario:
     config: FederationConfig
     clients: int
     evaluators: int
-    # Chance that a client asks to be forgotten at any of its opportunities.
+    # The probability that a client asks to be forgotten, per opportunity.
     requests: float
     chaos_seconds: float
     faults: Mapping[str, float]
 
 
 def draw(seed: int, *, method: str | None = None) -> Scenario:
-    """A federation and its faults. `method` decides instead of the seed, and without a fallback."""
+    """A federation and its faults. With `method`, the seed does not decide the method, and there is no fallback."""
     rng, chance = Random(f"scenario {seed}"), Random(f"method {seed}")
     drawn = chance.choice(METHODS)
     drawn, fallback = (drawn, chance.choice(FALLBACKS)) if method is None else (method, "")
@@ -121,21 +121,21 @@ def draw(seed: int, *, method: str | None = None) -> Scenario:
         chaos_seconds=rng.choice([900.0, 1500.0]),
         faults={name: rate for name, rate in FAULTS.items() if rng.random() < share},
     )
-    # The operator's word for a client that is gone.
+    # The operator files a request for an absent client.
     return replace(scenario, faults={**scenario.faults, "forget_absent": 0.3}) if fallback else scenario
 
 
 def restless(seed: int) -> Scenario:
-    """One of `draw` with what it seldom has all at once: backups that come back, requests taken back, clients that go."""
+    """A scenario of `draw` with more restores, withdrawn requests and leaving clients at the same time."""
     drawn = draw(seed)
     often = {"backup": 0.9, "restore": 0.25, "leave": 0.3, "crash_client": 0.3, "extend": 0.9, "withdraw": 0.3}
     return replace(drawn, clients=max(3, drawn.clients), requests=0.25, faults={**drawn.faults, **often})
 
 
 def calm(seed: int, faults: Mapping[str, float], method: str = "puf") -> Scenario:
-    """A federation whose committed models depend on nothing but its clients' results: nobody is late, nobody missing.
+    """A federation whose models depend on the clients' results only: no client is late or missing.
 
-    Requests are filed one by one when the federation idles, so crashes may move them in time but not in order.
+    Requests are filed one by one while the federation is idle. Crashes can delay them but not change their order.
     """
     config = FederationConfig(
         id="calm",

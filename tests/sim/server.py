@@ -1,4 +1,4 @@
-"""The real engine behind requests. It dies between any two steps and comes back with what the disk kept."""
+"""The real engine behind requests. It can crash between any two steps and restarts from the disk."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from puf_server.core import operations, roster, rounds, tickets
 from puf_server.core.state.measurements import Measurement, Sums
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus, ModelVersion
-from puf_server.core.state.rounds import HistoryRecord, ReceivedUpdate, Round
+from puf_server.core.state.rounds import ReceivedUpdate, Round
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import FiledBy, Ticket
-from puf_server.core.unlearning import evaluation, history, model_versions, reopen
+from puf_server.core.unlearning import evaluation, model_versions, reopen
 from puf_server.engine.engine import Engine
-from puf_server.storage.layout import history_name, spool_name
+from puf_server.storage.layout import spool_name
 from puf_server.storage.state_store import Store
 from tests.sim.disk import Crash, SimStore, file_name
-from tests.sim.weights import Update, Weights, folded, initial
+from tests.sim.folder import SimFolder
+from tests.sim.weights import Update, Weights, initial
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -44,62 +45,9 @@ class Header(rounds.UpdateHeader):
 
 @dataclass(frozen=True)
 class Leave:
-    """The order to go home: `stopped` or `forgotten`."""
+    """The order to leave. The reason is `stopped` or `forgotten`."""
 
     reason: str
-
-
-class SimFolder:
-    """Sums books instead of tensors."""
-
-    def __init__(self, store: SimStore) -> None:
-        self._store = store
-        self._config = store.config
-
-    def fold(self, state: State, current: Round) -> FoldResult:
-        store = self._store
-        base = store.weights(state.models[current.base])
-        parts = []
-        for assignment in current.assignments:
-            if assignment.key in current.received:
-                name = spool_name(current, assignment.key)
-                if name not in store.spool:
-                    raise FileNotFoundError(name)
-                update = store.spool[name]
-                scale = assignment.scale if assignment.flip == "server" else update.applied_scale
-                parts.append(
-                    (update, current.received[assignment.key].samples, scale, assignment.negated, assignment.ticket)
-                )
-        for key in current.step.combine.history:
-            kept = state.history[key]
-            parts.append((store.history[history_name(kept)], kept.samples, 1.0, False, ""))
-        ordinary = current.denominator is None
-        rate = self._config.plan.server_lr if ordinary else 1.0
-        weights = folded(base, parts, current.denominator, rate, rule=current.step.combine.rule)
-        store.models[file_name(state.newest + 1, weights.digest)] = weights
-        return FoldResult(current, weights.digest, 8, history=self._history(state, current))
-
-    def _history(self, state: State, current: Round) -> tuple[HistoryRecord, ...]:
-        found, store = [], self._store
-        for assignment in current.assignments:
-            for kind in sorted(history.wanted(state, self._config, current)):
-                if assignment.key in current.received:
-                    update = store.spool[spool_name(current, assignment.key)]
-                    key = f"{kind}/{assignment.client}/{assignment.membership}"
-                    kept = HistoryRecord(
-                        key=f"norms/{current.number:08d}/{assignment.client}" if kind == "norms" else key,
-                        kind=kind,
-                        client=assignment.client,
-                        membership=assignment.membership,
-                        round=current.number,
-                        samples=current.received[assignment.key].samples,
-                        norms=(1.0,),
-                        digest=update.digest if kind != "norms" else "",
-                    )
-                    if kept.digest:
-                        store.history[history_name(kept)] = update
-                    found.append(kept)
-        return tuple(found)
 
 
 class SimServer:
@@ -112,7 +60,7 @@ class SimServer:
         self.waiters: dict[str, Callable[[], None]] = {}
         self._tokens = 0
         self._backups: list[tuple[Any, ...]] = []
-        # What was signed, by ticket; nobody ever loses one here.
+        # Signed receipts by ticket.
         self.receipts: dict[str, ReceiptContent] = {}
         self._folding = False
         self._shown: tuple[object, ...] = ()
@@ -127,7 +75,7 @@ class SimServer:
         state = State(planned=self.store.config.plan.rounds, models={0: model})
         self.store.save(None, state.note("federation.created", self.world.now))
 
-    # -- life ----------------------------------------------------------------------------------------------------------
+    # -- start and crash ----------------------------------------------------------------------------
 
     def start(self) -> None:
         if self.up:
@@ -162,7 +110,7 @@ class SimServer:
         self.world.after(self.world.rng.uniform(0.5, 40.0), self.start)
 
     def run(self, step: Callable[[], T]) -> T:
-        """Does one thing in the server's process; what dies in it answers nobody."""
+        """Runs a step in the server process. After a crash in it, the caller sees a broken connection."""
         if not self.up:
             raise Unavailable("the server is down")
         try:
@@ -193,7 +141,7 @@ class SimServer:
             self.world.after(0.01, self._fold, self.epoch)
 
     def _fold(self, epoch: int) -> None:
-        """One fold at a time; the sum is on disk some time before it is committed."""
+        """Runs one fold at a time. The sum is on disk for some time before the commit."""
         if not self.up or epoch != self.epoch:
             return
         current = self.engine.round_to_fold()
@@ -317,7 +265,7 @@ class SimServer:
     def answer(self, name: str, evaluation_id: int, version: int, sums: Sums) -> None:
         self.engine.call(lambda state, now: (evaluation.answer(state, name, evaluation_id, version, sums), None))
 
-    # -- requests to be forgotten --------------------------------------------------------------------------------------
+    # -- requests to be forgotten ----------------------------------------------------------------------------
 
     def file(self, name: str, request: tickets.RequestForm) -> Ticket:
         self._tokens += 1
@@ -333,7 +281,7 @@ class SimServer:
         return self.engine.state.tickets[filed]
 
     def forget(self, name: str) -> Ticket:
-        """The operator's request for a client that is gone."""
+        """The operator's request for a client."""
         return self.file(name, tickets.RequestForm(key=f"operator-{self._tokens}", by=FiledBy.OPERATOR))
 
     def withdraw(self, name: str, ticket_id: str) -> None:
@@ -352,14 +300,14 @@ class SimServer:
         ticket = tickets.find(state, name, ticket_id)
         return ticket, roster.worker_alive(self.engine.presence, name, self.engine.config, self.world.now)
 
-    # -- backups -------------------------------------------------------------------------------------------------------
+    # -- backups ----------------------------------------------------------------------------
 
     def backup(self) -> None:
         self.world.log("backup made")
         self._backups.append(self.store.snapshot())
 
     def restore(self) -> None:
-        """The machine is lost; an older state is put in its place and shown every receipt that was handed out since."""
+        """Replaces the state by an older backup and shows it every receipt."""
         if not self._backups:
             return
         self.world.log("an older backup is restored")
@@ -372,13 +320,13 @@ class SimServer:
                 after, _, _ = reopen.reopen(after, self.store.config, content, self.world.now)
             except StorageCorrupted as error:
                 self.world.log(f"a receipt is not believed: {error}")
-        # Nothing else goes wrong meanwhile: whoever restores repeats it until it is done, before anything is served.
+        # No fault meanwhile: the operator repeats a restore until it is done.
         healing, self.world.healing = self.world.healing, True
         self.store.save(before, after)
         self.world.healing = healing
         self._die(Crash("the machine was replaced"))
 
-    # -- the operator --------------------------------------------------------------------------------------------------
+    # -- the operator ----------------------------------------------------------------------------
 
     def pause(self) -> None:
         self.engine.call(lambda state, now: (operations.pause(state, now), None))
@@ -390,7 +338,7 @@ class SimServer:
         self.engine.call(lambda state, now: (operations.extend(state, rounds_more, now), None))
 
     def stop(self) -> None:
-        """An orderly end; the process that comes later continues."""
+        """Stops the federation. A later start continues."""
         self.engine.call(lambda state, now: (operations.stop(state, now), None))
 
     def readmit(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Any order of events, chosen by Hypothesis: the real engine and the checker, one step at a time, no network between."""
+"""Hypothesis chooses the order of events for the real engine, one step at a time, with the checker and without a network."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Core(RuleBasedStateMachine):
         return frozenset(range(SAMPLES)) - self.excluded.get(name, set())
 
     def try_(self, step: Callable[..., object], *args: object) -> None:
-        """Refusals are part of the contract; anything else that is raised is a bug."""
+        """A PufError is a valid answer. Any other exception is a bug."""
         with suppress(PufError):
             step(*args)
 
@@ -114,7 +114,7 @@ class Core(RuleBasedStateMachine):
     @precondition(lambda self: self.sent)
     @rule(data=st.data(), other=st.booleans())
     def submit_again(self, data: st.DataObject, other: bool) -> None:
-        """The same once more, however late; or something else under the same key."""
+        """Sends an old update again, or another update under the same key."""
         name, header = data.draw(st.sampled_from(self.sent))
         if other:
             header = replace(header, update=replace(header.update, base="another"))
@@ -224,7 +224,7 @@ class Core(RuleBasedStateMachine):
     @precondition(lambda self: self.server.engine.round_to_fold() is not None)
     @rule(late=st.booleans(), name=NAMES)
     def fold(self, late: bool, name: str) -> None:
-        """Sums up and commits; sometimes somebody asks to be forgotten in between."""
+        """Folds and commits. Sometimes a client asks to be forgotten in between."""
         current = self.server.engine.round_to_fold()
         assert current is not None
         result = self.server.engine.fold(current)

@@ -1,4 +1,4 @@
-"""Hundreds of random histories in CI, thousands by `python -m tests.sim`; and the proof that the checker sees."""
+"""Random histories of simulated federations. Mutants of the core prove that the checker finds faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket, TicketState
 from puf_server.core.unlearning import jobs, model_versions
 from puf_server.engine.engine import Engine
-from tests.sim.client import Agent
+from tests.sim.client import Client
 from tests.sim.scenario import calm, draw, restless
 from tests.sim.world import World, run
 
@@ -37,7 +37,7 @@ def test_random_histories_keep_every_promise(block: int) -> None:
     assert not failures, "\n".join(f"python -m tests.sim --seed {o.seed} -v: {o.failure}" for o in failures)
 
 
-def test_backups_that_come_back_and_requests_taken_back_keep_every_promise() -> None:
+def test_restored_backups_and_withdrawn_requests_keep_every_promise() -> None:
     failures = [o for seed in range(SEEDS // BLOCKS) if (o := run(restless(seed))).failure]
     assert not failures, "\n".join(f"restless {o.seed}: {o.failure}" for o in failures)
 
@@ -47,15 +47,15 @@ def test_seeds_that_failed_once(seed: int) -> None:
     assert run(draw(seed, method="puf")).failure == ""
 
 
-def test_a_seed_tells_the_same_story_twice() -> None:
+def test_a_seed_gives_the_same_history_twice() -> None:
     for seed in (3, 14, 159):
         first, second = run(draw(seed), verbose=True), run(draw(seed), verbose=True)
         assert first.history == second.history
         assert (first.digest, first.commits) == (second.digest, second.commits)
 
 
-def test_histories_are_worth_the_name() -> None:
-    """Faults strike, tickets end in every way there is: a generator that does nothing finds nothing."""
+def test_histories_contain_all_faults_and_outcomes() -> None:
+    """The generator reaches all faults and all ends of a ticket."""
     outcomes = [run(draw(seed)) for seed in range(80)]
     assert sum(o.crashes for o in outcomes) > 20
     ends = {state for o in outcomes for state, times in o.tickets.items() if times}
@@ -76,10 +76,10 @@ def test_crashes_of_the_server_do_not_change_a_single_model() -> None:
 
 
 def _scripted(seed: int, faults: dict[str, float], method: str) -> World:
-    """Two clients ask to be forgotten, each when the federation has nothing else to do."""
+    """Two clients ask to be forgotten, each while the federation is idle."""
     world = World(calm(seed, faults, method))
     some: frozenset[int] = frozenset() if method == "federaser" else frozenset({0})
-    wanted = iter([(world.agents[1], frozenset[int]()), (world.agents[2], some)])
+    wanted = iter([(world.clients[1], frozenset[int]()), (world.clients[2], some)])
 
     def next_request() -> None:
         state = world.server.engine.state if world.server.up else None
@@ -96,7 +96,7 @@ def _scripted(seed: int, faults: dict[str, float], method: str) -> World:
     return world
 
 
-# -- a checker that cannot fail proves nothing: each of these breaks the core and must be caught --------------------
+# -- mutants of the core, which the checker must find -------------------------------------------------------------------
 
 
 def _forgotten_may_return(patch: pytest.MonkeyPatch) -> None:
@@ -191,14 +191,14 @@ def _acknowledged_before_it_is_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rounds, "close", close)
 
 
-def _targets_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
+def _targets_wait_without_end(patch: pytest.MonkeyPatch) -> None:
     def ready(state: State, config: FederationConfig, now: float) -> list[Ticket]:
         return []
 
     patch.setattr(jobs, "ready", ready)
 
 
-def _anybody_may_fetch(patch: pytest.MonkeyPatch) -> None:
+def _every_client_may_fetch(patch: pytest.MonkeyPatch) -> None:
     def may_fetch(state: State, config: FederationConfig, member: Member, version: int, now: float) -> ModelVersion:
         return state.models[min(version, 1)]
 
@@ -216,14 +216,14 @@ def _a_completion_makes_any_model_ready(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(model_versions, "ready", ready)
 
 
-def _nobody_looks_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Agent, "_looked_back", lambda self, process, then: then())
+def _exclusions_are_not_checked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Client, "_if_exclusions_known", lambda self, process, then: then())
 
 
 MUTATIONS = [
     _models_after_a_restore_are_ready,
     _a_completion_makes_any_model_ready,
-    _nobody_looks_back,
+    _exclusions_are_not_checked,
     _forgotten_may_return,
     _fold_ignores_revision,
     _closes_without_its_targets,
@@ -234,8 +234,8 @@ MUTATIONS = [
     _attempts_are_reused,
     _moves_are_not_audited,
     _acknowledged_before_it_is_kept,
-    _targets_wait_for_ever,
-    _anybody_may_fetch,
+    _targets_wait_without_end,
+    _every_client_may_fetch,
 ]
 
 

@@ -1,4 +1,4 @@
-"""Models as exact books: who is in a model, how much of everybody, and with which sign."""
+"""Models as exact books: which clients a model contains, how much of each, and with which sign."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from fractions import Fraction
 
 __all__ = ["Contribution", "Update", "Weights", "folded", "initial"]
 
-# A membership: a name that was forgotten and came back is somebody else.
+# Name and membership: a forgotten name that joined again is another member.
 Who = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Update:
-    """What a client made of a model: wholly determined by what was trained, so training again gives the same bits."""
+    """An update. It depends only on what was trained, so that training again gives the same bits."""
 
     client: str
     membership: int
@@ -34,7 +34,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Contribution:
-    """An update as it enters a sum; `amount` is its share times its scale."""
+    """An update in a sum. `amount` is its share times its scale."""
 
     update: Update
     amount: Fraction
@@ -47,7 +47,7 @@ class Weights:
     digest: str
     base: str
     contributions: tuple[Contribution, ...]
-    # Per membership: the sum of what entered with a plus and of what entered negated.
+    # Per membership: the sums of positive and of negated amounts.
     totals: Mapping[Who, tuple[Fraction, Fraction]]
 
     @property
@@ -66,7 +66,7 @@ def folded(
     server_lr: float,
     rule: str = "fold",
 ) -> Weights:
-    """`parts` are (update, samples, full scale, negated, ticket), in assignment order. Other rules change bits, not books."""
+    """The new model. `parts` are (update, samples, full scale, negated, ticket). Other rules change bits, not books."""
     n = denominator if denominator is not None else sum(samples for _, samples, *_ in parts)
     rate = Fraction(server_lr)
     contributions = tuple(

@@ -1,5 +1,4 @@
-"""One event heap, one random source, one clock. First chaos, in which only safety counts; then everything heals, and
-every request must come to its end."""
+"""Event heap, random source and clock. During the faults only safety is checked. After healing every request must end."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Flip, Mode, TicketState
 from puf_server.core.unlearning import receipt_content
 from tests.sim.checker import Checker, Violation
-from tests.sim.client import Agent
+from tests.sim.client import Client
 from tests.sim.disk import SimStore
 from tests.sim.scenario import Scenario
 from tests.sim.server import SimServer
@@ -56,7 +55,7 @@ class World:
         self.rng = Random(scenario.seed)
         self.now = _START
         self.events = 0
-        # No faults while the federation is made, and none while it heals.
+        # No faults while the federation is made or heals.
         self.healing = True
         self.verbose = verbose
         self.history: list[str] = []
@@ -67,13 +66,13 @@ class World:
         store = SimStore(scenario.config, self.strikes, self._transaction)
         self.checker.store = store
         self.server = SimServer(self, store)
-        self.agents = [
-            Agent(self, f"c{i}", samples=self.rng.randint(2, 12), holdout=self.rng.choice([0, 5, 5]))
+        self.clients = [
+            Client(self, f"c{i}", samples=self.rng.randint(2, 12), holdout=self.rng.choice([0, 5, 5]))
             for i in range(scenario.clients)
         ]
-        self.agents += [Agent(self, f"judge{i}", samples=0, holdout=20) for i in range(scenario.evaluators)]
+        self.clients += [Client(self, f"judge{i}", samples=0, holdout=20) for i in range(scenario.evaluators)]
 
-    # -- time and chance -----------------------------------------------------------------------------------------------
+    # -- time and random events ----------------------------------------------------------------------------
 
     def after(self, seconds: float, what: Callable[..., None], *args: Any) -> None:
         self._pushed += 1
@@ -107,10 +106,10 @@ class World:
                 )
                 self.server.receipts[ticket.id] = content
 
-    # -- the network ---------------------------------------------------------------------------------------------------
+    # -- the network ----------------------------------------------------------------------------
 
     def call(self, serve: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """A request and its answer. Either may be lost; a request may be carried out and its answer lost, or twice."""
+        """A call. The request or the answer can be lost, and the request can be carried out twice."""
         state = {"open": True}
 
         def finish(answer: Any) -> None:
@@ -135,42 +134,42 @@ class World:
         if self.strikes("duplicate"):
             self.after(self.delay() * self.rng.choice([1.0, 30.0]), arrive, True)
 
-    # -- who does what when --------------------------------------------------------------------------------------------
+    # -- actions ----------------------------------------------------------------------------
 
     def _opening(self) -> None:
         self.healing = False
         self.server.start()
-        for agent in self.agents:
+        for client in self.clients:
             late = self.strikes("latecomers")
-            self.after(self.rng.uniform(0.0, 900.0 if late else 20.0), agent.start)
-            self.after(self.rng.uniform(60.0, 300.0), self._fate, agent)
+            self.after(self.rng.uniform(0.0, 900.0 if late else 20.0), client.start)
+            self.after(self.rng.uniform(60.0, 300.0), self._fate, client)
         self.after(self.rng.uniform(60.0, 300.0), self._operator)
         if self.strikes("everybody_asks"):
             self.after(self.rng.uniform(300.0, self.scenario.chaos_seconds), self._everybody)
 
     def _everybody(self) -> None:
-        for agent in self.agents:
-            self.after(self.rng.uniform(0.0, 5.0), agent.ask)
+        for client in self.clients:
+            self.after(self.rng.uniform(0.0, 5.0), client.ask)
 
-    def _fate(self, agent: Agent) -> None:
-        """Now and then something happens to a client, or it wants something."""
+    def _fate(self, client: Client) -> None:
+        """Lets faults happen to a client, or lets its owner ask for something."""
         if self.healing:
             return
-        self.after(self.rng.uniform(60.0, 300.0), self._fate, agent)
+        self.after(self.rng.uniform(60.0, 300.0), self._fate, client)
         if self.strikes("crash_client"):
-            agent.kill()
-            self.after(self.rng.uniform(1.0, 600.0), self._restart, agent)
+            client.kill()
+            self.after(self.rng.uniform(1.0, 600.0), self._restart, client)
         elif self.strikes("lose_state"):
-            agent.lose_state()
-            self.after(self.rng.uniform(1.0, 100.0), self._restart, agent)
-            self.after(self.rng.uniform(300.0, 900.0), agent.name_again)
+            client.lose_state()
+            self.after(self.rng.uniform(1.0, 100.0), self._restart, client)
+            self.after(self.rng.uniform(300.0, 900.0), client.name_again)
         elif self.strikes("freeze_client"):
-            agent.freeze(self.rng.uniform(5.0, 400.0))
+            client.freeze(self.rng.uniform(5.0, 400.0))
         elif self.strikes("leave"):
-            agent.goodbye()
-            self.after(self.rng.uniform(10.0, 600.0), self._restart, agent)
-        if agent.forgotten and self.strikes("stubborn"):
-            agent.start(rejoin=self.rng.random() < 0.3)
+            client.leave()
+            self.after(self.rng.uniform(10.0, 600.0), self._restart, client)
+        if client.forgotten and self.strikes("stubborn"):
+            client.start(rejoin=self.rng.random() < 0.3)
         if self.rng.random() < self.scenario.requests:
             strength: dict[str, Any] = self.rng.choice(
                 [{}, {"kappa": self.rng.choice([0.5, 3.0, 4.0])}, {"eta_u": 5.0}]
@@ -179,13 +178,13 @@ class World:
             strength["mode"] = self.rng.choice([None, Mode.REGULAR, Mode.SPECIAL])
             strength["flip"] = self.rng.choice([None, Flip.CLIENT, Flip.SERVER])
             puf = self.scenario.config.forgetting.method == "puf"
-            agent.ask(samples=samples, late=late, **(strength if puf else {}))
-        elif agent.following and self.rng.random() < 0.3:
-            agent.follow(agent.following)
+            client.ask(samples=samples, late=late, **(strength if puf else {}))
+        elif client.following and self.rng.random() < 0.3:
+            client.follow(client.following)
 
-    def _restart(self, agent: Agent) -> None:
-        if not agent.forgotten:
-            agent.start()
+    def _restart(self, client: Client) -> None:
+        if not client.forgotten:
+            client.start()
 
     def _operator(self) -> None:
         if self.healing:
@@ -204,7 +203,7 @@ class World:
             elif state.halted or (state.paused and self.rng.random() < 0.5):
                 server.run(server.resume)
             if self.strikes("operator_forgets"):
-                # Somebody who is gone, mostly.
+                # In most cases a client that is absent.
                 name = self.rng.choice(sorted(state.members) or ["nobody"])
                 server.run(lambda: server.forget(name))
             if self.strikes("backup"):
@@ -218,8 +217,8 @@ class World:
             if gone and self.strikes("readmit"):
                 name = self.rng.choice(gone)
                 server.run(lambda: server.readmit(name))
-                agent = next(a for a in self.agents if a.name == name)
-                self.after(self.rng.uniform(1.0, 100.0), self._rejoin, agent)
+                client = next(a for a in self.clients if a.name == name)
+                self.after(self.rng.uniform(1.0, 100.0), self._rejoin, client)
             away = [
                 n
                 for n in sorted(state.members)
@@ -233,8 +232,8 @@ class World:
         except PufError as error:
             self.log(f"the operator hears: {error}")
 
-    def _rejoin(self, agent: Agent) -> None:
-        agent.start(rejoin=True)
+    def _rejoin(self, client: Client) -> None:
+        client.start(rejoin=True)
 
     def _resume(self) -> None:
         try:
@@ -243,21 +242,21 @@ class World:
             self.after(5.0, self._resume)
 
     def _heal(self) -> None:
-        """No more faults, no more wishes; everybody is back. What was begun must now end by itself."""
+        """Ends all faults and requests, and restarts all clients. Everything in progress must now end."""
         self.log("healing")
         self.healing = True
         self.server.start()
         self._resume()
-        # A sum that was begun before may still turn out to be no model: the operator looks once more.
+        # A fold that began earlier may still fail: the operator resumes again.
         self.after(30.0, self._resume)
-        for agent in self.agents:
-            agent.name_again()
-            # One that was forgotten tries as well; only the operator's word lets it in.
-            self.after(self.rng.uniform(0.0, 60.0), self._rejoin if agent.forgotten else self._restart, agent)
-            if agent.following:
-                self.after(self.rng.uniform(0.0, 60.0), agent.follow, agent.following)
+        for client in self.clients:
+            client.name_again()
+            # Forgotten clients try to join, too. They need operator approval.
+            self.after(self.rng.uniform(0.0, 60.0), self._rejoin if client.forgotten else self._restart, client)
+            if client.following:
+                self.after(self.rng.uniform(0.0, 60.0), client.follow, client.following)
 
-    # -- running -------------------------------------------------------------------------------------------------------
+    # -- running ----------------------------------------------------------------------------
 
     def _step(self) -> None:
         self.now, _, what, args = heapq.heappop(self._heap)
@@ -280,7 +279,7 @@ class World:
             return False
         if scheduler.phase(state) == "idle":
             return True
-        # Nobody is left who could train: waiting for newcomers is all there is to do.
+        # No client that trains is left: the federation waits for new ones.
         return self.now > self._healed_at + 200.0 and not roster.retained(state)
 
     def play(self) -> None:
@@ -324,7 +323,7 @@ class World:
 
 @contextmanager
 def _watchdog(seconds: float) -> Iterator[None]:
-    """A core that turns in circles is a broken promise too. Counts the time this process computes, not the wall's."""
+    """Raises Violation if the core computes without end. It counts processor time, not wall-clock time."""
 
     def bark(_: int, frame: FrameType | None) -> None:
         where = "".join(traceback.format_stack(frame, 3)) if frame is not None else ""
@@ -340,7 +339,7 @@ def _watchdog(seconds: float) -> Iterator[None]:
 
 
 def run(scenario: Scenario, *, verbose: bool = False) -> Outcome:
-    """One history, to its end or to the first broken promise; any other exception of the core is one, too."""
+    """Runs one history to its end, to the first violation, or to an exception of the core."""
     world = World(scenario, verbose=verbose)
     try:
         with _watchdog(_SECONDS):

@@ -1,0 +1,135 @@
+"""Checks of a commit: which updates a model contains, and how a ticket was applied."""
+
+from __future__ import annotations
+
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.rounds import RoundKind, RoundPhase
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Mode, TicketState
+from tests.sim.facts import Facts, asked_out, require
+from tests.sim.weights import Contribution, Weights
+
+_S = TicketState
+
+
+class CommitChecks(Facts):
+    def _commit(self, before: State, after: State) -> None:
+        current, model = before.round, after.models[after.newest]
+        require(current is not None and current.phase is RoundPhase.FOLDING, "a commit of a round that was not closed")
+        assert current is not None
+        weights = self.store.weights(model)
+        self.lineage[after.newest] = weights
+        self.commits.append(f"{current.number}:{current.kind}:{weights.digest[:12]}")
+        require(
+            weights.base == self.lineage[self._base(before)].digest, "a model does not start from the one before it"
+        )
+        steady = current.kind is RoundKind.UNLEARN and not current.step.last
+        require((after.version == before.version) == steady, "the model moved before the last step, or not with it")
+        got = {(c.update.client, c.update.membership, c.update.part): c for c in weights.contributions}
+        want = {
+            (s.client, s.membership, str(s.part)): current.received[s.key].digest
+            for s in current.assignments
+            if s.key in current.received
+        }
+        replayed = {
+            (r.client, r.membership, "main"): r for k in current.step.combine.history if (r := before.history[k])
+        }
+        want |= {key: r.digest for key, r in replayed.items()}
+        require(len(got) == len(weights.contributions), "an update was folded twice")
+        require({k: c.update.digest for k, c in got.items()} == want, "the sum is not of what the round holds")
+        self._counted(current.number, current.attempt, got)
+        out = asked_out(before)
+        for key, c in got.items():
+            who = key[:2]
+            require(who not in self._forgotten, f"{who} is forgotten, and folded in round {current.number}")
+            if key in replayed:
+                continue
+            require(c.update.round == current.number, "an update of another round was folded")
+            if not c.ticket and not (current.kind is RoundKind.UNLEARN and c.update.part == "retain"):
+                require(who[0] not in out, f"{who[0]} asked to be forgotten, and an ordinary update was folded")
+            self._samples(before, c)
+        applied = {
+            t.id
+            for t in after.tickets.values()
+            if t.applied and t.applied.round == after.number and t.state is not _S.PENDING and before.tickets[t.id].waiting
+            and t.applied.method != "none"
+        }  # fmt: skip
+        if current.kind is RoundKind.UNLEARN:
+            self._unlearned(before, after, weights, applied)
+        else:
+            require(not any(c.negated for c in weights.contributions), "an ordinary round negates an update")
+            require(current.kind is RoundKind.RESET or not applied, "a ticket was applied without its round")
+        if current.kind is RoundKind.RESET:
+            require(bool(applied), "the model was reset without a request")
+            require(not weights.contributions and not weights.totals, "a reset that is not w_0")
+            lost = [
+                m.name
+                for m in before.members.values()
+                if m.status is MemberStatus.ACTIVE and m.first_round and m.name not in out
+            ]
+            require(not lost, f"the reset destroyed the work of {lost}")
+        if current.kind in (RoundKind.TRAIN, RoundKind.RECOVER):
+            require(bool(weights.contributions), "a round without updates was committed")
+
+    def _unlearned(self, before: State, after: State, weights: Weights, applied: set[str]) -> None:
+        current = before.round
+        assert current is not None
+        if not current.step.last:
+            require(not applied, "a ticket was applied before the last step")
+            return
+        require(applied == set(current.tickets), f"the round was for {current.tickets}, applied were {applied}")
+        require(bool(applied), "an unlearning round without a request")
+        if current.method != "puf":
+            for t in (after.tickets[i] for i in applied):
+                self._applied[t.id] += 1
+                require(self._applied[t.id] == 1, f"{t.id} was applied {self._applied[t.id]} times")
+                rebuilt = current.method in ("retrain", "federaser") and t.whole_client
+                require(not rebuilt or (t.client, t.membership) not in weights.totals, f"{t.client} is in it again")
+            return
+        for assignment in current.assignments:
+            if assignment.ticket:
+                require(
+                    assignment.key in current.received, f"committed without {assignment.key} of {assignment.ticket}"
+                )
+        for ticket_id in applied:
+            ticket = after.tickets[ticket_id]
+            mine = [c for c in weights.contributions if c.ticket == ticket_id]
+            negated = [c for c in mine if c.negated]
+            require(len(negated) == 1, f"{ticket_id} has {len(negated)} negated contributions")
+            self._applied[ticket_id] += 1
+            require(self._applied[ticket_id] == 1, f"{ticket_id} was applied {self._applied[ticket_id]} times")
+            if ticket.request.kappa is not None:
+                require(abs(float(negated[0].amount) + ticket.request.kappa) < 1e-9, f"{ticket_id}: another strength")
+            parts = sorted(c.update.part for c in mine)
+            wanted = {
+                "client": ["main"],
+                "samples": ["forget", "retain"] if ticket.request.mode is Mode.REGULAR else ["forget"],
+            }
+            require(parts == wanted[ticket.request.scope], f"{ticket_id} came with parts {parts}")
+        if any(after.tickets[t].request.mode is Mode.REGULAR for t in applied):
+            others = sum(not c.ticket for c in weights.contributions)
+            require(others >= self._others, "a lone target's update can be computed from the models")
+
+    def _base(self, before: State) -> int:
+        """The version that the open round must start from."""
+        current, job = before.round, before.job
+        assert current is not None
+        if current.kind is RoundKind.RESET:
+            return 0
+        if current.kind is not RoundKind.UNLEARN or current.method not in ("retrain", "federaser"):
+            return before.version
+        assert job is not None
+        return 0 if job.working is None else job.working
+
+    def _samples(self, before: State, c: Contribution) -> None:
+        """Samples to forget enter later sums only negated."""
+        for ticket in before.tickets.values():
+            if (ticket.client, ticket.membership) != (c.update.client, c.update.membership):
+                continue
+            if ticket.whole_client or (ticket.client, ticket.request.key) in self._taken_back:
+                continue
+            ids = self.named[ticket.client, ticket.request.key]
+            if c.update.part == "forget" and c.ticket == ticket.id:
+                require(c.update.ids == ids, f"{ticket.id}: other samples were negated")
+            elif not c.negated:
+                require(not ids & c.update.ids, f"samples of {ticket.id} were trained again")

@@ -1,0 +1,104 @@
+"""What the checker has seen so far: acknowledged updates, forgotten clients, the origin of every model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Ticket, TicketState
+from tests.sim.weights import Contribution, Weights
+
+if TYPE_CHECKING:
+    from tests.sim.disk import SimStore
+    from tests.sim.server import Header
+
+_S = TicketState
+
+
+class Violation(AssertionError):
+    """A promise of the service is broken."""
+
+
+@dataclass(frozen=True)
+class Acked:
+    client: str
+    membership: int
+    number: int
+    attempt: int
+    part: str
+    digest: str
+
+
+class Facts:
+    def __init__(self) -> None:
+        self.store: SimStore
+        # Samples that each request names, by (client, request key). Clients state them.
+        self.named: dict[tuple[str, str], frozenset[int]] = {}
+        self.lineage: dict[int, Weights] = {}
+        self.commits: list[str] = []
+        self.steps = 0
+        self._last: State | None = None
+        self._acked: dict[Acked, str] = {}
+        self._attempts: dict[tuple[int, int], tuple[object, ...]] = {}
+        self._scales: dict[tuple[int, int, str], tuple[object, ...]] = {}
+        self._applied: Counter[str] = Counter()
+        self._audited: Counter[tuple[str, str]] = Counter()
+        # Retained updates that the unlearning round needed when it closed.
+        self._others = 0
+        # Forgotten memberships, with the version that forgot them.
+        self._forgotten: dict[tuple[str, int], int] = {}
+        # Requests for samples that their owners withdrew.
+        self._taken_back: set[tuple[str, str]] = set()
+
+    def acknowledged(self, name: str, h: Header) -> None:
+        key = Acked(name, h.membership, h.number, h.attempt, str(h.part), h.update.digest)
+        current = self._last.round if self._last is not None else None
+        received = current.received.get(f"{name}/{h.part}") if current is not None else None
+        kept = current is not None and (current.number, current.attempt) == (h.number, h.attempt)
+        # The transaction that recorded it may have closed its round as well.
+        self._acked[key] = "" if kept and received is not None and received.digest == key.digest else "void"
+
+    def _counted(self, number: int, attempt: int, got: dict[tuple[str, int, str], Contribution]) -> None:
+        for key, fate in self._acked.items():
+            if (key.number, key.attempt) == (number, attempt):
+                counted = got.get((key.client, key.membership, key.part))
+                if counted is not None and counted.update.digest == key.digest:
+                    require(not fate, f"{key} counts, but was {fate}")
+                    self._acked[key] = "counted"
+                else:
+                    require(bool(fate), f"{key} was acknowledged and is not in the sum")
+
+    def _void(self, number: int, attempt: int) -> None:
+        for key, fate in self._acked.items():
+            if (key.number, key.attempt) == (number, attempt) and not fate:
+                self._acked[key] = "void"
+
+    def _settle(self, name: str, membership: int, number: int, attempt: int, fate: str) -> None:
+        for key, known in self._acked.items():
+            who = (key.client, key.membership, key.number, key.attempt)
+            if who == (name, membership, number, attempt) and not known:
+                self._acked[key] = fate
+
+    def taken_back(self, ticket: Ticket) -> None:
+        """Its owner withdrew a request. A request that another one took over still protects its samples."""
+        self._taken_back.add((ticket.client, ticket.request.key))
+
+
+def asked_out(state: State) -> set[str]:
+    """Clients with an open request. A failed request for a whole client stays open until it is withdrawn."""
+    return {
+        t.client
+        for t in state.tickets.values()
+        if t.membership == state.members[t.client].membership
+        and (
+            t.state in (_S.PENDING, _S.SCHEDULED)
+            or (t.state is _S.FAILED and t.whole_client)
+        )
+    }  # fmt: skip
+
+
+def require(holds: bool, what: str) -> None:
+    if not holds:
+        raise Violation(what)

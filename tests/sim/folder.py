@@ -1,0 +1,64 @@
+"""A folder that sums exact books instead of tensors."""
+
+from __future__ import annotations
+
+from puf_server.aggregation.folder import FoldResult
+from puf_server.core.state.rounds import HistoryRecord, Round
+from puf_server.core.state.state import State
+from puf_server.core.unlearning import history
+from puf_server.storage.layout import history_name, spool_name
+from tests.sim.disk import SimStore, file_name
+from tests.sim.weights import folded
+
+
+class SimFolder:
+    """Injected into the real engine."""
+
+    def __init__(self, store: SimStore) -> None:
+        self._store = store
+        self._config = store.config
+
+    def fold(self, state: State, current: Round) -> FoldResult:
+        store = self._store
+        base = store.weights(state.models[current.base])
+        parts = []
+        for assignment in current.assignments:
+            if assignment.key in current.received:
+                name = spool_name(current, assignment.key)
+                if name not in store.spool:
+                    raise FileNotFoundError(name)
+                update = store.spool[name]
+                scale = assignment.scale if assignment.flip == "server" else update.applied_scale
+                parts.append(
+                    (update, current.received[assignment.key].samples, scale, assignment.negated, assignment.ticket)
+                )
+        for key in current.step.combine.history:
+            kept = state.history[key]
+            parts.append((store.history[history_name(kept)], kept.samples, 1.0, False, ""))
+        ordinary = current.denominator is None
+        rate = self._config.plan.server_lr if ordinary else 1.0
+        weights = folded(base, parts, current.denominator, rate, rule=current.step.combine.rule)
+        store.models[file_name(state.newest + 1, weights.digest)] = weights
+        return FoldResult(current, weights.digest, 8, history=self._history(state, current))
+
+    def _history(self, state: State, current: Round) -> tuple[HistoryRecord, ...]:
+        found, store = [], self._store
+        for assignment in current.assignments:
+            for kind in sorted(history.wanted(state, self._config, current)):
+                if assignment.key in current.received:
+                    update = store.spool[spool_name(current, assignment.key)]
+                    key = f"{kind}/{assignment.client}/{assignment.membership}"
+                    kept = HistoryRecord(
+                        key=f"norms/{current.number:08d}/{assignment.client}" if kind == "norms" else key,
+                        kind=kind,
+                        client=assignment.client,
+                        membership=assignment.membership,
+                        round=current.number,
+                        samples=current.received[assignment.key].samples,
+                        norms=(1.0,),
+                        digest=update.digest if kind != "norms" else "",
+                    )
+                    if kept.digest:
+                        store.history[history_name(kept)] = update
+                    found.append(kept)
+        return tuple(found)
