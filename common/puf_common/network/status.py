@@ -30,7 +30,6 @@ __all__ = [
     "TOKEN_KEY",
     "Options",
     "abort",
-    "abort_sync",
     "channel_options",
     "error_from",
     "is_transient",
@@ -139,11 +138,6 @@ async def abort(context: aio.ServicerContext[Any, Any], error: PufError) -> NoRe
     """Ends a call of a grpc.aio server with this error."""
     status = status_of(error)
     await context.abort(status.code, status.details, tuple(status.trailing_metadata or ()))
-
-
-def abort_sync(context: grpc.ServicerContext, error: PufError) -> NoReturn:
-    """Ends a call of a threaded server with this error."""
-    context.abort_with_status(status_of(error))
 
 
 def error_from(call: grpc.RpcError, target: str = "") -> PufError:

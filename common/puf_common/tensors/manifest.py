@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -157,14 +157,3 @@ class Manifest:
         )
         manifest.require(message.fingerprint, "the received manifest")
         return manifest
-
-    @classmethod
-    def of_arrays(cls, arrays: Iterable[tuple[str, NDArray[np.generic]]], buffers: frozenset[str]) -> Manifest:
-        """The manifest of named arrays in their order. Names in `buffers` and arrays that are not floating are buffers."""
-        codes = {np.dtype(code): name for name, code in _DTYPES.items()}
-        specs = []
-        for name, array in arrays:
-            dtype = codes.get(array.dtype.newbyteorder("=" if array.dtype.itemsize == 1 else "<"), str(array.dtype))
-            role = "buffer" if name in buffers or dtype not in _FLOATS else "parameter"
-            specs.append(TensorSpec(name, dtype, tuple(array.shape), role))
-        return cls(tuple(specs))

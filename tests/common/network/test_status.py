@@ -48,7 +48,7 @@ def call(target: str, method: str = "/t.T/Call") -> errors.PufError:
 @pytest.mark.parametrize("kind", EVERY_ERROR)
 def test_every_error_arrives_as_itself(kind: type[errors.PufError]) -> None:
     def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
-        rpc.abort_sync(context, kind("größer than allowed", round=7, tensor="a.b"))
+        context.abort_with_status(rpc.status_of(kind("größer than allowed", round=7, tensor="a.b")))
 
     with serving(answer) as target:
         error = call(target)
@@ -80,7 +80,7 @@ def test_errors_of_an_asyncio_server_arrive_as_themselves() -> None:
 
 def test_a_delay_that_the_server_asks_for_arrives() -> None:
     def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
-        rpc.abort_sync(context, errors.TooMuch("full", retry_seconds=2.5))
+        context.abort_with_status(rpc.status_of(errors.TooMuch("full", retry_seconds=2.5)))
 
     with serving(answer) as target:
         error = call(target)
@@ -91,7 +91,9 @@ def test_a_delay_that_the_server_asks_for_arrives() -> None:
 
 def test_long_messages_and_facts_still_arrive() -> None:
     def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
-        rpc.abort_sync(context, errors.NotNow("x" * 100_000, **{f"fact{i}": "y" * 100_000 for i in range(100)}))
+        context.abort_with_status(
+            rpc.status_of(errors.NotNow("x" * 100_000, **{f"fact{i}": "y" * 100_000 for i in range(100)}))
+        )
 
     with serving(answer) as target:
         error = call(target)
@@ -123,7 +125,7 @@ def test_facts_named_like_parameters_are_dropped() -> None:
     def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
         error = errors.NotNow("no")
         error.facts = {"message": "m", "self": "s", "round": "1"}
-        rpc.abort_sync(context, error)
+        context.abort_with_status(rpc.status_of(error))
 
     with serving(answer) as target:
         error = call(target)
