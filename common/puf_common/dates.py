@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-__all__ = ["from_utc", "to_utc"]
-
 
 def to_utc(at: float) -> str:
     """The time as 2026-11-16T19:32:20Z: whole seconds, always UTC."""

@@ -21,8 +21,6 @@ from pydantic import BaseModel, Field
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
 
-__all__ = ["LogFormat", "LogLevel", "LogSettings", "configure", "get_logger"]
-
 LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 

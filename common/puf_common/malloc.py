@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import ctypes
 
-__all__ = ["keep_freed_memory"]
-
 # Constants of mallopt(3).
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3

@@ -6,8 +6,6 @@ import re
 
 from puf_common.errors import PufError, UsageError
 
-__all__ = ["NAME", "check_name"]
-
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 

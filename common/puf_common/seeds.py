@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 
-__all__ = ["derive"]
-
 
 def derive(seed: int, *purpose: str | int) -> int:
     """A 63-bit seed for one purpose, e.g. derive(7, "train", round, client, part, epoch)."""

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from puf_common.config.exit_codes import Exit, exit_code
 from puf_common.errors import PufError
 
-__all__ = ["guarded"]
-
 
 def guarded(main: Callable[[], int]) -> int:
     """The exit code of a command. An error becomes one line on stderr; PUF_DEBUG=1 adds the traceback."""

@@ -16,8 +16,6 @@ from puf_common.errors import (
     UsageError,
 )
 
-__all__ = ["Exit", "exit_code"]
-
 
 class Exit(IntEnum):
     OK = 0

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
-__all__ = ["NOT_GIVEN", "PREFIX", "SettingField", "default_of", "instance_of", "is_model", "setting_fields", "unwrap"]
-
 PREFIX = "PUF_"
 NOT_GIVEN = object()
 _METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}

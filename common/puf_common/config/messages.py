@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
-__all__ = ["about", "explain", "explain_all", "shown", "suggestion"]
-
 # Parts of pydantic's messages, and what is shown instead.
 _PLAIN = (
     (r"^Input should be ", "must be "),

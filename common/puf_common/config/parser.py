@@ -9,8 +9,6 @@ from typing import Any, NoReturn
 from puf_common.config.messages import suggestion
 from puf_common.errors import UsageError
 
-__all__ = ["Parser"]
-
 
 class _ShowVersion(argparse.Action):
     """Looks the version up only when it is asked for: that takes longer than showing help."""

@@ -16,8 +16,6 @@ from typing import Any
 
 from puf_common.errors import PufError, UsageError
 
-__all__ = ["call", "load", "plugin_version"]
-
 
 def load(spec: str) -> Callable[..., Any]:
     """The function or class of "package.module:name". The current directory is searched first."""

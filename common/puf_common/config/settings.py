@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic_core import ErrorDetails
 
-__all__ = ["add_settings", "read_toml", "resolve"]
-
 M = TypeVar("M", bound="BaseModel")
 
 _EPILOG = (

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, cast
 
-__all__ = ["DISK", "Bytes", "Disk", "Writes", "make_directories"]
-
 Bytes = bytes | bytearray | memoryview
 # SYNC_FILE_RANGE_WRITE of sync_file_range(2): start writing to the disk, do not wait.
 _BEGIN = 2

@@ -10,8 +10,6 @@ from typing import TypeVar
 
 from puf_common.files.durable import DISK, Bytes, Writes
 
-__all__ = ["NewFile", "draft_path", "published"]
-
 # Bytes after which the system begins to write to the disk. Otherwise the sync at the end waits for the whole file.
 _HASTEN_EVERY = 4 << 20
 

@@ -10,8 +10,6 @@ from puf_common.errors import UsageError
 from puf_common.files.durable import DISK, Writes, make_directories
 from puf_common.files.new_file import NewFile, draft_path, published
 
-__all__ = ["create_once", "exposed", "private_directory", "write_new", "write_over"]
-
 
 def private_directory(directory: Path, files: Writes = DISK) -> Path:
     """Makes the directory, for its owner alone. An existing directory keeps its mode."""

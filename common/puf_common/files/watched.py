@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-__all__ = ["Watched", "stamp"]
-
 T = TypeVar("T")
 
 

@@ -15,8 +15,6 @@ from puf_common.errors import UsageError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["load_published", "mit_b0"]
-
 _WIDTH = 256
 _RENAMED = (
     (r"^(segformer\.)?encoder\.patch_embeddings\.(\d)\.proj\.", r"patch_embed{2}.proj."),

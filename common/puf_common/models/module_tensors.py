@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["load_payload", "manifest_of", "payload_of", "update_of"]
-
 
 def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     """The tensors that are sent, in the order of `state_dict`. A tied parameter is sent once, under its first name."""

@@ -15,8 +15,6 @@ from puf_common.errors import UsageError
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["build", "build_any", "build_with", "built_in"]
-
 T = TypeVar("T")
 
 

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from puf_common.errors import UsageError
 
-__all__ = ["Address", "check_target", "is_loopback", "parse_address"]
-
 
 class Address(NamedTuple):
     """Host and port. An IPv6 host has no brackets."""

@@ -21,21 +21,6 @@ from cryptography.x509.oid import NameOID
 from puf_common.errors import NotAuthenticated, UsageError
 from puf_common.names import NAME
 
-__all__ = [
-    "Holder",
-    "Role",
-    "common_name",
-    "holder_of",
-    "key_digest",
-    "key_pem",
-    "new_key",
-    "requested_name",
-    "server_names",
-    "signing_request",
-    "subject",
-    "uri",
-]
-
 Role = Literal["client", "operator"]
 
 _URI = re.compile(rf"puf:(client|operator):({NAME.pattern})")

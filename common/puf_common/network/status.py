@@ -22,21 +22,6 @@ from puf_common.tensors.chunks import CHUNK_BYTES
 if TYPE_CHECKING:
     from grpc import aio
 
-__all__ = [
-    "DOMAIN",
-    "IDENTITY_KEY",
-    "MAX_MESSAGE_BYTES",
-    "RETRY_SECONDS",
-    "TOKEN_KEY",
-    "Options",
-    "abort",
-    "channel_options",
-    "error_from",
-    "is_transient",
-    "server_options",
-    "status_of",
-]
-
 DOMAIN = "puf"
 # The name of the caller, if it has no client certificate.
 IDENTITY_KEY = "puf-client"

@@ -20,8 +20,6 @@ from puf_common.files.watched import Watched
 from puf_common.logging import get_logger
 from puf_common.network.certificates import Holder, holder_of, server_names
 
-__all__ = ["ClientTls", "Refusal", "ServerTls", "read_certificates", "read_key", "refusal"]
-
 log = get_logger(__name__)
 
 

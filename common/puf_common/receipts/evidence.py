@@ -21,8 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from puf_common.errors import InvalidArgument
 
-__all__ = ["BINS", "FEWEST", "MARGIN", "STATEMENT", "Attack", "Verdict", "histogram", "judge", "song", "wilson", "yeom"]
-
 # On every receipt, for all figures.
 STATEMENT = "approximate, not a proof of erasure"
 # Confidences are sent as counts in this many equal bins of [0, 1].

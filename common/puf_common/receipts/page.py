@@ -12,8 +12,6 @@ from puf_common.receipts.content import MeasuredByClient, MethodFacts, ReceiptCo
 from puf_common.receipts.evidence import STATEMENT, Verdict
 from puf_common.receipts.receipt_file import Receipt, read
 
-__all__ = ["page", "write"]
-
 # Stage, its name in the table, its name in a sentence.
 _STAGES = (
     ("before", "Before", "before"),

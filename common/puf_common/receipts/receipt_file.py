@@ -18,8 +18,6 @@ from puf_common.errors import TransferCorrupted
 from puf_common.receipts.content import FORMAT, KIND, ReceiptContent, canonical
 from puf_common.receipts.signing import SigningKey, fingerprint, signed_by
 
-__all__ = ["Receipt", "issue", "read"]
-
 _PURPOSE = b"puf receipt 1\n"
 _ALGORITHM = "Ed25519"
 

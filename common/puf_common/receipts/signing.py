@@ -10,8 +10,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from puf_common.errors import StorageCorrupted
 
-__all__ = ["KEY_BYTES", "SigningKey", "fingerprint", "signed_by"]
-
 KEY_BYTES = 32
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from puf_common.tensors.chunks import ChunkView, Payload
 
-__all__ = ["chunk_frame", "chunk_of"]
-
 # Tags: field 2 of the frame and of the chunk, length-delimited; field 1 of the chunk, a varint.
 _BYTES_2 = 0x12
 _VARINT_1 = 0x08

@@ -14,8 +14,6 @@ from blake3 import blake3
 
 from puf_common.v1 import tensors_pb2 as pb
 
-__all__ = ["DIGEST_BYTES", "DigestKind", "Hasher", "Payload", "digest", "digest_kind", "hasher", "to_pb"]
-
 Payload = bytes | bytearray | memoryview
 DigestKind = Literal["sha256", "blake3"]
 # The length of both kinds.

@@ -19,8 +19,6 @@ from puf_common.errors import InvalidUpdate
 from puf_common.tensors.chunks import Payload
 from puf_common.tensors.manifest import UPDATE, Manifest, TensorRange
 
-__all__ = ["ENCODINGS", "Expander", "compact", "compact_nbytes", "expand"]
-
 # The names in settings and contract. "full" is the update unchanged.
 ENCODINGS = ("full", "f16", "bf16")
 _LARGEST = 2.0**15

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["all_finite"]
-
 
 def all_finite(values: NDArray[Any]) -> bool:
     """Whether all values are finite. The sum of squares decides for nearly every array: it is finite only if all values are."""

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from puf_common.errors import Mismatch, UsageError
 from puf_common.v1 import tensors_pb2 as pb
 
-__all__ = ["MODEL", "UPDATE", "Manifest", "TensorRange", "TensorSpec", "Use"]
-
 # An update has F32 for F16; every other type is the same in model and update.
 _DTYPES: dict[str, str] = {
     "f16": "<f2", "f32": "<f4", "f64": "<f8", "i8": "|i1", "i16": "<i2", "i32": "<i4", "i64": "<i8", "u8": "|u1",

@@ -28,8 +28,6 @@ from puf_common.files.durable import DISK, Writes
 from puf_common.files.new_file import NewFile, draft_path, published
 from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 
-__all__ = ["BUFFERS_KEY", "MAX_HEADER", "read_manifest", "read_payload", "save", "write_header"]
-
 BUFFERS_KEY = "puf.buffers"
 MAX_HEADER = 100_000_000  # the limit of the library
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from puf_common.tensors.manifest import UPDATE, Manifest
 
-__all__ = ["scale_block", "scale_update"]
-
 
 def scale_block(block: NDArray[np.floating], scale: float) -> NDArray[np.floating]:
     """`scale * block` in the type of the block: computed in float64 and rounded once."""
