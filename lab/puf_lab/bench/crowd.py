@@ -21,7 +21,7 @@ def crowd(report: Report, scratch: Path, repeats: int) -> None:
     flags = ["--plan-start-clients", str(_CLIENTS), "--plan-participation", str(_IN_ROUND / _CLIENTS)]
     state = init_state(scratch, 1000, *flags)
     server = ServerProcess(state, scratch / "server.log")
-    command = [sys.executable, "-m", "puf_lab.bench.light", server.address, str(_CLIENTS), str(_SECONDS)]
+    command = [sys.executable, "-m", "puf_lab.bench.light_clients", server.address, str(_CLIENTS), str(_SECONDS)]
     with server, Process(command, scratch / "light.log") as light:
         control = server.control
         wait_until(lambda: control.status().clients_alive == _CLIENTS, 120, server, light)

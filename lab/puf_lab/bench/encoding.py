@@ -33,7 +33,7 @@ def encoding(report: Report, scratch: Path, repeats: int) -> None:
                 forgets[name].append(evaluator.accuracies(federation.payload(), [_TARGET])[1])
                 manifest = federation.engine.manifest
         bytes_to_full = compact_nbytes(manifest, name) / manifest.nbytes(UPDATE)
-        report.print(
+        report.console.print(
             f"  {name}: {100 * bytes_to_full:.1f} % of the bytes; test {statistics.mean(tests[name]):.1f} %, "
             f"forgotten data {statistics.mean(forgets[name]):.1f} %"
         )

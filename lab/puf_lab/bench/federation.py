@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -15,8 +14,8 @@ from puf_common.errors import PufError
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_common.tensors.model_file import save
 from puf_common.v1 import operator_pb2 as op
-from puf_lab.bench.proxy import Counting
-from puf_lab.federations.processes import Process, ServerProcess, program, wait_until
+from puf_lab.bench.counting_relay import CountingRelay
+from puf_lab.federations.processes import Process, ServerProcess, run_server_command, wait_until
 from puf_server.cli.operator_client import OperatorClient
 
 # ResNet-18 for 100 classes, as in the paper.
@@ -33,16 +32,9 @@ def init_state(scratch: Path, parameters: int, *flags: str) -> Path:
     first = scratch / "first.safetensors"
     save(first, manifest, np.zeros(parameters, "<f4").data.cast("B"), {})
     state = scratch / "state"
-    wanted = ["--state", str(state), "--model", "bench", "--model-file", str(first), "--plan-rounds", "0"]
-    wanted += ["--plan-evaluate-every", "0", "--plan-keep-models", "1", *flags]
-    run("puf-server", "init", *wanted)
+    plan = ["--plan-rounds", "0", "--plan-evaluate-every", "0", "--plan-keep-models", "1", *flags]
+    run_server_command("init", "--state", str(state), "--model", "bench", "--model-file", str(first), *plan)
     return state
-
-
-def run(name: str, *words: str) -> None:
-    done = subprocess.run([program(name), *words], capture_output=True, text=True, check=False)  # noqa: S603
-    if done.returncode:
-        raise PufError(f"{name} {words[0]} failed: {done.stderr.strip() or done.stdout.strip()}")
 
 
 def peak_memory(pid: int) -> float:
@@ -64,7 +56,7 @@ class Federation:
         flags: Sequence[str] = (),
         *,
         mtls: bool = False,
-        relay: Counting | None = None,
+        relay: CountingRelay | None = None,
     ) -> None:
         state = init_state(scratch, parameters, "--plan-start-clients", str(clients), *flags)
         names = [f"client-{i}" for i in range(clients)]
@@ -77,17 +69,13 @@ class Federation:
             address = self.server.address
             if relay is not None:
                 relay.target, address = ("127.0.0.1", self.server.port), relay.address
-            command = [sys.executable, "-m", "puf_lab.bench.client", address]
-            shared = [names[i::_PROCESSES] for i in range(min(clients, _PROCESSES))]
-            self.clients = {
-                group[0]: Process(
-                    [*command, ",".join(group), *_tls_files(scratch / "certs", group[0], mtls)],
-                    scratch / f"{group[0]}.log",
+            self.clients: dict[str, Process] = {}
+            for group in (names[i::_PROCESSES] for i in range(min(clients, _PROCESSES))):
+                words = [address, ",".join(group), *(_tls_files(scratch / "certs", group[0]) if mtls else [])]
+                process = Process(
+                    [sys.executable, "-m", "puf_lab.bench.echo_clients", *words], scratch / f"{group[0]}.log"
                 )
-                for group in shared
-            }
-            for process in self.clients.values():
-                self._stack.enter_context(process)
+                self.clients[group[0]] = self._stack.enter_context(process)
             wait_until(lambda: self.control.status().clients_alive == clients, _SECONDS, *self._alive())
         except BaseException:
             self._stack.close()
@@ -136,14 +124,13 @@ class Federation:
 
 
 def _certificates(directory: Path, names: Sequence[str]) -> list[str]:
-    run("puf-server", "certs", "init", "--dir", str(directory))
-    run("puf-server", "certs", "server", "--dir", str(directory), "--name", "127.0.0.1")
+    run_server_command("certs", "init", "--dir", str(directory))
+    run_server_command("certs", "server", "--dir", str(directory), "--name", "127.0.0.1")
     for name in names:
-        run("puf-server", "certs", "client", name, "--dir", str(directory))
+        run_server_command("certs", "client", name, "--dir", str(directory))
     files = {"--tls-cert": "server.crt", "--tls-key": "server.key", "--client-ca": "ca.crt"}
     return [word for flag, file in files.items() for word in (flag, str(directory / file))]
 
 
-def _tls_files(directory: Path, name: str, mtls: bool) -> list[str]:
-    files = ("ca.crt", f"clients/{name}.crt", f"clients/{name}.key")
-    return [str(directory / file) for file in files] if mtls else []
+def _tls_files(directory: Path, name: str) -> list[str]:
+    return [str(directory / file) for file in ("ca.crt", f"clients/{name}.crt", f"clients/{name}.key")]

@@ -5,18 +5,13 @@ A round is timed inside FLARE's controller: it sends the model, receives the upd
 
 from __future__ import annotations
 
-import json
-import statistics
-import time
 from pathlib import Path
 
-from puf_common.errors import PufError
 from puf_lab.bench.federation import PARAMETERS
-from puf_lab.bench.flower import environment, family_memory
-from puf_lab.bench.report import Report, spread
+from puf_lab.bench.peers import CLIENTS, compare, environment, rounds_of_puf, wait_for_times
+from puf_lab.bench.report import Report
 from puf_lab.federations.processes import Process
 
-_CLIENTS = 10
 # The first round includes the start of the clients.
 _ROUNDS = 4
 _SECONDS = 600.0
@@ -40,14 +35,17 @@ class Timed(ModelController):
         for number in range(self.rounds):
             begun = time.time()
             model = FLModel(params={"w": weights}, current_round=number, total_rounds=self.rounds)
-            results = self.send_model_and_wait(targets=self.sample_clients(), data=model)
+            clients = self.sample_clients()
+            results = self.send_model_and_wait(targets=clients, data=model)
+            if len(results) != len(clients):
+                raise RuntimeError(f"{len(results)} of {len(clients)} clients answered")
             total = np.zeros(self.parameters, np.float64)
             for result in results:
                 total += result.params["w"]
             weights = (total / len(results)).astype(np.float32)
             times.append(time.time() - begun)
             with open(self.path, "w") as file:
-                json.dump({"times": times, "results": len(results)}, file)
+                json.dump(times, file)
 """
 
 _CLIENT = """
@@ -78,30 +76,14 @@ job.simulator_run(workspace, threads=clients)
 
 
 def flare(report: Report, scratch: Path, repeats: int) -> None:
-    ours = report.details.get("round_seconds", {}).get("puf")
-    if not ours:
-        raise PufError("FLARE is compared with the part transfer: measure both, --only transfer,flare")
+    ours = rounds_of_puf(report, "flare")
     programs = environment(Path("runs/bench/flare").resolve(), "nvflare")
     for name, text in (("norounds_server.py", _SERVER), ("norounds_client.py", _CLIENT), ("job.py", _JOB)):
         (scratch / name).write_text(text.lstrip())
     times_file = scratch / "times.json"
-    words = ["job.py", str(PARAMETERS), str(_ROUNDS), str(_CLIENTS), str(times_file), str(scratch / "workspace")]
-    memory, until = 0.0, time.monotonic() + _SECONDS
+    words = ["job.py", str(PARAMETERS), str(_ROUNDS), str(CLIENTS), str(times_file), str(scratch / "workspace")]
     with Process([str(programs / "python"), *words], scratch / "flare.log", cwd=scratch) as process:
-        while process.code is None and time.monotonic() < until:
-            memory = max(memory, family_memory(process.pid))
-            time.sleep(0.25)
-        if process.code != 0 or not times_file.exists():
-            raise PufError(f"FLARE did not finish: {process.tail()}")
-    result = json.loads(times_file.read_text())
-    if result["results"] != _CLIENTS:
-        raise PufError(f"{result['results']} of {_CLIENTS} FLARE clients answered")
-    times = result["times"][1:]
-    report.print(f"  FLARE simulator: {', '.join(f'{t:.1f}' for t in times)} s a round, all processes {memory:.0f} MB")
-    report.at_least(
-        "flare_simulator_to_round",
-        statistics.median(times) / statistics.median(ours),
-        3.0,
-        note=f"FLARE {spread(times)} s",
-    )
+        measured, memory = wait_for_times(times_file, _ROUNDS, _SECONDS, process)
+    times = measured[1:]
+    compare(report, "FLARE simulator", times, ours, 3.0, f"all processes {memory:.0f} MB")
     report.details["flare"] = {"seconds": times, "all_processes_memory_mb": memory}

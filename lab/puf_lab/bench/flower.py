@@ -6,23 +6,18 @@ sending the model to having the average.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-import statistics
-import subprocess
-import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from puf_common.errors import PufError
-from puf_lab.bench.federation import PARAMETERS, peak_memory
-from puf_lab.bench.report import Report, spread
+from puf_lab.bench.federation import PARAMETERS
+from puf_lab.bench.peers import CLIENTS, compare, environment, rounds_of_puf, wait_for_times
+from puf_lab.bench.report import Report
 from puf_lab.federations.processes import Process, wait_until
 
-_CLIENTS = 10
 _ROUNDS = 2
+_SECONDS = 570.0
 
 _PROJECT = """
 [build-system]
@@ -98,37 +93,17 @@ if __name__ == "__main__":
 """
 
 
-def environment(directory: Path, *packages: str) -> Path:
-    """Directory of the programs of an environment with these packages. The first call creates it."""
-    programs = directory / "bin"
-    if not (directory / "ready").exists():
-        for command in (
-            [sys.executable, "-m", "venv", str(directory)],
-            [str(programs / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages],
-        ):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-            if done.returncode:
-                raise PufError(f"{' '.join(packages)} could not be installed: {_last(done.stderr)}")
-        (directory / "ready").touch()
-    return programs
-
-
 def flower(report: Report, scratch: Path, repeats: int) -> None:
+    ours = rounds_of_puf(report, "flower")
     programs = environment(Path("runs/bench/flower").resolve(), "flwr", "hatchling")
     app = scratch / "norounds"
     (app / "norounds").mkdir(parents=True)
     (app / "pyproject.toml").write_text(_PROJECT)
     (app / "norounds" / "__init__.py").touch()
     (app / "norounds" / "app.py").write_text(_APP)
-    ours = report.details.get("round_seconds", {}).get("puf")
-    if not ours:
-        raise PufError("Flower is compared with the part transfer: measure both, --only transfer,flower")
     for name, goal, measure in (("legacy", 5.0, _legacy), ("deployment", 40.0, _deployment)):
         times, memory = measure(programs, scratch, app)
-        report.print(f"  Flower, {name}: {', '.join(f'{t:.1f}' for t in times)} s a round, server {memory:.0f} MB")
-        ratio = statistics.median(times) / statistics.median(ours)
-        note = f"Flower {spread(times)} s, {memory:.0f} MB"
-        report.at_least(f"flower_{name}_to_round", ratio, goal, note=note)
+        compare(report, f"Flower {name}", times, ours, goal, f"server {memory:.0f} MB")
         report.details[f"flower_{name}"] = {"seconds": times, "server_memory_mb": memory}
 
 
@@ -140,16 +115,16 @@ def _legacy(programs: Path, scratch: Path, app: Path) -> tuple[list[float], floa
         words = ["server", address, str(PARAMETERS), str(_ROUNDS + 1), str(times)]
         server = stack.enter_context(Process([*command, *words], scratch / "legacy-server.log", env=env))
         wait_until(lambda: _listens(address), 60, server)
-        for i in range(_CLIENTS):
+        for i in range(CLIENTS):
             stack.enter_context(Process([*command, "client", address], scratch / f"legacy-{i}.log", env=env))
-        measured, memory = _wait(times, _ROUNDS + 1, server.pid, server)
+        measured, memory = wait_for_times(times, _ROUNDS + 1, _SECONDS, server)
     return measured[1:], memory
 
 
 def _deployment(programs: Path, scratch: Path, app: Path) -> tuple[list[float], float]:
     home, times = scratch / "flwr-home", scratch / "deployment.json"
     home.mkdir()
-    port, *nodes = [_free_port() for _ in range(1 + _CLIENTS)]
+    port, *nodes = [_free_port() for _ in range(1 + CLIENTS)]
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "local"\n[superlink.local]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
     )
@@ -160,52 +135,16 @@ def _deployment(programs: Path, scratch: Path, app: Path) -> tuple[list[float], 
             command = [str(programs / words[0]), *words[1:]]
             return stack.enter_context(Process(command, scratch / f"{name}.log", env=env, cwd=scratch))
 
-        link = start(
-            "superlink",
-            *("flower-superlink", "--insecure", "--disable-runtime-dependency-installation"),
-            *("--port", str(port)),
-        )
+        flags = ["--insecure", "--disable-runtime-dependency-installation", "--port", str(port)]
+        link = start("superlink", "flower-superlink", *flags)
         wait_until(lambda: _listens(f"127.0.0.1:{port}"), 120, link)
-        for i, own in enumerate(nodes):
-            start(
-                f"supernode-{i}",
-                *("flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--port", str(own)),
-                *("--node-config", f"partition-id={i} num-partitions={_CLIENTS}"),
-            )
+        for i, node in enumerate(nodes):
+            flags = ["--insecure", "--superlink", f"127.0.0.1:{port}", "--port", str(node)]
+            flags += ["--node-config", f"partition-id={i} num-partitions={CLIENTS}"]
+            start(f"supernode-{i}", "flower-supernode", *flags)
         config = f"rounds={_ROUNDS} parameters={PARAMETERS} times='{times}'"
         start("flwr-run", "flwr", "run", str(app), "local", "--stream", "--run-config", config)
-        return _wait(times, _ROUNDS, link.pid, link)
-
-
-def _wait(times: Path, rounds: int, pid: int, *processes: Process) -> tuple[list[float], float]:
-    def read() -> list[float]:
-        try:
-            found: list[float] = json.loads(times.read_text())
-        except (FileNotFoundError, ValueError):
-            return []
-        return found
-
-    memory, until = 0.0, time.monotonic() + 120 + 150 * rounds
-    while len(read()) < rounds:
-        memory = max(memory, family_memory(pid))
-        if time.monotonic() > until or any(p.code is not None for p in processes):
-            raise PufError(f"Flower did not finish; its logs end: {processes[0].tail()}")
-        time.sleep(0.25)
-    return read(), memory
-
-
-def family_memory(pid: int) -> float:
-    """Sum of the peak memory of a process and its children. A peer's server consists of several processes."""
-    import psutil
-
-    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    total = 0.0
-    for process in family:
-        try:
-            total += peak_memory(process.pid)
-        except (OSError, PufError):
-            continue
-    return total
+        return wait_for_times(times, _ROUNDS, _SECONDS, link)
 
 
 def _free_port() -> int:
@@ -218,7 +157,3 @@ def _listens(address: str) -> bool:
     host, _, port = address.partition(":")
     with socket.socket() as probe:
         return probe.connect_ex((host, int(port))) == 0
-
-
-def _last(text: str) -> str:
-    return text.strip().splitlines()[-1] if text.strip() else "no reason given"

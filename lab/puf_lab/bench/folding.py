@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ from puf_common.tensors.digests import digest
 from puf_common.tensors.finite import all_finite
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_lab.bench.federation import PARAMETERS
-from puf_lab.bench.report import Report, spread
+from puf_lab.bench.report import Report, seconds, spread
 from puf_server.aggregation.fold import Contribution, fold
 from puf_server.storage.durable import FileSource
 
@@ -32,7 +31,6 @@ _BLOCKS = (1 << 15, 1 << 16, 1 << 17, 1 << 18)
 
 def folding(report: Report, scratch: Path, repeats: int) -> None:
     keep_freed_memory()  # as in the server
-    scratch.mkdir(parents=True, exist_ok=True)
     updates = [np.random.default_rng(i).standard_normal(PARAMETERS, np.float32) for i in range(_UPDATES)]
     for i, update in enumerate(updates):
         update.tofile(scratch / f"{i}.update")
@@ -42,7 +40,7 @@ def folding(report: Report, scratch: Path, repeats: int) -> None:
     with ExitStack() as stack:
         files = [stack.enter_context(FileSource(scratch / f"{i}.update")) for i in range(_UPDATES)]
         places: dict[str, list[_Read]] = {
-            "memory": [_in_memory(u) for u in updates],
+            "memory": [lambda begin, out, u=u: u[begin : begin + out.size] for u in updates],  # type: ignore[misc]
             "files": [_from_file(f) for f in files],
         }
         ways = {
@@ -54,8 +52,8 @@ def folding(report: Report, scratch: Path, repeats: int) -> None:
         sums: dict[tuple[str, int, int], list[float]] = {way: [] for way in ways}
         for _ in range(repeats):
             for way, work in ways.items():
-                sums[way].append(gigabytes / _timed(work))
-            ours.append(gigabytes / _timed(lambda: _fold(scratch)))
+                sums[way].append(gigabytes / seconds(work))
+            ours.append(gigabytes / seconds(lambda: _fold(scratch)))
     fold_rate = statistics.median(ours)
     for place, name, goal in (("memory", "fold_to_best_sum", 0.8), ("files", "fold_to_best_sum_from_files", None)):
         best = max((way for way in sums if way[0] == place), key=lambda way: statistics.median(sums[way]))
@@ -63,10 +61,6 @@ def folding(report: Report, scratch: Path, repeats: int) -> None:
         report.at_least(name, fold_rate / statistics.median(sums[best]), goal, note=note)
         report.details[f"{name}_gb_per_second"] = {"fold": ours, "best": sums[best], "block_and_threads": best[1:]}
     _costs(report, updates[0].data.cast("B"), scratch, fold_rate)
-
-
-def _in_memory(update: NDArray[np.float32]) -> _Read:
-    return lambda begin, out: update[begin : begin + out.size]
 
 
 def _from_file(source: FileSource) -> _Read:
@@ -103,13 +97,8 @@ def _fold(scratch: Path) -> None:
     manifest = Manifest((TensorSpec("weights", "f32", (PARAMETERS,)),))
     with ExitStack() as stack:
         updates = [
-            Contribution(
-                client=f"client-{i}",
-                part="main",
-                samples=1,
-                source=stack.enter_context(FileSource(scratch / f"{i}.update")),
-            )
-            for i in range(_UPDATES)
+            Contribution(client=f"client-{i}", part="main", samples=1, source=stack.enter_context(FileSource(path)))
+            for i, path in enumerate(scratch / f"{i}.update" for i in range(_UPDATES))
         ]
         fold(manifest, stack.enter_context(FileSource(scratch / "base")), updates, lambda block: None)
 
@@ -124,10 +113,10 @@ def _costs(report: Report, payload: memoryview, scratch: Path, fold_rate: float)
             os.fsync(file.fileno())
 
     one: dict[str, Any] = {
-        "blake3": _timed(lambda: digest(payload, "blake3")),
-        "sha256": _timed(lambda: digest(payload, "sha256")),
-        "spool_and_fsync": _timed(spool),
-        "finite_check": _timed(lambda: all_finite(np.frombuffer(payload, "<f4"))),
+        "blake3": seconds(lambda: digest(payload, "blake3")),
+        "sha256": seconds(lambda: digest(payload, "sha256")),
+        "spool_and_fsync": seconds(spool),
+        "finite_check": seconds(lambda: all_finite(np.frombuffer(payload, "<f4"))),
     }
     report.details["seconds_beside_moving_bytes"] = {
         # The client's update, the server's check of it, and the client's check of the model.
@@ -137,9 +126,3 @@ def _costs(report: Report, payload: memoryview, scratch: Path, fold_rate: float)
         "finite_check_twice": 2 * _UPDATES * one["finite_check"],
         "fold": _UPDATES * len(payload) / 1e9 / fold_rate,
     }
-
-
-def _timed(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started

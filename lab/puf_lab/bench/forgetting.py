@@ -24,7 +24,9 @@ def forgetting(report: Report, scratch: Path, repeats: int) -> None:
             federation.gone(f"client-{turn}")
             unlearning.append(forgotten.committed_at - forgotten.opened_at)
             ratios.append(unlearning[-1] / ordinary[-1])
-            report.print(f"  turn {turn + 1}: ordinary {ordinary[-1]:.2f} s, PUF-Regular {unlearning[-1]:.2f} s")
+            report.console.print(
+                f"  turn {turn + 1}: ordinary {ordinary[-1]:.2f} s, PUF-Regular {unlearning[-1]:.2f} s"
+            )
     note = f"ratios {spread(ratios)} with the same participants"
     report.at_most("regular_round_to_fedavg_round", statistics.median(ratios), 1.05, note=note)
     report.details["forgetting_seconds"] = {"ordinary": ordinary, "regular": unlearning}

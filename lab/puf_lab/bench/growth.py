@@ -5,7 +5,9 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from puf_lab.bench.federation import PARAMETERS, Federation, peak_memory
+import psutil
+
+from puf_lab.bench.federation import PARAMETERS, Federation
 from puf_lab.bench.report import Report
 
 _CLIENTS = (1, 10, 50, 100)
@@ -22,16 +24,9 @@ def growth(report: Report, scratch: Path, repeats: int) -> None:
     sizes = [
         _point(report, scratch / f"p{p}", _CLIENTS_AT_EACH_SIZE, p, 1 if p > PARAMETERS else repeats) for p in _SIZES
     ]
-    memory = dict(zip(_CLIENTS, (m for _, m in clients), strict=True))
-    report.at_most("server_memory_100_clients", memory[100], 420, "MB", f"{_CLIENTS[-1]} clients in 10 processes")
-    largest = sizes[-1][1]
-    report.at_most(
-        "server_memory_100M_parameters",
-        largest,
-        20 * _SIZES[-1] / 1e6 + 100,
-        "MB",
-        "goal: 20 bytes a parameter + 100 MB",
-    )
+    report.at_most("server_memory_100_clients", clients[-1][1], 420, "MB", f"{_CLIENTS[-1]} clients in 10 processes")
+    note = "goal: 20 bytes a parameter + 100 MB"
+    report.at_most("server_memory_100M_parameters", sizes[-1][1], 20 * _SIZES[-1] / 1e6 + 100, "MB", note)
     report.details["growth"] = {
         "clients": list(_CLIENTS),
         "clients_seconds": [t for t, _ in clients],
@@ -48,7 +43,7 @@ def _point(report: Report, scratch: Path, clients: int, parameters: int, repeats
         federation.round()
         seconds = statistics.median(federation.round() for _ in range(repeats))
         memory = federation.peak_memory()
-    report.print(f"  {clients} clients, {parameters:,} parameters: {seconds:.2f} s a round, {memory:.0f} MB")
+    report.console.print(f"  {clients} clients, {parameters:,} parameters: {seconds:.2f} s a round, {memory:.0f} MB")
     return seconds, memory
 
 
@@ -59,20 +54,8 @@ def _many_rounds(report: Report, scratch: Path) -> None:
         for done in range(20, _ROUNDS + 1, 20):
             federation.control.extend(20)
             federation.wait(done)
-            seen.append(_resident(federation.server.pid))
-        peak = peak_memory(federation.server.pid)
-    grown = seen[-1] / seen[1]
-    report.at_most(
-        "memory_after_200_rounds_to_40",
-        grown,
-        1.1,
-        note=f"{seen[1]:.0f} MB, then {seen[-1]:.0f} MB; peak {peak:.0f} MB",
-    )
+            seen.append(psutil.Process(federation.server.pid).memory_info().rss / 1e6)
+        peak = federation.peak_memory()
+    note = f"{seen[1]:.0f} MB, then {seen[-1]:.0f} MB; peak {peak:.0f} MB"
+    report.at_most("memory_after_200_rounds_to_40", seen[-1] / seen[1], 1.1, note=note)
     report.details["growth"] |= {"rounds": list(range(20, _ROUNDS + 1, 20)), "rounds_memory_mb": seen}
-
-
-def _resident(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    return 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,11 +56,6 @@ def _bars(axes: Axes, details: dict[str, Any]) -> None:
     axes.set_xlabel("seconds: 10 clients fetch and send 11.2 M parameters")
 
 
-def _growth(axes: Axes, *, growth: dict[str, Any], name: str, unit: float, label: str) -> None:
-    x = [value / unit for value in growth[name]]
-    _curves(axes, x, growth[f"{name}_seconds"], growth[f"{name}_memory_mb"], label, log=unit > 1)
-
-
 def _rounds(axes: Axes, growth: dict[str, Any]) -> None:
     axes.plot(growth["rounds"], growth["rounds_memory_mb"], color=ORANGE, marker="s", markersize=3)
     axes.set_ylim(0, 1.25 * max(growth["rounds_memory_mb"]))
@@ -68,20 +63,20 @@ def _rounds(axes: Axes, growth: dict[str, Any]) -> None:
     axes.set_ylabel("server memory, MB", color=ORANGE)
 
 
-def _curves(
-    axes: Axes, x: Sequence[float], seconds: Sequence[float], memory: Sequence[float], label: str, *, log: bool = False
-) -> None:
+def _growth(axes: Axes, *, growth: dict[str, Any], name: str, unit: float, label: str) -> None:
+    x = [value / unit for value in growth[name]]
+    seconds, memory = growth[f"{name}_seconds"], growth[f"{name}_memory_mb"]
     axes.plot(x, seconds, color=BLUE, marker="o", markersize=4)
     axes.set_xlabel(label)
     axes.set_ylabel("seconds a round", color=BLUE)
-    if not log:
+    if unit > 1:
+        # In this scale a straight line means proportional growth.
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+    else:
         axes.set_ylim(0, 1.1 * max(seconds))
     other = axes.twinx()
     other.plot(x, memory, color=ORANGE, marker="s", markersize=4)
     other.set_ylabel("server memory, MB", color=ORANGE)
     other.set_ylim(0, 1.25 * max(memory))
     other.spines["top"].set_visible(False)
-    if log:
-        # In this scale a straight line means proportional growth.
-        axes.set_xscale("log")
-        axes.set_yscale("log")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import statistics
 import subprocess
-import time
 from pathlib import Path
 
-from puf_lab.bench.report import Report, spread
+from puf_lab.bench.report import Report, seconds, spread
 from puf_lab.federations.processes import program
 
 
 def starting(report: Report, scratch: Path, repeats: int) -> None:
     for name in ("puf-client", "puf-server"):
-        times = []
-        for _ in range(max(5, repeats)):
-            started = time.perf_counter()
-            subprocess.run([program(name), "--help"], check=True, capture_output=True)  # noqa: S603
-            times.append(time.perf_counter() - started)
+        command = [program(name), "--help"]
+        times = [
+            seconds(lambda: subprocess.run(command, check=True, capture_output=True))  # noqa: B023, S603
+            for _ in range(max(5, repeats))
+        ]
         report.at_most(f"{name.replace('-', '_')}_help", statistics.median(times), 0.3, "s", spread(times))

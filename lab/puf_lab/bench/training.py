@@ -7,8 +7,7 @@ so nothing is downloaded and the accuracy of both can be compared.
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from puf_client.routines.evaluate import evaluate
 from puf_client.routines.train import TrainSettings, prepare, train
 from puf_client.tasks import task_named
 from puf_common.models.networks import build
-from puf_lab.bench.report import Report, spread
+from puf_lab.bench.report import Report, seconds, spread
 
 _CPU = torch.device("cpu")
 _MEAN, _STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
@@ -42,13 +41,13 @@ def training(report: Report, scratch: Path, repeats: int) -> None:
     for label, make in networks.items():
         ways = {
             "usual": _usual(make(), data),
-            "ours": _ours(make(), data, _SETTINGS),
+            "ours": _ours(make(), data),
             "arithmetic": _arithmetic(make(), len(data[1])),
         }
         times: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(max(3, repeats)):
             for way, run in ways.items():
-                times[way].append(len(data[1]) / _seconds(lambda run=run: next(run)))  # type: ignore[misc]
+                times[way].append(len(data[1]) / seconds(lambda run=run: next(run)))  # type: ignore[misc]
         speed = {way: statistics.median(rates) for way, rates in times.items()}
         ratio = speed["ours"] / speed["usual"]
         note = f"{spread(times['ours'])} against {spread(times['usual'])} images a second"
@@ -56,7 +55,7 @@ def training(report: Report, scratch: Path, repeats: int) -> None:
         note = f"the network's steps on one batch, again and again: {spread(times['arithmetic'])} images a second"
         report.at_least(f"training_to_arithmetic_alone_{label}", speed["ours"] / speed["arithmetic"], None, note=note)
         report.details[f"training_images_per_second_{label}"] = times
-    score = {name: _learned(run, held) for name, run in (("usual", _usual), ("ours", _learning))}
+    score = {name: _learned(run, held) for name, run in (("usual", _usual), ("ours", _ours))}
     note = f"accuracy {100 * score['ours']:.1f} % against {100 * score['usual']:.1f} %"
     report.at_most("training_accuracy_apart", 100 * abs(score["ours"] - score["usual"]), 3.0, "points", note)
     _options(report, data, repeats)
@@ -71,10 +70,10 @@ def _options(report: Report, data: Samples, repeats: int) -> None:
         "amp": replace(_SETTINGS, amp=True),
     }.items():
         run = _ours(build("resnet8-gn", {}, 1), data, settings)
-        found[name] = statistics.median(len(data[1]) / _seconds(lambda run=run: next(run)) for _ in range(3))  # type: ignore[misc]
+        found[name] = statistics.median(len(data[1]) / seconds(lambda run=run: next(run)) for _ in range(3))  # type: ignore[misc]
     report.details["training_options_images_per_second_resnet8"] = found
     speeds = ", ".join(f"{name} {rate / found['none']:.2f}" for name, rate in found.items() if name != "none")
-    report.print(f"  options of the recipe on this CPU, ResNet-8, times the speed without: {speeds}")
+    report.console.print(f"  options of the recipe on this CPU, ResNet-8, times the speed without: {speeds}")
 
 
 def _images(count: int, seed: int) -> Samples:
@@ -121,41 +120,34 @@ def _usual(model: nn.Module, data: Samples) -> Iterator[nn.Module]:
     prepare(_CPU, 1)
     torch.manual_seed(1)
     loader = DataLoader(Pictures(), _SETTINGS.batch_size, shuffle=True)
-    optimizer = torch.optim.SGD(model.parameters(), _SETTINGS.lr)
-    loss = nn.CrossEntropyLoss()
-    while True:
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss(model(x), y).backward()
-            optimizer.step()
-        yield model
+    return _epochs(model, loader)
 
 
 def _arithmetic(model: nn.Module, images: int) -> Iterator[nn.Module]:
     """The limit of any pipeline: as many steps without data preparation."""
     prepare(_CPU, 1)
-    x, y = torch.randn(_SETTINGS.batch_size, 3, 32, 32), torch.arange(_SETTINGS.batch_size) % 10
+    batch = torch.randn(_SETTINGS.batch_size, 3, 32, 32), torch.arange(_SETTINGS.batch_size) % 10
+    return _epochs(model, [batch] * -(-images // _SETTINGS.batch_size))
+
+
+def _epochs(model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[nn.Module]:
     optimizer = torch.optim.SGD(model.parameters(), _SETTINGS.lr)
     loss = nn.CrossEntropyLoss()
     while True:
-        for _ in range(-(-images // _SETTINGS.batch_size)):
+        for x, y in batches:
             optimizer.zero_grad()
             loss(model(x), y).backward()
             optimizer.step()
         yield model
 
 
-def _ours(model: nn.Module, data: Samples, settings: TrainSettings) -> Iterator[nn.Module]:
+def _ours(model: nn.Module, data: Samples, settings: TrainSettings = _SETTINGS) -> Iterator[nn.Module]:
     images, task = Images(*data, _MEAN, _STD, augment=True), task_named("classification")
     epoch = 0
     while True:
         train(model, images, task, settings, context=RoutineContext(_CPU, lambda _, seed=epoch: seed))  # type: ignore[misc]
         epoch += 1
         yield model
-
-
-def _learning(model: nn.Module, data: Samples) -> Iterator[nn.Module]:
-    return _ours(model, data, _SETTINGS)
 
 
 def _learned(run: Callable[[nn.Module, Samples], Iterator[nn.Module]], held: Samples) -> float:
@@ -165,9 +157,3 @@ def _learned(run: Callable[[nn.Module, Samples], Iterator[nn.Module]], held: Sam
         model = next(epochs)
     sums = evaluate(model, Images(*held, _MEAN, _STD), task_named("classification"), device=_CPU)
     return sums.score_sum / sums.samples
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started

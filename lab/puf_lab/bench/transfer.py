@@ -6,15 +6,14 @@ import os
 import socket
 import statistics
 import sys
-import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from puf_lab.bench import rawtcp
+from puf_lab.bench.counting_relay import CountingRelay
 from puf_lab.bench.federation import PARAMETERS, Federation
-from puf_lab.bench.proxy import Counting
-from puf_lab.bench.report import Report, spread
+from puf_lab.bench.raw_tcp import serve
+from puf_lab.bench.report import Report, seconds, spread
 from puf_lab.federations.processes import Process
 
 _CLIENTS = 10
@@ -24,13 +23,10 @@ _IN_A_ROW = 3
 
 def transfer(report: Report, scratch: Path, repeats: int) -> None:
     moved = 2 * 4 * PARAMETERS * _CLIENTS
-    report.print(
+    report.console.print(
         f"{_CLIENTS} client processes fetch and submit {PARAMETERS:,} parameters: {moved / 1e6:.0f} MB a round"
     )
-    tcp: list[float] = []
-    hot: list[float] = []
-    ours: list[float] = []
-    mtls: list[float] = []
+    tcp, hot, ours, mtls = (list[float]() for _ in range(4))
     with ExitStack() as stack:
         plain = stack.enter_context(Federation(scratch / "plain", _CLIENTS, PARAMETERS))
         secure = stack.enter_context(Federation(scratch / "mtls", _CLIENTS, PARAMETERS, mtls=True))
@@ -38,53 +34,47 @@ def transfer(report: Report, scratch: Path, repeats: int) -> None:
         secure.round()
         computed = plain.cpu_seconds()
         for turn in range(repeats):
-            tcp += [raw_tcp(_CLIENTS, 4 * PARAMETERS, scratch) for _ in range(_IN_A_ROW)]
+            tcp += [_raw_tcp(scratch) for _ in range(_IN_A_ROW)]
             ours += [plain.round() for _ in range(_IN_A_ROW)]
             mtls += [secure.round() for _ in range(_IN_A_ROW)]
-            hot += [raw_tcp(_CLIENTS, 4 * PARAMETERS, scratch, hot=True) for _ in range(_IN_A_ROW)]
+            hot += [_raw_tcp(scratch, "hot") for _ in range(_IN_A_ROW)]
             last = {name: spread(times[-_IN_A_ROW:]) for name, times in (("tcp", tcp), ("puf", ours), ("mtls", mtls))}
-            report.print(f"  turn {turn + 1}: raw TCP {last['tcp']} s, PUF {last['puf']} s, over mTLS {last['mtls']} s")
+            report.console.print(
+                f"  turn {turn + 1}: raw TCP {last['tcp']} s, PUF {last['puf']} s, over mTLS {last['mtls']} s"
+            )
         memory = plain.peak_memory()
         computed = {side: (after - computed[side]) / len(ours) for side, after in plain.cpu_seconds().items()}
     limit, median = statistics.median(tcp), statistics.median(ours)
     report.details["round_seconds"] = {"raw_tcp": tcp, "raw_tcp_from_one_block": hot, "puf": ours, "puf_mtls": mtls}
     report.details["round_cpu_seconds"] = computed
     busy = sum(computed.values()) / median / (os.cpu_count() or 1)
-    shares = ", ".join(f"{side.replace('_', ' ')} {seconds:.2f}" for side, seconds in computed.items())
+    shares = ", ".join(f"{side.replace('_', ' ')} {spent:.2f}" for side, spent in computed.items())
     report.at_most("round_keeps_processors_busy", busy, None, "x", f"processor seconds of a round: {shares}")
     note = f"PUF {spread(ours)} s, raw TCP {spread(tcp)} s"
     report.at_most("round_to_raw_tcp", median / limit, 4.0, note=note)
-    report.at_most(
-        "round_to_raw_tcp_from_one_block",
-        median / statistics.median(hot),
-        None,
-        note=f"bytes that never leave the processor's cache: {spread(hot)} s",
-    )
+    note = f"bytes that never leave the processor's cache: {spread(hot)} s"
+    report.at_most("round_to_raw_tcp_from_one_block", median / statistics.median(hot), None, note=note)
     report.at_most("mtls_to_plain", statistics.median(mtls) / median, 1.7, note=f"mTLS {spread(mtls)} s")
     report.at_most("server_memory_10_clients", memory, 350, "MB", "peak resident set of the server process")
 
 
-def raw_tcp(clients: int, payload: int, scratch: Path, *, hot: bool = False) -> float:
-    """Seconds in which the same number of processes moves the same bytes over plain sockets."""
-    model = memoryview(b"m" * payload)
-    with socket.create_server(("127.0.0.1", 0), backlog=clients) as listener, ExitStack() as stack:
-        port = listener.getsockname()[1]
-        command = [sys.executable, "-m", "puf_lab.bench.rawtcp", str(port), str(payload), *(["hot"] if hot else [])]
-        for i in range(clients):
+def _raw_tcp(scratch: Path, *options: str) -> float:
+    """Seconds in which as many processes move the same bytes over plain sockets."""
+    model = memoryview(b"m" * (4 * PARAMETERS))
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=_CLIENTS))
+        words = [str(listener.getsockname()[1]), str(len(model)), *options]
+        for i in range(_CLIENTS):
+            command = [sys.executable, "-m", "puf_lab.bench.raw_tcp", *words]
             stack.enter_context(Process(command, scratch / f"tcp-{i}.log"))
-        connections = [listener.accept()[0] for _ in range(clients)]
-        started = time.perf_counter()
-        threads = [threading.Thread(target=rawtcp.serve, args=(c, model)) for c in connections]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return time.perf_counter() - started
+        connections = [listener.accept()[0] for _ in range(_CLIENTS)]
+        pool = stack.enter_context(ThreadPoolExecutor(_CLIENTS))
+        return seconds(lambda: list(pool.map(lambda connection: serve(connection, model), connections)))
 
 
 def wire(report: Report, scratch: Path, repeats: int) -> None:
     """Bytes on the wire in both directions, counted by a relay."""
-    with Counting() as proxy, Federation(scratch, 2, PARAMETERS, relay=proxy) as federation:
+    with CountingRelay() as proxy, Federation(scratch, 2, PARAMETERS, relay=proxy) as federation:
         proxy.reset()
         for _ in range(repeats):
             federation.round()

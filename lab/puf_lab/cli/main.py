@@ -53,7 +53,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from puf_lab.bench import ALL, USUAL, run_bench
+    from puf_lab.bench.run import ALL, USUAL, run_bench
 
     parts = arguments.only.split(",") if arguments.only else ALL if arguments.all else USUAL
     return run_bench(arguments.out, parts=parts, repeats=max(1, arguments.repeats))

@@ -127,10 +127,8 @@ def wait_until(done: Callable[[], bool], seconds: float, *processes: Process, po
             if done():
                 return
         except Unavailable:
-            if all(p.code is None for p in processes) and time.monotonic() < until:
-                time.sleep(poll)
-                continue
-            raise
+            if any(p.code is not None for p in processes) or time.monotonic() >= until:
+                raise
         for process in processes:
             if process.code is not None:
                 raise PufError(f"{process.log.stem} ended with code {process.code}:\n{process.tail()}")
@@ -139,14 +137,18 @@ def wait_until(done: Callable[[], bool], seconds: float, *processes: Process, po
         time.sleep(poll)
 
 
+def run_server_command(*words: str) -> None:
+    """Runs a command of `puf-server` that ends by itself."""
+    command = _command([program("puf-server"), *words])
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        raise PufError(f"puf-server {words[0]} failed: {done.stderr.strip() or done.stdout.strip()}")
+
+
 def init_server(state: Path, spec: FederationSpec, *, clients: int, more: Sequence[str] = ()) -> None:
     """Runs `puf-server init` for a spec. `more` are further flags, which replace those of the spec."""
-    flags = ["--state", str(state), *server_flags(spec.server_config(clients=clients, plan=PLAN)), *more]
-    done = subprocess.run(  # noqa: S603
-        _command([program("puf-server"), "init", *flags]), capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise PufError(f"puf-server init failed: {done.stderr.strip() or done.stdout.strip()}")
+    flags = server_flags(spec.server_config(clients=clients, plan=PLAN))
+    run_server_command("init", "--state", str(state), *flags, *more)
 
 
 def fleet(

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from puf_common.errors import UsageError
-from puf_lab.bench import run_bench
+from puf_lab.bench.counting_relay import CountingRelay
 from puf_lab.bench.picture import draw
-from puf_lab.bench.proxy import Counting
 from puf_lab.bench.report import Figure, Report, spread
+from puf_lab.bench.run import run_bench
 
 
 def test_a_goal_is_a_lower_or_an_upper_bound() -> None:
@@ -49,7 +49,7 @@ def test_an_unknown_part_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_relay_counts_each_direction() -> None:
-    with Counting() as relay, socket.create_server(("127.0.0.1", 0)) as listener:
+    with CountingRelay() as relay, socket.create_server(("127.0.0.1", 0)) as listener:
         relay.target = ("127.0.0.1", listener.getsockname()[1])
 
         def answer() -> None:

@@ -1,6 +1,6 @@
 """A client that fetches and submits in every round, without training. Each client sends different bytes.
 
-python -m puf_lab.bench.client HOST:PORT NAME,NAME [CA CERTIFICATE KEY]
+python -m puf_lab.bench.echo_clients HOST:PORT NAME,NAME [CA CERTIFICATE KEY]
 
 Several clients share the process, with one thread each: a hundred processes would not fit into a small machine's memory.
 """

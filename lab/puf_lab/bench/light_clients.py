@@ -1,6 +1,6 @@
 """Many light clients in one process: they join, send heartbeats and answer work. No torch, no threads.
 
-    python -m puf_lab.bench.light HOST:PORT CLIENTS SECONDS
+    python -m puf_lab.bench.light_clients HOST:PORT CLIENTS SECONDS
 
 Prints one line of JSON at the end: heartbeats, updates, errors by message, and the slowest heartbeat.
 """
@@ -13,6 +13,7 @@ import secrets
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,13 @@ _STARTING = 50
 _JOINING_SECONDS = 120.0
 
 
+@dataclass
 class _Tally:
-    def __init__(self) -> None:
-        self.joined = 0
-        self.beats = 0
-        self.updates = 0
-        self.slowest_beat = 0.0
-        self.errors: Counter[str] = Counter()
+    joined: int = 0
+    beats: int = 0
+    updates: int = 0
+    slowest_beat: float = 0.0
+    errors: Counter[str] = field(default_factory=Counter)
 
 
 async def _client(address: str, name: str, tally: _Tally, starting: asyncio.Semaphore, until: list[float]) -> None:

@@ -6,7 +6,7 @@ import socket
 import threading
 
 
-class Counting:
+class CountingRelay:
     """Listens on a free port and forwards connections to `target`. Use it as a context."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Counting:
         self.to_server = 0
         self.to_client = 0
 
-    def __enter__(self) -> Counting:
+    def __enter__(self) -> CountingRelay:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
