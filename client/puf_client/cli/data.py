@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from puf_client.options import DataOptions
 from puf_client.state.directory import StateDirectory
@@ -11,7 +12,6 @@ from puf_client.state.usage import SampleUsage, Used
 from puf_client.terminal import console
 from puf_client.transport.dial import dial
 from puf_client.unlearning import sample_list
-from puf_client.unlearning.tickets import state_name
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import NotFound, UsageError
 from puf_common.v1 import tickets_pb2 as tk
@@ -20,28 +20,25 @@ from puf_common.v1 import tickets_pb2 as tk
 def run_data(options: DataOptions, action: str, names: Sequence[str], as_json: bool) -> Exit:
     """Runs `used` with sample ids, or `exclude` with one ticket."""
     if action == "used":
-        return _used(options, names, as_json=as_json)
+        return _used(options, names, as_json)
     if len(names) != 1:
         raise UsageError("exclude takes one ticket at a time")
     return _exclude(options, names[0])
 
 
-def _used(options: DataOptions, ids: Sequence[str], *, as_json: bool) -> Exit:
+def _used(options: DataOptions, ids: Sequence[str], as_json: bool) -> Exit:
     """Prints the first and last round of each sample, in every federation with a state directory. Uses no network."""
     found = StateDirectory.all_of(options.name, options.state)
     if not found:
         raise UsageError(f"there is no state directory of {options.name}: check the machine, --name and --state")
     out, rows = console(), []
     for federation, state in found:
-        usage, excluded = SampleUsage(state), state.excluded(ids)
-        for sample, gone in zip(ids, excluded, strict=True):
+        usage = SampleUsage(state)
+        for sample, gone in zip(ids, state.excluded(ids).tolist(), strict=True):
             rounds = usage.look_up(sample) or Used()
-            facts = {"id": sample, "federation": federation, "trained": rounds.trained, "unlearned": rounds.unlearned}
-            rows.append({**facts, "excluded": bool(gone)})
+            rows.append({"id": sample, "federation": federation, **asdict(rounds), "excluded": gone})
             if not as_json:
-                out.print(
-                    f"{sample}: {_sentence(rounds, excluded=bool(gone))} ({federation})", soft_wrap=True, markup=False
-                )
+                out.print(f"{sample}: {_sentence(rounds, excluded=gone)} ({federation})", soft_wrap=True)
     if as_json:
         out.print(json.dumps(rows, indent=1), soft_wrap=True)
     return Exit.OK
@@ -62,7 +59,7 @@ def _exclude(options: DataOptions, ticket_id: str) -> Exit:
     if ticket is None or ticket.request.scope != tk.SCOPE_SAMPLES:
         raise NotFound(f"{ticket_id} is not a request of {options.name} for samples", ticket=ticket_id)
     if ticket.state == tk.TICKET_STATE_WITHDRAWN:
-        raise UsageError(f"{ticket_id} is {state_name(ticket.state)}: its samples need not be excluded")
+        raise UsageError(f"{ticket_id} is withdrawn: its samples need not be excluded")
     if len(indices) != ticket.request.forget_samples:
         raise UsageError(
             f"{ticket_id} is for {ticket.request.forget_samples} samples, but {options.forget} names {len(indices)}"

@@ -68,8 +68,12 @@ def enroll_through(name: str, directory: Path, exchange: Path, *, patience: floa
         elif not request_file.exists():
             enroll(name, directory, renew=True)
         _answered(name, request_file.read_bytes(), exchange, patience)
-        write_over(authority, _read(exchange / "ca.crt"), mode=0o644)
-        write_over(certificate, _read(exchange / f"{name}.crt"), mode=0o644)
+        for target in (authority, certificate):
+            try:
+                content = (exchange / target.name).read_bytes()
+            except OSError as error:
+                raise UsageError(f"cannot read {exchange / target.name}: {error.strerror}") from None
+            write_over(target, content, mode=0o644)
     # Raises if the key does not belong to the certificate.
     ClientTls.load(authority, certificate, key_file)
     return certificate
@@ -92,10 +96,3 @@ def _answered(name: str, request: bytes, exchange: Path, patience: float) -> Non
     if refusal.exists() or not answer.exists():
         why = refusal.read_text().strip() if refusal.exists() else "there is no certificate"
         raise NotYours(f"the authority did not sign the request of {name}: {why}", client=name)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None

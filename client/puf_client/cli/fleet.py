@@ -12,7 +12,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -26,29 +25,17 @@ log = get_logger("puf_client.cli.fleet")
 _PR_SET_PDEATHSIG = 1
 
 
-@dataclass(frozen=True)
-class Member:
-    options: RunOptions
-    log_file: Path | None
-
-
-def members(options: FleetOptions) -> list[Member]:
+def members(options: FleetOptions) -> list[RunOptions]:
     """Returns client-0 with shard 0/N to client-(N-1) with shard N-1/N, without the excepted shards."""
     unknown = [i for i in options.leave_out if not 0 <= i < options.clients]
     if unknown:
         raise UsageError(f"--except {unknown[0]}: shards go from 0 to {options.clients - 1}")
-    prefix = options.name or "client"
     shared = {key: value for key, value in options if key in RunOptions.model_fields}
     chosen = [i for i in range(options.clients) if i not in options.leave_out]
     if not chosen:
         raise UsageError("--except leaves no client")
-    return [
-        Member(
-            RunOptions(**{**shared, "name": f"{prefix}-{i}", "shard": f"{i}/{options.clients}"}),
-            options.log_dir / f"{prefix}-{i}.log" if options.log_dir else None,
-        )
-        for i in chosen
-    ]
+    prefix = options.name or "client"
+    return [RunOptions(**shared | {"name": f"{prefix}-{i}", "shard": f"{i}/{options.clients}"}) for i in chosen]
 
 
 def run_fleet(options: FleetOptions, run: Callable[[RunOptions], int]) -> int:
@@ -78,8 +65,8 @@ def run_fleet(options: FleetOptions, run: Callable[[RunOptions], int]) -> int:
     for member in fleet:
         process = os.fork()
         if process == 0:
-            _become(member, run)
-        running[process] = member.options.name
+            _become(member, options.log_dir, run)
+        running[process] = member.name
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     log.info("clients started", clients=len(fleet))
 
@@ -98,7 +85,7 @@ def run_fleet(options: FleetOptions, run: Callable[[RunOptions], int]) -> int:
     return Exit.INTERRUPTED if signal.SIGINT in received else worst
 
 
-def _become(member: Member, run: Callable[[RunOptions], int]) -> None:
+def _become(member: RunOptions, log_dir: Path | None, run: Callable[[RunOptions], int]) -> None:
     """Runs a member in a child process, then exits without the parent's signal handlers and clean-up."""
     code = Exit.FAILURE.value
     try:
@@ -106,12 +93,14 @@ def _become(member: Member, run: Callable[[RunOptions], int]) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-        _die_with_parent()
-        if member.log_file is not None:
-            descriptor = os.open(member.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        if sys.platform == "linux":
+            # The kernel sends SIGTERM when the parent dies. Elsewhere children run until the server ends.
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if log_dir is not None:
+            descriptor = os.open(log_dir / f"{member.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(descriptor, 1)
             os.dup2(descriptor, 2)
-        code = run(member.options)
+        code = run(member)
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else Exit.FAILURE.value
     except BaseException:
@@ -120,9 +109,3 @@ def _become(member: Member, run: Callable[[RunOptions], int]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-def _die_with_parent() -> None:
-    """On Linux, makes the kernel send SIGTERM when the parent dies. Elsewhere children run until the server ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +35,9 @@ def load_data(spec: str, ctx: DataContext) -> ClientData:
     """Returns this client's part of a built-in dataset, or the result of package.module:function for the context."""
     if ":" not in spec:
         require_available(spec, ctx.directory)
-        from puf_client.data import datasets
+        from puf_client.data.datasets import DATASETS
 
-        return datasets.load(spec, ctx)
+        return DATASETS[spec][0](ctx)
     data = plugins.call(plugins.load(spec), ctx)
     if not isinstance(data, ClientData):
         raise UsageError(f"{spec} must return puf_client.ClientData, not {type(data).__name__}")
@@ -49,9 +48,8 @@ def test_set(spec: str, ctx: DataContext) -> Dataset[Any]:
     """Returns the common test set: the built-in one, or that of the function `test_set(ctx)` in the user's module."""
     if ":" not in spec:
         require_available(spec, ctx.directory)
-        from puf_client.data import datasets
+        from puf_client.data.datasets import DATASETS
 
-        return datasets.test_set(spec, ctx)
-    function: Callable[..., Any] = plugins.load(f"{spec.partition(':')[0]}:test_set")
-    dataset: Dataset[Any] = plugins.call(function, ctx)
+        return DATASETS[spec][1](ctx)
+    dataset: Dataset[Any] = plugins.call(plugins.load(f"{spec.partition(':')[0]}:test_set"), ctx)
     return dataset

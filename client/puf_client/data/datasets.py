@@ -30,16 +30,6 @@ _DIGITS_POOL = 1000
 _DIGITS_SEED = 1797
 
 
-def load(name: str, ctx: DataContext) -> ClientData:
-    """Returns this client's part of the training pool."""
-    return _DATASETS[name][0](ctx)
-
-
-def test_set(name: str, ctx: DataContext) -> Dataset[Any]:
-    """Returns the common test set. It is the same for every shard and shares no sample with any."""
-    return _DATASETS[name][1](ctx)
-
-
 def _shares(labels: NDArray[np.int64], ctx: DataContext) -> tuple[Indices, Indices]:
     """Returns the shard's training and hold-out indices. The hold-out comes first and does not depend on the limit."""
     fraction, cap = ctx.option("holdout", 0.2), ctx.option("per_client", 0)
@@ -178,8 +168,9 @@ def _groups(labels: NDArray[np.int64], size: int) -> tuple[str, ...] | None:
 _CIFAR10 = _Cifar("cifar10", "CIFAR10", "cifar-10-batches-py", (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 _CIFAR100 = _Cifar("cifar100", "CIFAR100", "cifar-100-python", (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 
-# Training data and test set of each dataset.
-_DATASETS: dict[str, tuple[Callable[[DataContext], ClientData], Callable[[DataContext], Dataset[Any]]]] = {
+# Two functions for each dataset: one returns a client's part of the training pool, the other the common test set. The test
+# set is the same for every shard and shares no sample with any.
+DATASETS: dict[str, tuple[Callable[[DataContext], ClientData], Callable[[DataContext], Dataset[Any]]]] = {
     "cifar10": (_CIFAR10.load, _CIFAR10.test),
     "cifar100": (_CIFAR100.load, _CIFAR100.test),
     "digits": (_load_digits, _test_digits),

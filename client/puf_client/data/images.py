@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 import torch
@@ -70,18 +71,17 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
 
     def on(self, device: torch.device) -> Images:
         """Returns the same images on another device, still as bytes to save memory."""
-        return self if self.labels.device == device else self._with(lambda tensor: tensor.to(device))
+        if self.labels.device == device:
+            return self
+        other = copy(self)
+        for name in ("pixels", "labels", "mean", "std"):
+            setattr(other, name, getattr(self, name).to(device))
+        return other
 
     def only(self, indices: Sequence[int]) -> Images:
         chosen = torch.as_tensor(indices, dtype=torch.int64, device=self.labels.device)
-        return self._with(lambda tensor: tensor[chosen] if len(tensor) == len(self) else tensor)
-
-    def _with(self, change: object) -> Images:
-        assert callable(change)
-        other = object.__new__(Images)
-        other.pixels, other.labels = change(self.pixels), change(self.labels)
-        other.mean, other.std = self.mean.to(other.labels.device), self.std.to(other.labels.device)
-        other.size, other.augments, other.rotates = self.size, self.augments, self.rotates
+        other = copy(self)
+        other.pixels, other.labels = self.pixels[chosen], self.labels[chosen]
         return other
 
 

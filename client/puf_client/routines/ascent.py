@@ -85,8 +85,13 @@ def ascend(
     weights = list(model.parameters())
     own = [p.detach().to(device) for p in last.parameters()]
     centre = reference(weights, own, options.share)
-    radius = options.delta_l2 or radius_of(centre, _random_models(fresh, options, context), options)
-    buffers = [(b, b.clone()) for b in model.buffers()]
+    radius = options.delta_l2
+    if not radius:
+        if fresh is None:
+            raise UsageError("the ball has no radius: set delta_l2, or pass a function that builds random models")
+        seeds = (derive(context.stream(0), "random model", i) for i in range(options.random_models))
+        radius = radius_of(centre, [fresh(seed) for seed in seeds], options)
+    buffers = [b.clone() for b in model.buffers()]
     settings = replace(
         settings,
         optimizer="sgd",
@@ -110,11 +115,8 @@ def ascend(
         _set(weights, project(weights, centre, radius))
         return value
 
-    def far() -> bool:
-        return 0 < options.stop_distance < distance(weights, own)
-
-    result = passes(dataset, settings, step, context, enough=far)
-    _set([b for b, _ in buffers], [before for _, before in buffers])
+    result = passes(dataset, settings, step, context, enough=lambda: 0 < options.stop_distance < distance(weights, own))
+    _set(list(model.buffers()), buffers)
     return result
 
 
@@ -157,14 +159,6 @@ def radius_of(centre: Sequence[Tensor], random_models: Sequence[nn.Module], opti
     if options.squared_radius:
         return math.sqrt(sum(d * d for d in distances) / len(distances) / 3)
     return sum(distances) / len(distances) / 3
-
-
-def _random_models(
-    fresh: Callable[[int], nn.Module] | None, options: AscentOptions, context: RoutineContext
-) -> list[nn.Module]:
-    if fresh is None:
-        raise UsageError("the ball has no radius: set delta_l2, or pass a function that builds random models")
-    return [fresh(derive(context.stream(0), "random model", i)) for i in range(options.random_models)]
 
 
 @torch.no_grad()

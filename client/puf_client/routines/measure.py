@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -17,14 +18,6 @@ if TYPE_CHECKING:
 
 # Upper bound of the loss that one sample contributes.
 WORST_LOSS = 1e6
-
-
-@dataclass(frozen=True)
-class SampleValues:
-    """Values of one model on the samples to forget and, if there is any, on the client's hold-out data."""
-
-    forget: PerSample
-    holdout: PerSample | None
 
 
 @dataclass(frozen=True)
@@ -77,21 +70,20 @@ def summed(samples: PerSample) -> tk.EvaluationSums:
     )
 
 
-def measure(values: SampleValues, retained: tk.EvaluationSums | None) -> ModelMeasurement:
-    """Returns sums and both attacks. The attacks are calibrated with the training sums of the retained clients."""
-    forget, holdout = summed(values.forget), summed(values.holdout) if values.holdout is not None else None
-    if values.holdout is None or retained is None:
-        return ModelMeasurement(forget, holdout)
+def measure(forget: PerSample, holdout: PerSample | None, retained: tk.EvaluationSums | None) -> ModelMeasurement:
+    """Returns sums over the samples to forget and the hold-out, and both attacks.
+
+    The attacks are calibrated with the training sums of the retained clients.
+    """
+    if holdout is None:
+        return ModelMeasurement(summed(forget))
     found: dict[str, Attack] = {}
-    try:
-        found["yeom"] = yeom(
-            values.forget.losses, values.holdout.losses, loss_sum=retained.loss_sum, samples=retained.samples
-        )
-        found["song"] = song(values.forget.confidences, values.holdout.confidences, members=list(retained.confidences))
-    except InvalidArgument:
-        # The retained clients reported too little for the remaining attack.
-        pass
-    return ModelMeasurement(forget, holdout, found.get("yeom"), found.get("song"))
+    # If the retained clients reported too little for an attack, it is left out.
+    with suppress(InvalidArgument):
+        if retained is not None:
+            found["yeom"] = yeom(forget.losses, holdout.losses, loss_sum=retained.loss_sum, samples=retained.samples)
+            found["song"] = song(forget.confidences, holdout.confidences, members=list(retained.confidences))
+    return ModelMeasurement(summed(forget), summed(holdout), **found)
 
 
 def _attack(message: tk.MembershipAttack) -> Attack:

@@ -143,7 +143,7 @@ def passes(
 ) -> TrainResult:
     """Calls `step`, which returns the mean loss of a batch, for every batch of the settings' epochs.
 
-    `enough` is asked after each step and ends the routine early, as finished.
+    `enough` is called after each step. If it returns True, the routine ends early and counts as finished.
     """
     device = context.device
     samples = count(dataset)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +50,7 @@ class SampleUsage:
         known = _read(path) if path.exists() else Used()
         now = known | (Used(unlearned=(number, number)) if unlearning else Used(trained=(number, number)))
         if now != known:
-            self._state.write(path, json.dumps({"trained": now.trained, "unlearned": now.unlearned}).encode())
+            self._state.write(path, json.dumps(asdict(now)).encode())
 
     def look_up(self, sample_id: str) -> Used | None:
         """Returns the rounds of a sample; None if no update from this directory used it."""
@@ -59,7 +59,11 @@ class SampleUsage:
         wanted = np.frombuffer(bytes.fromhex(self._state.salted(sample_id)), dtype=np.uint8)
         found: Used | None = None
         for path in sorted(self._folder.glob("*.json")):
-            hashes = np.frombuffer(_content(path.with_suffix(".ids")), dtype=np.uint8).reshape(-1, _BYTES)
+            ids = path.with_suffix(".ids")
+            content = ids.read_bytes() if ids.exists() else b""
+            if not content or len(content) % _BYTES:
+                raise damaged(ids)
+            hashes = np.frombuffer(content, dtype=np.uint8).reshape(-1, _BYTES)
             if (hashes == wanted).all(axis=1).any():
                 found = (found or Used()) | _read(path)
         return found
@@ -97,10 +101,3 @@ def _rounds(content: list[int] | None) -> Rounds:
         return None
     first, last = map(int, content)
     return first, last
-
-
-def _content(path: Path) -> bytes:
-    content = path.read_bytes() if path.exists() else b""
-    if not content or len(content) % _BYTES:
-        raise damaged(path)
-    return content

@@ -60,7 +60,7 @@ class GrpcTransport:
         # Tensor bytes, repeated attempts included.
         self.bytes_sent = 0
         self.bytes_received = 0
-        self._name = check_name(name)
+        self.name = check_name(name)
         self._chunk_bytes = CHUNK_BYTES
         # States the size of a model: the header of a download alone must not decide how much memory is allocated.
         self._manifest: tensors_pb2.Manifest | None = None
@@ -79,13 +79,9 @@ class GrpcTransport:
         self._server = Connectivity(target, retry or RetryPolicy(), tls=tls is not None)
 
     @property
-    def name(self) -> str:
-        return self._name
-
-    @property
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         if self._tls is None:
-            return ((IDENTITY_KEY, self._name),)
+            return ((IDENTITY_KEY, self.name),)
         return ((TOKEN_KEY, f"Bearer {self._token()}"),) if self._token else ()
 
     def describe(self) -> pb.DescribeReply:
@@ -214,22 +210,17 @@ class GrpcTransport:
             first = pb.FetchModelReply.FromString(next(iter(stream), b""))
             if first.WhichOneof("frame") != "header":
                 raise TransferCorrupted(f"the server sent model {request.version} without its header")
-            if first.header.byte_length != self._expected_bytes():
+            header, expected = first.header, self._expected_bytes()
+            if header.byte_length != expected:
                 raise TransferCorrupted(
-                    f"the server states {first.header.byte_length} bytes for model {request.version}, "
-                    f"the manifest {self._expected_bytes()}"
+                    f"the server states {header.byte_length} bytes for model {request.version}, the manifest {expected}"
                 )
-            stated = first.header
-            assembler = (
-                Assembler(stated.byte_length, stated.blake3, "blake3")
-                if stated.blake3
-                else Assembler(stated.byte_length, stated.digest)
-            )
+            assembler = Assembler(expected, header.blake3 or header.digest, "blake3" if header.blake3 else "sha256")
             for frame in stream:
                 chunk = chunk_of(frame) or pb.FetchModelReply.FromString(frame).chunk
                 assembler.add(chunk)
                 self.bytes_received += len(chunk.data)
-            return first.header, assembler.finish()
+            return header, assembler.finish()
         except DecodeError:
             raise TransferCorrupted(f"the server sent other data instead of model {request.version}") from None
         except (InvalidUpdate, TooMuch) as error:
@@ -254,25 +245,22 @@ class GrpcTransport:
             raise
 
     def _frames(self, header: pb.UpdateHeader, payload: Payload, begin: int = 0) -> Iterator[bytes]:
-        started = pb.UpdateHeader()
-        started.CopyFrom(header)
-        started.resume_at = begin
-        yield pb.SubmitUpdateRequest(header=started).SerializeToString()
+        request = pb.SubmitUpdateRequest(header=header)
+        request.header.resume_at = begin
+        yield request.SerializeToString()
         for view in chunk_views(payload, self._chunk_bytes, begin):
             self.bytes_sent += len(view.data)
             yield chunk_frame(view.offset, view.data)
 
     def _intact(self, attempt: Callable[[], Reply]) -> Reply:
         """Repeats a transfer whose bytes arrived damaged. Damage in every attempt has its cause at the source."""
-        for left in reversed(range(_DAMAGED_ATTEMPTS)):
+        for _ in range(_DAMAGED_ATTEMPTS - 1):
             try:
                 return self._retried(attempt)
             except TransferCorrupted as error:
-                if not left:
-                    raise
                 log.warning("a transfer arrived damaged; repeating it", reason=error.message)
                 Attempts(self._server).pause()
-        raise AssertionError
+        return self._retried(attempt)
 
     def _retried(self, attempt: Callable[[], Reply]) -> Reply:
         attempts = Attempts(self._server)

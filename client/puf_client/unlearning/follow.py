@@ -7,10 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from puf_client.routines.measure import ModelMeasurement, SampleValues, measure
+from puf_client.routines.measure import ModelMeasurement, measure
 from puf_client.session.session import Session
 from puf_client.state.directory import StateDirectory
 from puf_client.terminal import Display, console
@@ -21,6 +18,7 @@ from puf_common.logging import get_logger
 from puf_common.v1 import tickets_pb2 as tk
 
 if TYPE_CHECKING:
+    from puf_client.routines.evaluate import PerSample
     from puf_client.worker.trainer import Trainer
     from puf_client.worker.worker import Worker
 
@@ -78,7 +76,7 @@ class TicketFollower:
         self._display = display
         self._substitute = substitute
         # Models that were evaluated and not reported yet.
-        self._values: dict[int, SampleValues] = {}
+        self._values: dict[int, tuple[PerSample, PerSample | None]] = {}
         self._shown = 0
         self._wait_shown = False
 
@@ -135,26 +133,24 @@ class TicketFollower:
             # The retained clients still evaluate this model. The attacks need their sums, and the model may be gone then.
             return
         retained = next((r.training for r in ticket.retained if r.version == version), None)
-        found = self.measurements[version] = measure(values, retained)
+        found = self.measurements[version] = measure(*values, retained)
         del self._values[version]
         try:
             self._transport.report_measurement(found.request(ticket.id, version))
         except PufError as error:
             log.warning("the server refused the measurement", version=version, reason=error.message)
 
-    def _evaluate(self, ticket: tk.Ticket, version: int, substitute: Substitute) -> SampleValues:
+    def _evaluate(self, ticket: tk.Ticket, version: int, substitute: Substitute) -> tuple[PerSample, PerSample | None]:
+        """Returns the model's values on the samples to forget and, if there is any, on the hold-out data."""
         self._display.say(f"measuring model {version}")
         _, payload = self._transport.fetch_model(version)
         trainer = substitute.trainer
-        return SampleValues(
-            trainer.evaluate_samples(payload, self._samples_to_forget(ticket, substitute)),
-            trainer.evaluate_holdout(payload) if trainer.data.holdout_samples else None,
-        )
-
-    def _samples_to_forget(self, ticket: tk.Ticket, substitute: Substitute) -> NDArray[np.intp]:
         if ticket.request.scope == tk.SCOPE_SAMPLES:
-            return self._state.forget_indices(substitute.trainer.data.ids, ticket.request.request_key)
-        return substitute.worker.current()
+            indices = self._state.forget_indices(trainer.data.ids, ticket.request.request_key)
+        else:
+            indices = substitute.worker.current()
+        holdout = trainer.evaluate_holdout(payload) if trainer.data.holdout_samples else None
+        return trainer.evaluate_samples(payload, indices), holdout
 
     def _substitute_worker(self, ticket: tk.Ticket) -> None:
         """Starts the substitute if the ticket waits for a worker and none is alive."""

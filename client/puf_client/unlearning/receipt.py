@@ -71,7 +71,7 @@ def verify_receipt(options: VerifyOptions, path: str) -> Exit:
         receipt = receipt_file.read(file)
         _trusted(receipt, options)
     except (TransferCorrupted, StorageCorrupted, Mismatch) as error:
-        console().print(f"NOT VALID: {Path(path).name}: {error.message}", soft_wrap=True, markup=False)
+        console().print(f"NOT VALID: {Path(path).name}: {error.message}", soft_wrap=True)
         return Exit.FAILURE
     ticket = receipt.content.ticket
     verdict = receipt.content.measured_by_client.verdict or "not measured"
@@ -79,7 +79,6 @@ def verify_receipt(options: VerifyOptions, path: str) -> Exit:
         f"VALID: {ticket.id} of {ticket.client} was completed on {ticket.completed_at}, signed with the key "
         f"{receipt.key_fingerprint}; the client's verdict: {verdict} ({STATEMENT})",
         soft_wrap=True,
-        markup=False,
     )
     return Exit.OK
 

@@ -33,24 +33,21 @@ def show_request(
         scope = f"{request.forget_samples} samples; {name} stays a member with the other {request.retain_samples}"
     else:
         scope = f"all contributions of {name}; the client leaves the federation"
-    rows = {"federation": f"{description.title} ({description.federation_id})", "forget": scope}
-    if (description.method or "puf") == "puf":
-        rows |= {
-            "mode": _MODES.get(request.mode, "set by the federation"),
-            "strength": strength(request),
-            "negated": _SIDES.get(request.flip, "set by the federation"),
-        }
-    else:
-        rows["method"] = description.method
-    if request.reference:
-        rows["reference"] = request.reference
-    if ticket is not None:
-        rows["deadline"] = time.strftime("%Y-%m-%d", time.localtime(ticket.deadline_at))
-    else:
-        rows["deadline"] = f"{description.forgetting.deadline_days:g} days from receipt"
     table = Table.grid(padding=(0, 2))
-    for key, value in rows.items():
-        table.add_row(key, value)
+    table.add_row("federation", f"{description.title} ({description.federation_id})")
+    table.add_row("forget", scope)
+    if (description.method or "puf") == "puf":
+        table.add_row("mode", _MODES.get(request.mode, "set by the federation"))
+        table.add_row("strength", strength(request))
+        table.add_row("negated", _SIDES.get(request.flip, "set by the federation"))
+    else:
+        table.add_row("method", description.method)
+    if request.reference:
+        table.add_row("reference", request.reference)
+    if ticket is not None:
+        table.add_row("deadline", time.strftime("%Y-%m-%d", time.localtime(ticket.deadline_at)))
+    else:
+        table.add_row("deadline", f"{description.forgetting.deadline_days:g} days from receipt")
     out = console()
     out.print(table)
     if request.mode == tk.MODE_SPECIAL:
@@ -65,8 +62,14 @@ def show_outcome(ticket: tk.Ticket, measured: Mapping[int, ModelMeasurement]) ->
     table = _table(ticket, measured)
     if table.row_count:
         out.print(table)
-    for sentence in (*_sentences(ticket), *_verdict(ticket, measured)):
+    for sentence in _sentences(ticket):
         out.print(sentence)
+    mine = measured.get(ticket.version_recovered) if ticket.HasField("version_recovered") else None
+    if mine is not None and mine.verdict is not None:
+        out.print(
+            "By loss, by confidence: share of the forget data / hold-out that a membership attack labels as training data."
+        )
+        out.print(_VERDICTS[mine.verdict])
     if ticket.state == tk.TICKET_STATE_COMPLETED:
         out.print(f"Forgetting is {STATEMENT}: compare the forget data with the client's hold-out in the table.")
 
@@ -102,23 +105,11 @@ _VERDICTS = {
 }
 
 
-def _verdict(ticket: tk.Ticket, measured: Mapping[int, ModelMeasurement]) -> list[str]:
-    mine = measured.get(ticket.version_recovered) if ticket.HasField("version_recovered") else None
-    judged = mine.verdict if mine else None
-    if judged is None:
-        return []
-    explained = (
-        "By loss, by confidence: share of the forget data / hold-out that a membership attack labels as training data."
-    )
-    return [explained, _VERDICTS[judged]]
-
-
 def _percent(score: float) -> str:
     return f"{100 * score:.1f} %"
 
 
 def _sentences(ticket: tk.Ticket) -> list[str]:
-    who = f"{ticket.request.forget_samples} samples of {ticket.client}" if _of_samples(ticket) else ticket.client
     if ticket.state == tk.TICKET_STATE_WITHDRAWN:
         return [f"{ticket.id} was withdrawn: {last_note(ticket)}"]
     if ticket.state != tk.TICKET_STATE_COMPLETED:
@@ -126,17 +117,21 @@ def _sentences(ticket: tk.Ticket) -> list[str]:
             f"{ticket.id} failed: {last_note(ticket)}",
             "Nothing was forgotten; run the same command to file the request again.",
         ]
-    verb = "were" if _of_samples(ticket) else "was"
+    of_samples = ticket.request.scope == tk.SCOPE_SAMPLES
+    subject = (
+        f"{ticket.request.forget_samples} samples of {ticket.client} were" if of_samples else f"{ticket.client} was"
+    )
     method = {
         "puf-regular": "by PUF-Regular",
         "puf-special": "by PUF-Special",
         "reset": "by a reset to the initial model, because no other client was left",
     }.get(ticket.method, f"by {ticket.method}" if ticket.method else "")
-    sentences = [f"{who} {verb} forgotten in round {ticket.applied_round} {method}".strip() + "."]
-    if not ticket.applied_round:
-        sentences = [f"{who} {verb} forgotten: {last_note(ticket)}."]
+    applied = (
+        f" in round {ticket.applied_round} {method}".rstrip() if ticket.applied_round else f": {last_note(ticket)}"
+    )
+    sentences = [f"{subject} forgotten{applied}."]
     if ticket.recovery_rounds:
-        rounds = f"{_counted(ticket.recovery_rounds, 'round')} without {'them' if _of_samples(ticket) else 'it'}"
+        rounds = f"{_counted(ticket.recovery_rounds, 'round')} without {'them' if of_samples else 'it'}"
         sentences.append(
             f"The model recovered in {rounds}." if ticket.recovered else f"After {rounds}: {last_note(ticket)}."
         )
@@ -151,7 +146,3 @@ def _sentences(ticket: tk.Ticket) -> list[str]:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _of_samples(ticket: tk.Ticket) -> bool:
-    return ticket.request.scope == tk.SCOPE_SAMPLES

@@ -45,14 +45,13 @@ def wait_for(*paths: Path) -> None:
 def test_members_have_names_and_shards() -> None:
     options = FleetOptions(clients=4, leave_out=[1], data="digits", server="x:1", log_dir=Path("logs"))
     fleet = members(options)
-    assert [(m.options.name, m.options.shard) for m in fleet] == [
+    assert [(m.name, m.shard) for m in fleet] == [
         ("client-0", "0/4"),
         ("client-2", "2/4"),
         ("client-3", "3/4"),
     ]
-    assert fleet[1].log_file == Path("logs/client-2.log")
-    assert all(m.options.server == "x:1" and m.options.data == "digits" for m in fleet)
-    assert members(FleetOptions(clients=1, name="ward", data="d"))[0].options.name == "ward-0"
+    assert all(m.server == "x:1" and m.data == "digits" for m in fleet)
+    assert members(FleetOptions(clients=1, name="ward", data="d"))[0].name == "ward-0"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from puf_client.routines.evaluate import PerSample
-from puf_client.routines.measure import WORST_LOSS, ModelMeasurement, SampleValues, measure, summed
+from puf_client.routines.measure import WORST_LOSS, ModelMeasurement, measure, summed
 from puf_common.receipts.evidence import BINS, Verdict
 from puf_common.v1 import tickets_pb2 as tk
 
@@ -17,7 +17,7 @@ def samples(losses: list[float], confidences: list[float]) -> PerSample:
 
 
 RETAINED = tk.EvaluationSums(samples=4, loss_sum=1.2, score_sum=4.0, confidences=[0] * (BINS - 1) + [4])
-REMEMBERED = SampleValues(samples([0.1] * 40, [0.97] * 40), samples([1.0] * 40, [0.3] * 40))
+REMEMBERED, HOLDOUT = samples([0.1] * 40, [0.97] * 40), samples([1.0] * 40, [0.3] * 40)
 
 
 def test_only_sums_and_counts_leave_the_client() -> None:
@@ -33,7 +33,7 @@ def test_losses_that_are_not_finite_count_as_the_worst() -> None:
 
 
 def test_both_attacks_use_the_clients_data() -> None:
-    found = measure(REMEMBERED, RETAINED)
+    found = measure(REMEMBERED, HOLDOUT, RETAINED)
     assert found.yeom is not None
     assert found.song is not None
     assert (found.yeom.threshold, found.yeom.forget_members, found.yeom.holdout_members) == (0.3, 40, 0)
@@ -42,18 +42,18 @@ def test_both_attacks_use_the_clients_data() -> None:
 
 
 def test_without_hold_out_or_retained_sums_there_are_no_attacks() -> None:
-    alone = measure(SampleValues(REMEMBERED.forget, None), RETAINED)
+    alone = measure(REMEMBERED, None, RETAINED)
     assert (alone.holdout, alone.yeom, alone.song, alone.verdict) == (None, None, None, None)
-    unaided = measure(REMEMBERED, None)
+    unaided = measure(REMEMBERED, HOLDOUT, None)
     assert unaided.holdout is not None
     assert unaided.verdict is None
-    partly = measure(REMEMBERED, tk.EvaluationSums(samples=4, loss_sum=1.2, score_sum=4.0))
+    partly = measure(REMEMBERED, HOLDOUT, tk.EvaluationSums(samples=4, loss_sum=1.2, score_sum=4.0))
     assert partly.yeom is not None
     assert partly.song is None
 
 
 def test_a_reported_measurement_is_read_back() -> None:
-    found = measure(REMEMBERED, RETAINED)
+    found = measure(REMEMBERED, HOLDOUT, RETAINED)
     request = found.request("t-1", 3)
     message = tk.Measurement(
         version=3, forget=request.forget, holdout=request.holdout, yeom=request.yeom, song=request.song
