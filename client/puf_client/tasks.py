@@ -6,7 +6,7 @@ methods give equal bits in every run, also on a GPU.
 
 from __future__ import annotations
 
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from puf_common.config import plugins
 from puf_common.errors import UsageError
 
 
-@runtime_checkable
 class Task(Protocol):
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Returns the mean loss over the batch, which training minimises."""

@@ -46,13 +46,12 @@ class Display:
         )
         self._line = self._progress.add_task("starting", total=None, note="")
 
-    def say(self, text: str, note: str = "") -> None:
+    def say(self, text: str) -> None:
         """Shows an activity without a count."""
-        self._progress.reset(self._line, description=text, total=None, note=note)
+        self._progress.reset(self._line, description=text, total=None, note="")
 
-    def count(self, done: int, total: int, note: str = "") -> None:
-        """Shows how much is done."""
-        self._progress.update(self._line, completed=done, total=total, note=note or f"{done} of {total}")
+    def count(self, done: int, total: int) -> None:
+        self._progress.update(self._line, completed=done, total=total, note=f"{done} of {total}")
 
     def __enter__(self) -> Self:
         self._progress.start()

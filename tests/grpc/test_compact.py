@@ -33,7 +33,7 @@ def test_a_round_is_the_mean_of_what_arrived(tmp_path: Path, encoding: str) -> N
         for session in sessions:
             work = session.step(20)
             assert isinstance(work, Assignment)
-            assert work.submit(updates[session.name])
+            assert work.submit(updates[session.transport.name])
         while server.engine.state.number < 1:
             sessions[0].step(0.05)
         for session in sessions:

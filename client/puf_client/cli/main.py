@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from puf_common.config.command import guarded
 from puf_common.config.parser import Parser
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import argparse
 
     from puf_client.options import Connection, RunOptions
-
-C = TypeVar("C", bound="Connection")
 
 
 class Command(NamedTuple):
@@ -154,7 +152,7 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
         raise UsageError(f"puf-client {name} needs PyTorch, which is not installed: install puf[train]") from None
 
 
-def _named(options: C) -> C:
+def _named(options: Connection) -> Connection:
     """Returns the options with the client's name, which may come from its certificate. Checked before data is loaded."""
     from puf_common.names import check_name
 
@@ -176,7 +174,6 @@ def _configure_logs(options: Any, **ids: object) -> None:
 
 
 def run(options: RunOptions) -> int:
-    """Runs one worker in this process."""
     _configure_logs(options, client=options.name)
     from puf_client.worker.run import run_worker
     from puf_common.malloc import keep_freed_memory
@@ -186,7 +183,6 @@ def run(options: RunOptions) -> int:
 
 
 def fleet(options: Any) -> int:
-    """Runs many workers, each in its own process."""
     from puf_client.cli.fleet import run_fleet
 
     return run_fleet(options, lambda member: guarded(lambda: run(member)))

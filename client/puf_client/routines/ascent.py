@@ -38,7 +38,6 @@ class AscentOptions:
     squared_radius: bool = False
     """Derives the radius as sqrt(mean d^2 / 3), as the method's public code does: about 0.577 of the mean distance."""
     random_models: int = 10
-    """Number of random models for a derived radius."""
     clip: float = 5.0
     """Largest norm of a gradient over all parameters. 0: no clipping."""
     momentum: float = 0.9
@@ -128,7 +127,6 @@ def reference(weights: Sequence[Tensor], own: Sequence[Tensor], share: float) ->
 
 @torch.no_grad()
 def distance(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
-    """Returns the L2 distance over all tensors."""
     return math.sqrt(sum((x.double() - y.double()).square().sum().item() for x, y in zip(a, b, strict=True)))
 
 

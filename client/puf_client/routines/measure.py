@@ -35,7 +35,6 @@ class ModelMeasurement:
 
     @classmethod
     def from_pb(cls, message: tk.Measurement) -> ModelMeasurement:
-        """Returns a measurement that the client reported earlier."""
         return cls(
             message.forget,
             message.holdout if message.HasField("holdout") else None,
@@ -44,7 +43,6 @@ class ModelMeasurement:
         )
 
     def request(self, ticket_id: str, version: int) -> pb.ReportMeasurementRequest:
-        """Returns the message that reports this measurement to the server."""
         return pb.ReportMeasurementRequest(
             ticket_id=ticket_id,
             version=version,

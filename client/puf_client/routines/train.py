@@ -110,8 +110,6 @@ def descent(
 
 @dataclass(frozen=True)
 class Batch:
-    """The input of one step."""
-
     x: Tensor
     y: Tensor
     chosen: list[int]

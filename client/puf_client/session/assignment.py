@@ -81,7 +81,6 @@ class Assignment:
 
     @property
     def options(self) -> Mapping[str, float]:
-        """Numeric options of the routine."""
         return self.message.options
 
     @property
@@ -127,7 +126,6 @@ class Assignment:
 
     @property
     def plain(self) -> bool:
-        """Whether to train without augmentation."""
         return self.message.plain
 
     @cached_property

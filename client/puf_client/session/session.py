@@ -78,7 +78,6 @@ class Session:
         self.leave: pb.LeaveOrder | None = None
         # What the worker is doing. Heartbeats send it; operators see it.
         self.activity = "waiting"
-        # Seconds between two heartbeats.
         self.heartbeat_seconds = 5.0
         self.membership = 0
         # Number of joins. It grows when the server no longer knows the session.
@@ -109,10 +108,6 @@ class Session:
         self._heartbeats = threading.Thread(target=self._beat_until_closed, name="puf-heartbeat", daemon=True)
         if heartbeats:
             self._heartbeats.start()
-
-    @property
-    def name(self) -> str:
-        return self.transport.name
 
     @property
     def samples(self) -> int:
@@ -189,7 +184,6 @@ class Session:
         return memoryview(self._models[version]).toreadonly()
 
     def drop_models(self) -> None:
-        """Frees the memory of fetched models."""
         self._models.clear()
 
     def beat(self) -> None:
@@ -240,7 +234,7 @@ class Session:
             return None
         self._current = Assignment(
             message=work,
-            client=self.name,
+            client=self.transport.name,
             recipe=self.description.recipe,
             manifest=self.manifest,
             payload=self.fetch(work.base_version),

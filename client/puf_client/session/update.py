@@ -57,13 +57,11 @@ def difference(manifest: Manifest, base: Payload, result: TrainingResult) -> Pay
     _require_names(manifest, arrays)
     before = manifest.views(base, MODEL)
     payload = bytearray(manifest.nbytes(UPDATE))
-    for slot, target in zip(manifest.ranges(UPDATE), manifest.views(payload, UPDATE).values(), strict=True):
-        spec = slot.spec
+    for spec, target in zip(manifest.tensors, manifest.views(payload, UPDATE).values(), strict=True):
         new = _array(spec, arrays[spec.name])
         if spec.role == "parameter":
-            np.subtract(
-                new.astype(slot.dtype, copy=False), before[spec.name].astype(slot.dtype, copy=False), out=target
-            )
+            old = before[spec.name]
+            np.subtract(new.astype(target.dtype, copy=False), old.astype(target.dtype, copy=False), out=target)
         else:
             np.copyto(target, new, casting="same_kind")
     return _finite(manifest, payload)
@@ -130,12 +128,11 @@ def upload_of(
 
 def _require_names(manifest: Manifest, arrays: Mapping[str, Any]) -> None:
     expected = {t.name for t in manifest.tensors}
-    missing = [name for name in expected if name not in arrays]
-    unknown = [name for name in arrays if name not in expected]
+    missing, unknown = sorted(expected - arrays.keys()), sorted(arrays.keys() - expected)
     for names, text in ((missing, "lacks"), (unknown, "has, unlike the federation's model,")):
         if names:
-            shown = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
-            raise InvalidUpdate(f"the trained model {text} {shown}", tensor=sorted(names)[0])
+            shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+            raise InvalidUpdate(f"the trained model {text} {shown}", tensor=names[0])
 
 
 def _array(spec: TensorSpec, value: Any) -> NDArray[Any]:

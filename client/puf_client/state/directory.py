@@ -88,7 +88,7 @@ class StateDirectory:
 
     def exclusions(self) -> list[Exclusion]:
         """Returns all requests by key, also withdrawn ones."""
-        return [self._read(path) for path in sorted(self._requests.glob("*.json"))]
+        return [self._read(path) for path in sorted((self.path / "requests").glob("*.json"))]
 
     def exclusion(self, request_key: str) -> Exclusion | None:
         path = self._file(request_key)
@@ -234,12 +234,8 @@ class StateDirectory:
     def _write_json(self, name: str, **content: object) -> None:
         self.write(self.path / name, json.dumps(content).encode())
 
-    @property
-    def _requests(self) -> Path:
-        return self.path / "requests"
-
     def _file(self, request_key: str) -> Path:
-        return self._requests / f"{_safe(request_key)}.json"
+        return self.path / "requests" / f"{_safe(request_key)}.json"
 
     def _known(self, request_key: str) -> Exclusion:
         known = self.exclusion(request_key)

@@ -22,8 +22,6 @@ _KEPT = 2
 
 
 class LocalModels:
-    """Model files by membership and round."""
-
     def __init__(self, state: StateDirectory) -> None:
         self._state = state
         self._folder = state.path / "last-models"
@@ -46,7 +44,6 @@ class LocalModels:
         )
 
     def delete(self) -> None:
-        """Deletes all stored models."""
         for path in self._files():
             path.unlink(missing_ok=True)
         with suppress(OSError):

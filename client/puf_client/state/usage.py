@@ -36,8 +36,6 @@ class Used:
 
 
 class SampleUsage:
-    """Reads and writes the rounds in which samples were used."""
-
     def __init__(self, state: StateDirectory) -> None:
         self._state = state
         self._folder = state.path / "used"

@@ -6,7 +6,7 @@ Every method returns the server's answer or raises a `PufError`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from puf_common.tensors.chunks import Payload
 from puf_common.v1 import federation_pb2 as pb
@@ -16,14 +16,12 @@ from puf_common.v1 import tickets_pb2 as tk
 ENDED = frozenset({tk.TICKET_STATE_COMPLETED, tk.TICKET_STATE_FAILED, tk.TICKET_STATE_WITHDRAWN})
 
 
-@runtime_checkable
 class Transport(Protocol):
     """The calls under one client identity: over a network, or to a server in this process."""
 
     @property
     def name(self) -> str:
         """The client's name."""
-        ...
 
     def describe(self) -> pb.DescribeReply: ...
     def lease_shard(self, request: pb.LeaseShardRequest) -> pb.LeaseShardReply: ...
@@ -31,21 +29,17 @@ class Transport(Protocol):
 
     def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
         """Makes one attempt, because the next heartbeat is the next attempt. Called from the heartbeat thread."""
-        ...
 
     def wait_for_work(self, request: pb.WaitForWorkRequest) -> pb.WaitForWorkReply | None:
         """Returns work, or None or a reply without work, possibly before the timeout."""
-        ...
 
     def decline_work(self, request: pb.DeclineWorkRequest) -> pb.DeclineWorkReply: ...
 
     def leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:
         """Makes one attempt: a client that leaves does not wait for an absent server."""
-        ...
 
     def fetch_model(self, version: int) -> tuple[pb.ModelHeader, Payload]:
         """Returns the header and the verified bytes. The caller owns the bytes."""
-        ...
 
     def submit_update(self, header: pb.UpdateHeader, payload: Payload) -> pb.SubmitUpdateReply: ...
     def report_evaluation(self, request: pb.ReportEvaluationRequest) -> pb.ReportEvaluationReply: ...
@@ -54,7 +48,6 @@ class Transport(Protocol):
 
     def follow_ticket(self, ticket_id: str) -> Iterator[pb.FollowTicketReply]:
         """Yields the ticket now and after every change, until it ends."""
-        ...
 
     def report_measurement(self, request: pb.ReportMeasurementRequest) -> pb.ReportMeasurementReply: ...
     def withdraw_unlearning(self, request: pb.WithdrawUnlearningRequest) -> pb.WithdrawUnlearningReply: ...

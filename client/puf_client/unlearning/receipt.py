@@ -41,7 +41,6 @@ def require_writable(directory: Path) -> None:
 
 
 def fetch_receipt(options: ReceiptOptions, ticket_id: str) -> Exit:
-    """Fetches a receipt and writes it with its page."""
     require_writable(options.receipt_dir)
     with dial(options, server=options.server, name=options.name, patience=options.patience) as transport:
         description = transport.describe()

@@ -94,7 +94,6 @@ def _chosen(tickets: list[tk.Ticket], ticket_id: str) -> tk.Ticket:
 
 
 def asked_for(ticket: tk.Ticket) -> str:
-    """Returns what the ticket asks to forget."""
     request = ticket.request
     if request.scope == tk.SCOPE_SAMPLES:
         return f"{request.forget_samples} of {request.forget_samples + request.retain_samples} samples"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,7 @@ from puf_client.tasks import BUILT_IN, Task, task_named
 from puf_client.worker.devices import Choice, choose
 from puf_common.config import plugins
 from puf_common.errors import PufError, UsageError
-from puf_common.models.module_tensors import load_payload, manifest_of, payload_of
+from puf_common.models.module_tensors import load_payload, manifest_of
 from puf_common.models.networks import build_any, built_in
 from puf_common.tensors.chunks import Payload
 from puf_common.tensors.manifest import Manifest
@@ -56,7 +55,6 @@ def prepare(options: LocalOptions, description: pb.DescribeReply, data: ClientDa
 
 
 def context_of(options: LocalOptions) -> DataContext:
-    """Returns the context for the data function."""
     shard, shards = options.shard_of
     return DataContext(
         shard=shard,
@@ -79,8 +77,6 @@ def _local(name: str, known: Collection[str], kind: str) -> str:
 
 @dataclass(frozen=True)
 class Trainer:
-    """Trains and evaluates on this client's data."""
-
     data: ClientData
     model: nn.Module
     manifest: Manifest
@@ -141,10 +137,6 @@ class Trainer:
         context = RoutineContext(self.choice.device, assignment.stream, progress, assignment.abandoned)
         return run_routine(assignment.routine, inputs, context)
 
-    def payload(self) -> Payload:
-        """Returns the bytes of the model as it is now."""
-        return payload_of(self.model, self.manifest)
-
     def evaluate_holdout(self, payload: Payload) -> PerSample:
         """Returns the values of a model on every hold-out sample."""
         return self._evaluate(payload, self._holdout)
@@ -174,7 +166,6 @@ class Trainer:
 
 
 def settings_of(recipe: pb.Recipe, lr: float, epochs: float) -> TrainSettings:
-    """Returns the training settings of one assignment."""
     return TrainSettings(
         lr=lr,
         optimizer=recipe.optimizer,
@@ -189,8 +180,5 @@ def settings_of(recipe: pb.Recipe, lr: float, epochs: float) -> TrainSettings:
     )
 
 
-def _part(samples: Any, indices: NDArray[np.intp]) -> Samples:
-    if len(indices) == len(samples):
-        whole: Samples = samples
-        return whole
-    return select(samples, indices.tolist())
+def _part(samples: Samples, indices: NDArray[np.intp]) -> Samples:
+    return samples if len(indices) == count(samples) else select(samples, indices.tolist())

@@ -22,6 +22,7 @@ from puf_client.transport.base import Transport
 from puf_client.worker.trainer import Trainer
 from puf_common.errors import PufError, Superseded
 from puf_common.logging import get_logger
+from puf_common.models.module_tensors import payload_of
 from puf_common.tensors.manifest import MODEL
 
 log = get_logger("puf_client.worker.worker")
@@ -89,9 +90,8 @@ class Worker:
 
     def _train(self, work: Assignment, session: Session) -> None:
         indices = self.samples_of(work)
-        forget = None
-        if work.part == "forget" and work.routine in WITH_RETAINED_SAMPLES:
-            forget = ~np.isin(indices, self.current())
+        takes_retained = work.part == "forget" and work.routine in WITH_RETAINED_SAMPLES
+        forget = ~np.isin(indices, self.current()) if takes_retained else None
         if work.routine == "ascent":
             # The second model of this routine is the client's local model.
             number, nbytes = int(work.options.get("last_round", 0)), work.manifest.nbytes(MODEL)
@@ -108,7 +108,8 @@ class Worker:
         result = self._trainer.run(work, indices, progress, forget)
         self._usage.note(self._trainer.data.ids, indices, number=work.round, unlearning=work.unlearns)
         if LOCAL_MODEL in session.server_stores and work.routine == "train" and not work.ticket_id:
-            self._local_models.write(work.key.membership, work.round, self._trainer.payload())
+            payload = payload_of(self._trainer.model, self._trainer.manifest)
+            self._local_models.write(work.key.membership, work.round, payload)
         self._display.say(f"sending the update of {doing}")
         taken = work.submit(
             self._trainer.model,
