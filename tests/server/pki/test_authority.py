@@ -52,9 +52,9 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Run:
     def run(*words: str) -> str:
         command = client_main if words[0] == "enroll" else main
         assert command([str(w) for w in words]) == Exit.USAGE
-        told = capsys.readouterr().err
-        assert told.count("\n") == 1
-        return told
+        shown = capsys.readouterr().err
+        assert shown.count("\n") == 1
+        return shown
 
     return run
 
@@ -139,8 +139,8 @@ def test_renewing_keeps_name_and_key(run: Run, refused: Run, tmp_path: Path) -> 
 
 def test_a_clients_own_key_stays_with_the_client(run: Run, refused: Run, tmp_path: Path) -> None:
     run("certs", "init", "--dir", "pki")
-    told = run("enroll", "--name", "clinic-7", "--dir", "site")
-    assert "puf-server certs sign" in told
+    shown = run("enroll", "--name", "clinic-7", "--dir", "site")
+    assert "puf-server certs sign" in shown
     assert mode(tmp_path / "site") == 0o700
     assert mode(tmp_path / "site" / "clinic-7.key") == 0o600
     assert "not overwritten" in refused("enroll", "--name", "clinic-7", "--dir", "site")

@@ -79,7 +79,7 @@ def test_an_open_upload_gets_unavailable_and_does_not_delay_the_end(tmp_path: Pa
 
         def half() -> Iterator[fed.SubmitUpdateRequest]:
             yield from whole[:2]
-            # The rest never comes; whoever sends it is still there when the server ends.
+            # The other chunks are never sent; the sender is still connected when the server ends.
             ended.wait(60)
 
         with ThreadPoolExecutor(1) as pool:
