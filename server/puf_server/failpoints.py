@@ -25,8 +25,6 @@ from dataclasses import dataclass
 from puf_common.errors import Unavailable, UsageError
 from puf_common.logging import get_logger
 
-__all__ = ["POINTS", "SWITCH", "VARIABLE", "arm", "arm_from_environment", "disarm", "hit", "hits"]
-
 VARIABLE = "PUF_FAILPOINTS"
 # Must also be "yes": one variable that is set by mistake must not make a production server fail.
 SWITCH = "PUF_TEST_FAILPOINTS"

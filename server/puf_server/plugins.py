@@ -7,8 +7,6 @@ from puf_common.errors import UsageError
 from puf_server.core import methods
 from puf_server.core.methods.base import Method
 
-__all__ = ["allow"]
-
 
 def allow() -> None:
     """Allows a federation's configuration to name a class of the user's code."""

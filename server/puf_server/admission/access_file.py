@@ -16,8 +16,6 @@ from puf_common.errors import StorageCorrupted, UsageError
 from puf_common.files.private import write_over
 from puf_common.network.tls import ClientTls
 
-__all__ = ["OperatorAccess"]
-
 _FILE = "operator.json"
 _POLL_SECONDS = 0.1
 

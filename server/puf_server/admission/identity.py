@@ -18,8 +18,6 @@ from puf_common.network.status import IDENTITY_KEY, TOKEN_KEY
 from puf_server.admission.revocations import Revocations
 from puf_server.admission.tokens import Tokens
 
-__all__ = ["AnyOperator", "CertificateIdentity", "ClaimedIdentity", "Identify", "TokenIdentity"]
-
 Context = aio.ServicerContext[Any, Any]
 
 _SCHEME = "bearer "

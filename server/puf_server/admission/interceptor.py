@@ -25,8 +25,6 @@ from puf_server.admission.identity import Context, Identify
 from puf_server.admission.rate_limit import RateLimit, RateLimits
 from puf_server.core.config import Limits
 
-__all__ = ["HEALTH", "AdmissionInterceptor"]
-
 # Reports only whether the server serves. Probes of load balancers have no credentials.
 HEALTH = "/grpc.health.v1.Health/Check"
 

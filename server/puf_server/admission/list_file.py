@@ -18,8 +18,6 @@ from puf_common.files.private import write_over
 from puf_common.files.watched import Watched
 from puf_common.logging import get_logger
 
-__all__ = ["ListFile"]
-
 log = get_logger(__name__)
 
 M = TypeVar("M", bound=BaseModel)
@@ -49,11 +47,7 @@ class ListFile(Generic[M]):
                 if self._watched.refresh():
                     log.info("list read again", file=self.path.name)
             except (PufError, OSError) as error:
-                log.error(
-                    "a changed list cannot be read; its last content stays in force",
-                    file=self.path.name,
-                    error=str(error),
-                )
+                log.error("changed list not read; its last content stays", file=self.path.name, error=str(error))
             return self._watched.stamps()
 
     @contextmanager

@@ -20,8 +20,6 @@ from puf_server.admission.tokens import Tokens
 from puf_server.core.config import Limits
 from puf_server.pki.authority import ephemeral_operator
 
-__all__ = ["Listener", "insecure_listeners", "secure_listeners"]
-
 
 @dataclass(frozen=True)
 class Listener:

@@ -6,8 +6,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-__all__ = ["RateLimit", "RateLimits"]
-
 _NAMES = 20_000
 
 

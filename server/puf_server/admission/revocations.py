@@ -17,8 +17,6 @@ from puf_common.errors import NotAuthenticated, NotFound
 from puf_common.network.certificates import Holder
 from puf_server.admission.list_file import ListFile
 
-__all__ = ["Revocations", "Revoked"]
-
 
 class Revoked(BaseModel):
     """Refused names, keys (SHA-256) and serials, each with the time of its revocation."""

@@ -19,8 +19,6 @@ from puf_common.errors import NotAuthenticated, NotFound, UsageError
 from puf_common.names import check_name
 from puf_server.admission.list_file import ListFile
 
-__all__ = ["Token", "TokenList", "Tokens"]
-
 DAY = 86400.0
 
 

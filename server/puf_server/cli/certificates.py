@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from puf_server.admission.revocations import Revocations
     from puf_server.pki.authority import Authority, Issued
 
-__all__ = ["add_certs"]
-
 _AUTHORITY_DAYS = 3650
 _LEAF_DAYS = 365
 _SERVE = (
@@ -41,9 +39,8 @@ def add_certs(parser: Parser) -> None:
     _add_authority(init, _AUTHORITY_DAYS)
     init.add_argument("--title", default="PUF federation", metavar="TEXT", help="name of the authority, for people")
     server = action("server", "make the server's certificate and key", partial(_issue, "server", _SERVE))
-    server.add_argument(
-        "--name", action="append", default=[], metavar="HOST", help="host name or address clients dial; may be repeated"
-    )
+    about = "host name or address that clients dial; may be repeated"
+    server.add_argument("--name", action="append", default=[], metavar="HOST", help=about)
     client = action("client", "make a client's certificate and key", partial(_issue, "client", _SEND))
     client.add_argument("name", metavar="NAME", help="the client's name in the federation")
     about = "make an operator's certificate and key, for commands from another machine"
@@ -55,14 +52,10 @@ def add_certs(parser: Parser) -> None:
     sign.add_argument("--name", default="", metavar="NAME", help="sign only if the request is for this client")
     for command in (server, client, operator, sign):
         _add_authority(command, _LEAF_DAYS)
-        command.add_argument(
-            "--renew", action="store_true", help="a new certificate for the same name and key, replacing the old one"
-        )
+        command.add_argument("--renew", action="store_true", help="replace the certificate; name and key stay the same")
     watch = action("watch", "sign requests that `puf-client enroll --through` places in a directory", _watch)
     _add_authority(watch, _LEAF_DAYS)
-    watch.add_argument(
-        "requests", type=Path, metavar="DIR", help="the directory; an account that can write to it can enrol"
-    )
+    watch.add_argument("requests", type=Path, metavar="DIR", help="an account that can write to it can enrol clients")
     watch.add_argument("--once", action="store_true", help="answer the requests that are there and end")
     for name, about, run in (
         ("revoke", "refuse a client, a key or one certificate at once", _revoke),
@@ -73,18 +66,14 @@ def add_certs(parser: Parser) -> None:
 
 
 def _add_authority(command: Parser, days: int) -> None:
-    command.add_argument(
-        "--dir", type=Path, default=Path("certs"), metavar="DIR", help="the authority's directory (certs)"
-    )
+    command.add_argument("--dir", type=Path, default=Path("certs"), metavar="DIR", help="the authority (certs)")
     command.add_argument("--days", type=float, default=days, metavar="N", help=f"lifetime in days ({days})")
 
 
 def _add_subject(command: Parser) -> None:
     add_state(command)
     command.add_argument("name", nargs="?", default="", metavar="NAME", help="a client, with every credential it has")
-    command.add_argument(
-        "--cert", type=Path, metavar="FILE", help="the key of this certificate; the name can get another"
-    )
+    command.add_argument("--cert", type=Path, metavar="FILE", help="the key of this certificate, not the name")
     command.add_argument("--serial", default="", metavar="HEX", help="the certificate with this serial number only")
 
 

@@ -13,8 +13,6 @@ from puf_common.errors import UsageError
 if TYPE_CHECKING:
     from puf_server.cli.operator_client import OperatorClient
 
-__all__ = ["OPERATOR", "add_operator_flags", "add_state", "connect", "state_directory"]
-
 OPERATOR = "127.0.0.1:7301"
 # A command right after `puf-server serve &` or `docker compose up -d` meets a server that is still starting.
 _START_SECONDS = 5.0

@@ -13,8 +13,6 @@ from puf_common.tensors.manifest import Manifest
 from puf_server import plugins
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
 
-__all__ = ["InitSettings", "init"]
-
 plugins.allow()
 
 

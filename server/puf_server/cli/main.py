@@ -16,8 +16,6 @@ from puf_server.cli.operate import add_operator_commands
 from puf_server.cli.proof import add_proof
 from puf_server.cli.tokens import add_tokens
 
-__all__ = ["main"]
-
 _HELP_ALL = "--help-all"
 # Options that `--help` shows. `--help-all` also shows the others.
 _COMMON = {

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     Run = Callable[[OperatorClient, argparse.Namespace], int | None]
 
-__all__ = ["add_operator_command", "add_operator_commands"]
-
 _POLL_SECONDS = 0.5
 _MOST_ROUNDS = 1_000_000
 
@@ -49,28 +47,18 @@ def add_operator_commands(commands: Any) -> None:
         return command
 
     status = add("status", "show a summary of the federation", _status, json=True)
-    status.add_argument(
-        "--until-idle",
-        action="store_true",
-        help="wait until the federation is idle, then show it; ends with 1 if it was paused or stopped instead",
-    )
+    about = "first wait until the federation is idle; ends with 1 if it was paused or stopped instead"
+    status.add_argument("--until-idle", action="store_true", help=about)
     for name, about in (("rounds", "list rounds, newest first"), ("models", "list model versions, newest first")):
         add(name, about, partial(_list, name), json=True)
     tickets = add("tickets", "list requests to be forgotten, newest first, or approve one on hold", _tickets, json=True)
     _add_action(tickets, "list (default) or approve", ["list", "approve", "allow"])
     tickets.add_argument("ticket", nargs="?", metavar="TICKET", help="the ticket to approve")
-    clients = add(
-        "clients",
-        "list the clients; readmit a forgotten one, approve one on hold, or free a shard",
-        _clients,
-        json=True,
-    )
-    _add_action(
-        clients, "list (default), readmit, approve or release", ["list", "readmit", "approve", "allow", "release"]
-    )
-    clients.add_argument(
-        "name", nargs="?", metavar="NAME", help="the client to readmit or approve, or whose shard becomes free"
-    )
+    about = "list the clients; readmit a forgotten one, approve one on hold, or free a shard"
+    clients = add("clients", about, _clients, json=True)
+    actions = ["list", "readmit", "approve", "allow", "release"]
+    _add_action(clients, "list (default), readmit, approve or release", actions)
+    clients.add_argument("name", nargs="?", metavar="NAME", help="the client to readmit, approve, or free the shard of")
     export = add("export", "write a model as a safetensors file", _export)
     export.add_argument("--out", required=True, type=Path, metavar="FILE", help="file to write")
     export.add_argument("--version", type=int, metavar="N", help="model version (default: the newest that is ready)")
@@ -87,15 +75,11 @@ def add_operator_commands(commands: Any) -> None:
 _ORDERS = (
     ("pause", "assign no work and close no round until resume", "paused; continue with puf-server resume"),
     ("resume", "continue after pause, or after the federation halted", "resumed"),
-    (
-        "release",
-        "serve a model that collapsed after unlearning, and complete its tickets",
-        "released: the model is ready and its tickets are completed",
-    ),
+    ("release", "serve a model on hold and complete its tickets", "released: the model is ready, its tickets complete"),
     (
         "rollback",
-        "install the model from before the current unlearning job and open its tickets again",
-        "back to model {}; the tickets since then are open again",
+        "undo the unlearning under way; its tickets open again",
+        "back to model {}; its tickets are open again",
     ),
     ("stop", "order the clients to leave and end the server", "stopping; the state stays and can be served again"),
 )

@@ -21,8 +21,6 @@ from puf_common.tensors.model_file import save
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import operator_pb2_grpc as rpc
 
-__all__ = ["OperatorClient"]
-
 _DEADLINE = 10.0
 _EXPORT_DEADLINE = 3600.0
 _RETRY_SECONDS = 0.1

@@ -15,22 +15,14 @@ from puf_server.cli.operate import add_operator_command
 if TYPE_CHECKING:
     from puf_server.cli.operator_client import OperatorClient
 
-__all__ = ["add_proof"]
-
 
 def add_proof(commands: Any) -> None:
     """Adds the commands of this module."""
     audit = commands.add_parser("audit", help="show the audit log, or verify that it was not changed")
     audit.add_argument("action", choices=["verify", "show"])
     _add_state(audit, "the federation's state directory; a server may be serving it")
-    audit.add_argument(
-        "--receipt",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="verify: a receipt whose entry must exist, to detect a truncated log; may be repeated",
-    )
+    about = "verify: a receipt whose entry must exist, to detect a truncated log; may be repeated"
+    audit.add_argument("--receipt", type=Path, action="append", default=[], metavar="FILE", help=about)
     audit.add_argument("--last", type=_count, default=0, metavar="N", help="show: only the newest entries")
     audit.add_argument("--json", action="store_true", help="print JSON, for programs")
     audit.set_defaults(run=_audit)
@@ -41,27 +33,19 @@ def add_proof(commands: Any) -> None:
     restore = commands.add_parser("restore", help="make a state directory from a backup")
     restore.add_argument("--from", dest="source", type=Path, required=True, metavar="FILE.tar", help="the backup")
     _add_state(restore, "new directory")
-    restore.add_argument(
-        "--receipts",
-        type=Path,
-        metavar="DIR",
-        help="receipts (*.json) issued since the backup; the requests that it does not contain are opened again",
-    )
-    restore.add_argument(
-        "--no-receipts", action="store_true", help="states that nothing was forgotten since the backup; audited"
-    )
+    about = "receipts (*.json) issued since the backup; the requests that it does not contain are opened again"
+    restore.add_argument("--receipts", type=Path, metavar="DIR", help=about)
+    about = "states that nothing was forgotten since the backup; audited"
+    restore.add_argument("--no-receipts", action="store_true", help=about)
     restore.set_defaults(run=_restore)
     forget = add_operator_command(commands, "forget", "file a request to forget a client that is gone", _forget)
     forget.add_argument("client", metavar="CLIENT", help="the client's name")
     forget.add_argument("--reference", default="", metavar="TEXT", help="a case number or similar; stored and shown")
-    forget.add_argument(
-        "--received", type=_date, metavar="DATE", help="when the request reached you; the deadline counts from here"
-    )
+    about = "when the request reached you; the deadline counts from here"
+    forget.add_argument("--received", type=_date, metavar="DATE", help=about)
     receipt = add_operator_command(commands, "receipt", "write the signed receipt of a completed ticket", _receipt)
     receipt.add_argument("ticket", metavar="TICKET", help="the ticket's id")
-    receipt.add_argument(
-        "--out", type=Path, default=Path(), metavar="DIR", help="directory for the files (default: here)"
-    )
+    receipt.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="directory (default: here)")
 
 
 def _add_state(command: argparse.ArgumentParser, about: str) -> None:

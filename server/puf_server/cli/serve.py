@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from puf_common.errors import UsageError
 from puf_server.core.config import Limits
 
-__all__ = ["ServeSettings", "run"]
-
 HERE = "127.0.0.1:7300"
 EVERYWHERE = "[::]:7300"
 

@@ -15,8 +15,6 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import tickets_pb2 as tk
 
-__all__ = ["hint", "methods", "show", "status"]
-
 M = TypeVar("M")
 # The head of each column, and how it shows a message.
 Columns = dict[str, Callable[[M], str]]

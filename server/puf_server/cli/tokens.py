@@ -15,8 +15,6 @@ from puf_server.cli.connection import add_state, state_directory
 if TYPE_CHECKING:
     from puf_server.admission.tokens import Tokens
 
-__all__ = ["add_tokens", "day"]
-
 
 def add_tokens(parser: Parser) -> None:
     """Adds the actions of `puf-server tokens`."""

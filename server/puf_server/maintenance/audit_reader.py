@@ -14,8 +14,6 @@ from puf_server.core import audit_chain
 from puf_server.engine.receipts import read_own
 from puf_server.storage.database import audit_lines
 
-__all__ = ["read_only", "show", "verify"]
-
 
 def verify(directory: Path, receipts: list[Path]) -> tuple[audit_chain.Head, list[Receipt]]:
     """Verifies every entry, and that the log contains the entry of every receipt. Returns the last entry's head."""

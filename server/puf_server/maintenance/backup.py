@@ -33,8 +33,6 @@ from puf_server.storage.database import append_audit, audit_head
 from puf_server.storage.durable import DISK, Files, remove, sync_directory, sync_file
 from puf_server.storage.layout import KEY_FILE, history_name
 
-__all__ = ["FORMAT", "LIST", "OPTIONAL", "Backup", "backup"]
-
 FORMAT = 1
 # The last entry of a backup: the digests of all others.
 LIST = "backup.json"

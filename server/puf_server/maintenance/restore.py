@@ -31,8 +31,6 @@ from puf_server.storage.durable import DISK, Files, sync_directory, sync_file
 from puf_server.storage.layout import KEY_FILE
 from puf_server.storage.state_store import Store
 
-__all__ = ["Restored", "apply_receipts", "restore"]
-
 _REQUIRED = frozenset({"federation.json", "state.db", KEY_FILE})
 _MODEL = re.compile(r"models/v\d{6,}-[0-9a-f]{16}\.safetensors")
 _HISTORY = re.compile(r"history/\d{8,}\.[A-Za-z0-9._-]+-[0-9a-f]{16}")

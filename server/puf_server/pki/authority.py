@@ -29,8 +29,6 @@ from puf_common.names import check_name
 from puf_common.network.certificates import Role, holder_of, key_pem, new_key, requested_name, subject, uri
 from puf_common.network.tls import read_certificates, read_key
 
-__all__ = ["AUTHORITY_DAYS", "LEAF_DAYS", "Authority", "Issued", "ephemeral_operator"]
-
 AUTHORITY_DAYS = 3650
 LEAF_DAYS = 365
 # The clocks of two machines can differ by this much.

@@ -20,8 +20,6 @@ from puf_common.logging import get_logger
 from puf_common.names import NAME
 from puf_server.pki.authority import LEAF_DAYS, Authority
 
-__all__ = ["answer_all"]
-
 _REQUEST = re.compile(rf"({NAME.pattern})\.csr")
 _LARGEST = 64 * 1024
 

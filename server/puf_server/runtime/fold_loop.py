@@ -14,8 +14,6 @@ from puf_server.core.state.rounds import Round
 from puf_server.engine.engine import Engine
 from puf_server.rpc.calls import Threads
 
-__all__ = ["FoldLoop"]
-
 _RETRY_SECONDS = 0.5
 log = get_logger(__name__)
 

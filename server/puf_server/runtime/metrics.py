@@ -31,8 +31,6 @@ from puf_server.core.state.tickets import TicketState
 from puf_server.engine.engine import Engine
 from puf_server.rpc.requests import Handlers
 
-__all__ = ["Metrics", "client_states"]
-
 PHASES = ("waiting", "training", "unlearning", "recovering", "idle", "paused", "stopping")
 # A round takes between a second and days.
 _BUCKETS = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400, 86400)

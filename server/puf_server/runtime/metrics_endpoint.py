@@ -9,8 +9,6 @@ from prometheus_client import CollectorRegistry, start_http_server
 from puf_common.errors import UsageError
 from puf_common.network.addresses import parse_address
 
-__all__ = ["MetricsEndpoint"]
-
 
 class MetricsEndpoint:
     """An HTTP server in a thread that serves one registry until `close`."""

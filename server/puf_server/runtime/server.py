@@ -36,8 +36,6 @@ from puf_server.runtime.metrics import Metrics
 from puf_server.runtime.metrics_endpoint import MetricsEndpoint
 from puf_server.storage.state_store import Store
 
-__all__ = ["Addresses", "Server", "serve"]
-
 _TICK_SECONDS = 0.5
 _LEAVE_SECONDS = 3.0
 # Longest time that a call lasts after its caller was revoked.
@@ -63,11 +61,7 @@ class Server:
     """Serves one federation inside `async with`. Without `tls` the server accepts every name that a caller claims."""
 
     def __init__(
-        self,
-        store: Store,
-        addresses: Addresses,
-        tls: ServerTls | None = None,
-        stopped: asyncio.Event | None = None,
+        self, store: Store, addresses: Addresses, tls: ServerTls | None = None, stopped: asyncio.Event | None = None
     ) -> None:
         self._store = store
         self._addresses = addresses
