@@ -77,7 +77,7 @@ def test_a_client_is_forgotten_by(
         assert kept_here == ([2, 2] if method == "pga" else [0, 0])
         # Options of PUF are refused by name before a request is filed.
         assert main(["--unlearn", *clinic.flags(2), "--yes", "--kappa", "2"]) != Exit.OK
-        assert "PUF's; leave them away" in capsys.readouterr().err
+        assert "belong to PUF; leave them out" in capsys.readouterr().err
         assert main(["--unlearn", *clinic.flags(2), "--yes"]) == Exit.OK
         told = capsys.readouterr().out
         assert f"by {method}." in told
