@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
-from puf_lab.reporting.markdown import markdown_table
+from puf_lab.reporting.sheet import MISSING, markdown_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,7 +34,6 @@ _LABELS: Mapping[Stage, str] = {
 }
 COLUMNS = ("test accuracy", "forget accuracy", "MIA Song", "MIA Yeom")
 _JUDGED: tuple[Stage, ...] = ("original", "recovered", "retrained")
-_MISSING = "–"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ def _error(accuracy: float, samples: int | None) -> float:
 
 def _cells(rows: Mapping[Stage, StageScores]) -> list[tuple[Stage, list[str]]]:
     return [
-        (stage, [_MISSING if value is None else f"{value:.1f}" for value in astuple(rows[stage])])
+        (stage, [MISSING if value is None else f"{value:.1f}" for value in astuple(rows[stage])])
         for stage in _LABELS
         if stage in rows
     ]

@@ -13,12 +13,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 Show = Callable[[int, str], None]
 
 
-class PhaseProgress:
+class PhaseProgress(Progress):
     """One bar per phase. Use it as a context."""
 
     def __init__(self, console: Console) -> None:
-        self.console = console
-        self._progress = Progress(
+        super().__init__(
             TextColumn("{task.description:<34}"),
             BarColumn(bar_width=36),
             TextColumn("{task.fields[note]}"),
@@ -27,21 +26,14 @@ class PhaseProgress:
             disable=not console.is_terminal,
         )
 
-    def __enter__(self) -> PhaseProgress:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
     @contextmanager
     def phase(self, text: str, total: int | None) -> Iterator[Show]:
         """Yields a function that moves the bar of this phase."""
-        task = self._progress.add_task(text, total=total, note="")
+        task = self.add_task(text, total=total, note="")
         if not self.console.is_terminal:
             self.console.print(f"{text} ...")
         started = time.monotonic()
-        yield lambda done, note: self._progress.update(task, completed=done, note=note)
-        self._progress.update(task, completed=total or 1, total=total or 1, note="done")
+        yield lambda done, note: self.update(task, completed=done, note=note)
+        self.update(task, completed=total or 1, total=total or 1, note="done")
         if not self.console.is_terminal:
             self.console.print(f"{text}: done in {time.monotonic() - started:.1f} s")

@@ -62,7 +62,7 @@ def run_demo(out: Path, *, target: int = 3, mode: str = "regular") -> int:
         _retrain(demo)
         with progress.phase("measuring what each model knows", None):
             measure(out, spec, target, result)
-    console.print(f"\n[bold]Output of {result.target}'s own command[/bold]", output.strip(), sep="\n")
+    console.print(f"\n[bold]Output of {result.target}'s command[/bold]", output.strip(), sep="\n")
     result.seconds = round(time.monotonic() - started, 1)
     print_report(out, result, console)
     verify_receipt(out, console)
@@ -79,15 +79,15 @@ def _empty(out: Path) -> None:
 
 
 def _forget(demo: Demo) -> str:
-    """Trains with all clients, then one asks to be forgotten by its own command. Returns that command's output."""
+    """Trains with all clients, then one asks to be forgotten. Returns the output of that client's command."""
     out, spec, name = demo.out, demo.spec, client_name(demo.target)
     state, clients = out / "federation", out / "clients"
     init_server(state, spec, clients=spec.clients)
     with ExitStack() as stack:
         server = stack.enter_context(ServerProcess(state, demo.log("server")))
-        crew = stack.enter_context(fleet(spec, server, clients, demo.log("fleet")))
+        fleet_process = stack.enter_context(fleet(spec, server, clients, demo.log("fleet")))
         with demo.progress.phase("training together", spec.rounds) as show:
-            _train(server, crew, show)
+            _train(server, fleet_process, show)
         _export_all(server, out / "models")
         # The reference without unlearning continues from a copy of the state, taken while the server is down. The
         # clients retry and attach again when the server is back.
@@ -98,14 +98,14 @@ def _forget(demo: Demo) -> str:
         with demo.progress.phase(f"{name} asks to be forgotten", None) as show:
             command = unlearn_command(spec, server, clients, demo.target, "--mode", demo.result.mode)
             request = stack.enter_context(Process(command, demo.log("unlearn"), env={"COLUMNS": "120"}))
-            _follow(server, request, crew, show)
+            _follow(server, request, fleet_process, show)
         ticket = server.control.tickets()[0]
         _export_all(server, out / "models")
         # The server counts bytes since its restart: the measurements before, the unlearning round, recovery, and the
         # models that the target fetched to measure them.
         demo.result.costs["puf"] = _cost(server, {"unlearn", "recover"})
         server.control.stop()
-        crew.wait(30)
+        fleet_process.wait(30)
     demo.result.forgotten_at = ticket.applied_round
     demo.result.recovery_rounds = ticket.recovery_rounds
     demo.result.recovered = ticket.recovered if ticket.HasField("recovered") else None
@@ -118,20 +118,22 @@ def _reference(demo: Demo, name: str, without: Collection[int]) -> Iterator[tupl
     with ExitStack() as stack:
         server = stack.enter_context(ServerProcess(demo.out / name, demo.log(f"{name}-server")))
         clients = demo.out / f"{name}-clients"
-        crew = stack.enter_context(fleet(demo.spec, server, clients, demo.log(f"{name}-fleet"), without=without))
-        yield server, crew
+        fleet_process = stack.enter_context(
+            fleet(demo.spec, server, clients, demo.log(f"{name}-fleet"), without=without)
+        )
+        yield server, fleet_process
         server.control.stop()
-        crew.wait(30)
+        fleet_process.wait(30)
 
 
 def _natural(demo: Demo) -> None:
     """The same federation from the same state, without the client and without unlearning."""
     rounds, alive = 1 + demo.result.recovery_rounds, demo.spec.clients - 1
-    with _reference(demo, "natural", [demo.target]) as (server, crew):
+    with _reference(demo, "natural", [demo.target]) as (server, fleet_process):
         with demo.progress.phase("reference: no unlearning", rounds) as show:
-            wait_until(lambda: server.control.status().clients_alive == alive, _PHASE_SECONDS, server, crew)
+            wait_until(lambda: server.control.status().clients_alive == alive, _PHASE_SECONDS, server, fleet_process)
             server.control.extend(rounds)
-            _train(server, crew, show, done_before=demo.spec.rounds)
+            _train(server, fleet_process, show, done_before=demo.spec.rounds)
         _export_all(server, demo.out / "natural-models", since=demo.spec.rounds)
 
 
@@ -139,23 +141,23 @@ def _retrain(demo: Demo) -> None:
     """A federation that never had the client, from the same initial model."""
     first = demo.out / "models" / "0000.safetensors"
     init_server(demo.out / "retrained", demo.spec, clients=demo.spec.clients - 1, more=["--model-file", str(first)])
-    with _reference(demo, "retrained", [demo.target]) as (server, crew):
+    with _reference(demo, "retrained", [demo.target]) as (server, fleet_process):
         with demo.progress.phase("reference: retraining from scratch", demo.spec.rounds) as show:
-            _train(server, crew, show)
+            _train(server, fleet_process, show)
         server.control.export(demo.out / "retrained.safetensors")
         demo.result.costs["retrain"] = _cost(server, {"train"})
 
 
-def _train(server: ServerProcess, crew: Process, show: Show, done_before: int = 0) -> None:
+def _train(server: ServerProcess, fleet_process: Process, show: Show, done_before: int = 0) -> None:
     def idle() -> bool:
         status = server.control.status()
         show(status.rounds_trained - done_before, f"{status.clients_alive} clients")
         return status.position.phase == fed.PHASE_IDLE and status.rounds_trained >= status.rounds_planned
 
-    wait_until(idle, _PHASE_SECONDS, server, crew, poll=0.1)
+    wait_until(idle, _PHASE_SECONDS, server, fleet_process, poll=0.1)
 
 
-def _follow(server: ServerProcess, request: Process, crew: Process, show: Show) -> None:
+def _follow(server: ServerProcess, request: Process, fleet_process: Process, show: Show) -> None:
     """Waits until the target's command has ended."""
 
     def ended() -> bool:
@@ -165,7 +167,7 @@ def _follow(server: ServerProcess, request: Process, crew: Process, show: Show) 
             show(0, f"{state}, {tickets[0].recovery_rounds} recovery rounds")
         return request.code is not None
 
-    wait_until(ended, _PHASE_SECONDS, server, crew, poll=0.1)
+    wait_until(ended, _PHASE_SECONDS, server, fleet_process, poll=0.1)
     if request.code != 0:
         raise PufError(f"puf-client --unlearn ended with code {request.code}:\n{request.tail(10)}")
 

@@ -16,8 +16,6 @@ from puf_common.errors import UsageError
 
 # Samples per side that train the Song attack.
 SONG_LIMIT = 10_000
-# A sample dominates a population point if its likelihood ratio is at least this many times as large.
-RMIA_GAMMA = 1.0
 
 Vector = NDArray[np.float64]
 
@@ -65,38 +63,31 @@ class RelativeAttack:
     traced_at_1: float
 
 
-def rmia(
-    forget: tuple[ArrayLike, ArrayLike],
-    unseen: tuple[ArrayLike, ArrayLike],
-    *,
-    seed: int,
-    gamma: float = RMIA_GAMMA,
-    offline: float = 1.0,
-) -> RelativeAttack:
+def rmia(forget: tuple[ArrayLike, ArrayLike], unseen: tuple[ArrayLike, ArrayLike], *, seed: int) -> RelativeAttack:
     """RMIA (Zarifzadeh et al. 2024), offline: per sample, relative to a reference model and to a population.
 
     Each pair has the confidences of the attacked model and of the reference model, which saw neither set. The reference
     is the retrained model, which an experiment has anyway. A sample's score is the share of population points z with
 
-        p(x) / p_ref(x)  >=  gamma * p(z) / p_ref(z),    p_ref <- ((1 + a) p_ref + (1 - a)) / 2 with a = `offline`.
+        p(x) / p_ref(x)  >=  gamma * p(z) / p_ref(z),    with gamma = 1 and p_ref uncorrected (a = 1 in their paper).
 
     Half of the unseen samples are the population, the other half the non-members. Against itself a model gets 0.5.
     """
-    inside, outside = _ratio(forget, "forget", offline), _ratio(unseen, "unseen", offline)
+    inside, outside = _ratio(forget, "forget"), _ratio(unseen, "unseen")
     if outside.size < 2:
         raise UsageError("RMIA needs at least two unseen samples")
     order = np.random.default_rng(seed).permutation(outside.size)
-    population = np.sort(gamma * outside[order[: outside.size // 2]])
+    population = np.sort(outside[order[: outside.size // 2]])
     members = np.searchsorted(population, inside, "right") / population.size
     others = np.searchsorted(population, outside[order[outside.size // 2 :]], "right") / population.size
     return RelativeAttack(_auc(members, others), _caught(members, others), _caught(-members, -others))
 
 
-def _ratio(pair: tuple[ArrayLike, ArrayLike], what: str, offline: float) -> Vector:
+def _ratio(pair: tuple[ArrayLike, ArrayLike], what: str) -> Vector:
     attacked, reference = _vector(pair[0], f"{what} confidences"), _vector(pair[1], f"{what} reference confidences")
     if attacked.shape != reference.shape:
         raise UsageError(f"{what}: the attacked and the reference model must be given the same samples")
-    return np.asarray(attacked / np.maximum(((1 + offline) * reference + (1 - offline)) / 2, 1e-12))
+    return np.asarray(attacked / np.maximum(reference, 1e-12))
 
 
 def _auc(members: Vector, others: Vector) -> float:

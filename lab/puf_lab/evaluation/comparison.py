@@ -96,9 +96,9 @@ def recovery(accuracies: Sequence[float], target: float) -> Recovery:
     return Recovery(len(accuracies) - 1, False)
 
 
-def recovery_near(accuracies: Sequence[float], retrained: float, points: float = NEAR_POINTS) -> Recovery:
-    """First round within `points` of the retrained model's accuracy."""
-    return recovery(accuracies, retrained - points)
+def recovery_near(accuracies: Sequence[float], retrained: float) -> Recovery:
+    """First round within NEAR_POINTS of the retrained model's accuracy."""
+    return recovery(accuracies, retrained - NEAR_POINTS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,17 +42,10 @@ class Cost:
     computation: float
     storage: float
 
-    def relative_to(self, reference: Cost) -> Cost:
-        """How many times less than the reference; infinity for a cost of zero."""
-
-        def times(there: float, here: float) -> float:
-            return there / here if here else float("inf")
-
-        return Cost(
-            times(reference.communication, self.communication),
-            times(reference.computation, self.computation),
-            times(reference.storage, self.storage),
-        )
+    def then(self, other: Cost) -> Cost:
+        """Both one after the other, with the storage of this one."""
+        communication = self.communication + other.communication
+        return replace(self, communication=communication, computation=self.computation + other.computation)
 
 
 def cost(method: str, shape: Shape, recovery_rounds: float, **options: float) -> Cost:
@@ -63,13 +56,8 @@ def cost(method: str, shape: Shape, recovery_rounds: float, **options: float) ->
     """
     if method == "Retrain":
         return _rounds(shape, shape.retained, shape.epochs, shape.rounds)
-    unlearning = _unlearning(method, shape, options)
     recovery = _rounds(shape, shape.retained, shape.epochs, recovery_rounds)
-    return replace(
-        unlearning,
-        communication=unlearning.communication + recovery.communication,
-        computation=unlearning.computation + recovery.computation,
-    )
+    return _unlearning(method, shape, options).then(recovery)
 
 
 def _unlearning(method: str, s: Shape, options: dict[str, float]) -> Cost:
@@ -92,9 +80,7 @@ def _unlearning(method: str, s: Shape, options: dict[str, float]) -> Cost:
     if method == "MoDe":
         degrade = _rounds(s, s.retained, s.epochs, options.get("degradation_rounds", 6))
         guide = _rounds(s, s.clients, s.epochs, options.get("guidance_rounds", 10))
-        return Cost(
-            degrade.communication + guide.communication, degrade.computation + guide.computation, 2 * s.model_bytes
-        )
+        return replace(degrade.then(guide), storage=2 * s.model_bytes)
     raise ValueError(f"no cost formula for {method}")
 
 

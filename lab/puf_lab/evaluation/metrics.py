@@ -88,12 +88,8 @@ def compute(outputs: ModelOutputs, names: Sequence[str]) -> dict[str, float]:
             raise UsageError(f"there is no metric {name!r}; use package.module:name for your own")
         several = value if isinstance(value, Mapping) else {name.rpartition(":")[2]: value}
         for key, number in several.items():
-            found[key] = _number(name, number)
+            try:
+                found[key] = float(number)
+            except (TypeError, ValueError):
+                raise UsageError(f"metric {name} must return a number, or numbers by name, not {number!r}") from None
     return found
-
-
-def _number(name: str, value: object) -> float:
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise UsageError(f"metric {name} must return a number, or numbers by name, not {value!r}") from None

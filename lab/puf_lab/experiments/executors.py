@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol, get_args
 
 from puf_common.errors import UsageError
@@ -79,14 +80,12 @@ def open_executor(options: ExecutorOptions, cache: Cache, device: str) -> Iterat
     elif options.kind == "pool":
         # Not forked: a fork of a process in which torch or gRPC has run may hang.
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(options.jobs, mp_context=context, initializer=_errors_only) as pool:
+        with ProcessPoolExecutor(
+            options.jobs, mp_context=context, initializer=partial(configure, level="error")
+        ) as pool:
             yield TaskExecutor(cache, lambda function, tasks: _pooled(pool, function, tasks))
     else:
         yield LocalExecutor(cache)
-
-
-def _errors_only() -> None:
-    configure(level="error", log_format="auto")
 
 
 class LocalExecutor:

@@ -148,7 +148,7 @@ def _forget(job: Job, folder: Path, cache: Cache, forgotten: ForgetSet, tick: Ti
         before = federation.spent()
         if job.kind == "forget":
             samples = {shard: ids for shard, ids in forgotten.items() if ids is not None}
-            federation.forget(list(forgotten), mode=job.variant.method.mode, samples=samples, **_strength(job))
+            federation.forget(list(forgotten), mode=job.variant.method.mode, samples=samples, **job.variant.strength())
         tick(1)
         for number in range(job.rounds):
             if number:
@@ -173,7 +173,3 @@ def _forget(job: Job, folder: Path, cache: Cache, forgotten: ForgetSet, tick: Ti
         "unlearning": asdict(costs[0]),
         "spent": asdict(costs[rounds["recovered"]]),
     }
-
-
-def _strength(job: Job) -> dict[str, Any]:
-    return {key: int(value) if key == "epochs" else value for key, value in job.variant.strength().items()}

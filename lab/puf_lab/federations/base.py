@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Protocol, Self, TypedDict, Unpack
 
 from puf_lab.spec.federation import FederationSpec
 
@@ -28,6 +28,14 @@ class Spent:
         return Spent(self.rounds - other.rounds, self.nbytes - other.nbytes, self.samples - other.samples)
 
 
+class Strength(TypedDict, total=False):
+    """How strongly PUF forgets: kappa or eta_u, and the number of local epochs."""
+
+    kappa: float
+    eta_u: float
+    epochs: int
+
+
 class Federation(Protocol):
     """Server and clients of a spec, in a directory that can be copied while the federation is closed."""
 
@@ -42,12 +50,14 @@ class Federation(Protocol):
         targets: Collection[int],
         *,
         mode: str | None = ...,
-        kappa: float | None = ...,
-        eta_u: float | None = ...,
-        epochs: int = ...,
         samples: Mapping[int, Sequence[str]] | None = ...,
-    ) -> Any:
-        """Files requests of several clients together, and runs until all are completed."""
+        **strength: Unpack[Strength],
+    ) -> object:
+        """Files requests of several clients together, and runs until all are completed.
+
+        Requests are served by the federation's method. Mode and strength are for PUF; what is missing is left to the
+        federation's policy. `samples` names the samples of a client that is not forgotten as a whole.
+        """
 
     def payload(self) -> bytearray:
         """The newest model."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
 
 from puf_client.session.connect import connect
 from puf_client.session.session import Session
@@ -22,7 +23,7 @@ from puf_client.worker.worker import Worker
 from puf_common.errors import PufError
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
-from puf_lab.federations.base import Spent
+from puf_lab.federations.base import Spent, Strength
 from puf_lab.federations.direct_transport import DirectTransport
 from puf_lab.federations.state_directories import copy_state, create_server, leave_out
 from puf_lab.spec.federation import FederationSpec, client_name
@@ -73,9 +74,6 @@ class InProcessFederation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self.engine.close()
 
     @property
@@ -83,11 +81,9 @@ class InProcessFederation:
         return self.engine.state
 
     def train(self, tick: Callable[[int], None] = lambda rounds: None) -> None:
-        """Runs until the planned rounds are done. `tick` is called after each round."""
         self.run_until(lambda s: s.trained >= s.planned and s.round is None and s.evaluation is None, lambda _: tick(1))
 
     def extend(self, rounds: int) -> None:
-        """Plans more training rounds."""
         self.engine.call(lambda state, _: (replace(state, planned=state.trained + rounds), None))
 
     def forget(
@@ -95,25 +91,16 @@ class InProcessFederation:
         targets: Collection[int],
         *,
         mode: str | None = None,
-        kappa: float | None = None,
-        eta_u: float | None = None,
-        epochs: int = 0,
         samples: Mapping[int, Sequence[str]] | None = None,
         progress: Callable[[State], None] = lambda state: None,
+        **strength: Unpack[Strength],
     ) -> list[Ticket]:
-        """Files requests of several clients together and runs until they are completed.
-
-        Requests are served by the federation's method. mode, kappa, eta_u and epochs are for PUF; None and 0 leave
-        them to the federation's policy. `samples` names the samples of a client that is not forgotten as a whole.
-        """
-        strength = tk.Strength(epochs=epochs)
-        if kappa is not None:
-            strength.kappa = kappa
-        elif eta_u is not None:
-            strength.eta_u = eta_u
         # Without the pause the first request would get a separate unlearning round.
         self._paused(True)
-        ids = [self._file(shard, mode, strength, tuple((samples or {}).get(shard, ()))) for shard in sorted(targets)]
+        ids = [
+            self._file(shard, mode, tk.Strength(**strength), (samples or {}).get(shard, ()))
+            for shard in sorted(targets)
+        ]
         self._paused(False)
         self.run_until(lambda s: not any(s.tickets[i].open for i in ids), progress)
         return [self.state.tickets[i] for i in ids]
@@ -140,7 +127,6 @@ class InProcessFederation:
         return InProcessFederation(self.spec, directory, without=without)
 
     def spent(self) -> Spent:
-        """Cost of all committed rounds so far."""
         return Spent.of((r.nbytes_up, r.nbytes_down, r.samples_processed) for r in self.state.records.values())
 
     def run_until(self, done: Callable[[State], bool], progress: Callable[[State], None] = lambda state: None) -> None:
@@ -162,7 +148,7 @@ class InProcessFederation:
             if self.state is before:
                 raise PufError("the federation makes no progress: no client has work, and the server awaits nothing")
 
-    def _file(self, shard: int, mode: str | None, strength: tk.Strength, samples: tuple[str, ...]) -> str:
+    def _file(self, shard: int, mode: str | None, strength: tk.Strength, samples: Sequence[str]) -> str:
         """Files the request of one client and returns the ticket's id."""
         request = tk.UnlearningRequest(
             request_key=f"whole-{shard}",
@@ -177,7 +163,7 @@ class InProcessFederation:
             request.request_key = state.request_key(samples)
             request.forget_samples = len(samples)
             request.retain_samples = self._clients[shard][1].count() - len(samples)
-        return file(ForgetPlan(request, samples), state, transport).id
+        return file(ForgetPlan(request, tuple(samples)), state, transport).id
 
     def _paused(self, paused: bool) -> None:
         self.engine.call(lambda state, _: (replace(state, paused=paused), None))

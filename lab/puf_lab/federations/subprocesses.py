@@ -6,13 +6,13 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import Self, Unpack
 
 from puf_client.state.directory import StateDirectory
 from puf_common.errors import PufError
 from puf_common.tensors.model_file import read_payload
 from puf_common.v1 import federation_pb2 as fed
-from puf_lab.federations.base import Spent
+from puf_lab.federations.base import Spent, Strength
 from puf_lab.federations.processes import Process, ServerProcess, distiller, fleet, unlearn_command, wait_until
 from puf_lab.federations.state_directories import create_server, leave_out
 from puf_lab.spec.federation import FederationSpec, client_name
@@ -65,7 +65,6 @@ class ProcessFederation:
         self._stack.close()
 
     def train(self, tick: Callable[[int], None] = lambda rounds: None) -> None:
-        """Waits until the planned rounds are done. `tick` receives the number of rounds done since its last call."""
         trained = self._server.control.status().rounds_trained
 
         def idle() -> bool:
@@ -79,7 +78,6 @@ class ProcessFederation:
         self._wait(idle)
 
     def extend(self, rounds: int) -> None:
-        """Plans more training rounds."""
         self._server.control.extend(rounds)
 
     def forget(
@@ -87,14 +85,12 @@ class ProcessFederation:
         targets: Collection[int],
         *,
         mode: str | None = None,
-        kappa: float | None = None,
-        eta_u: float | None = None,
-        epochs: int = 0,
         samples: Mapping[int, Sequence[str]] | None = None,
+        **strength: Unpack[Strength],
     ) -> None:
-        """Runs `puf-client --unlearn` for several clients together and waits until all are completed."""
-        strength = {"--mode": mode, "--kappa": kappa, "--eta-u": eta_u, "--unlearn-epochs": epochs or None}
-        flags = [word for flag, value in strength.items() if value is not None for word in (flag, str(value))]
+        names = {"kappa": "--kappa", "eta_u": "--eta-u", "epochs": "--unlearn-epochs"}
+        flags = ["--mode", mode] if mode else []
+        flags += [word for name, value in strength.items() for word in (names[name], str(value))]
         # Without the pause the first request would get a separate unlearning round.
         self._server.control.pause()
         with ExitStack() as stack:
@@ -102,9 +98,9 @@ class ProcessFederation:
             for shard in sorted(targets):
                 more = [*flags]
                 if samples and shard in samples:
-                    names = self._directory / f"forget-{shard}.txt"
-                    names.write_text("".join(f"{name}\n" for name in samples[shard]))
-                    more += ["--forget", str(names)]
+                    ids = self._directory / f"forget-{shard}.txt"
+                    ids.write_text("".join(f"{name}\n" for name in samples[shard]))
+                    more += ["--forget", str(ids)]
                 command = unlearn_command(self._spec, self._server, self._clients, shard, *more)
                 requests.append(stack.enter_context(Process(command, self._log(f"unlearn-{shard}"))))
             self._wait(lambda: len(self._server.control.tickets()) >= len(requests), *requests)
@@ -116,14 +112,12 @@ class ProcessFederation:
         self.train()
 
     def payload(self) -> bytearray:
-        """The newest model."""
         with tempfile.TemporaryDirectory() as scratch:
             path = Path(scratch) / "model.safetensors"
             self._server.control.export(path, unready=True)
             return bytearray(read_payload(path))
 
     def spent(self) -> Spent:
-        """Cost of all committed rounds so far."""
         rounds = self._server.control.rounds(limit=1_000_000)
         return Spent.of((r.bytes_up, r.bytes_down, r.samples_processed) for r in rounds if r.phase == "committed")
 

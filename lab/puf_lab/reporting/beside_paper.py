@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from puf_lab import paper
+from puf_lab.reporting.sheet import MISSING, Sheet, ratio
 from puf_lab.reporting.summary import Summary, SummaryRow
 
-_MISSING = "–"
 _MARK = "†"
-_Table = tuple[str, list[str], list[list[str]], list[str]]
 
 
-def beside_paper(summary: Summary) -> _Table | None:
-    """(title, head, rows, notes), or None for an experiment that is not in the paper."""
+def beside_paper(summary: Summary) -> Sheet | None:
+    """The table, or None for an experiment that is not in the paper."""
     experiment = summary.results.experiment
     name = experiment["paper"]
     theirs = {row.method: row for row in paper.rows() if row.setting == name}
@@ -29,7 +28,7 @@ def beside_paper(summary: Summary) -> _Table | None:
         head += [f"Δ {metric}: paper", "here"]
     head += ["less bytes: paper", "here"]
     first = f"Here: {experiment['note']}" if experiment["note"] else "Here: the paper's own sizes."
-    return f"Beside the paper ({name})", head, rows, [first, *notes]
+    return Sheet("paper", f"Beside the paper ({name})", head, rows, [first, *notes])
 
 
 def _cells(
@@ -50,13 +49,13 @@ def _cells(
         here = ours.deltas.get(metric)
         digits = 2 if metric == "loss" else 1
         printed = _number(row[f"{metric}_delta"], digits)
-        cells += [f"{printed}{mark}", f"{here.mean:.{digits}f}" if here else _MISSING]
+        cells += [f"{printed}{mark}", f"{here.mean:.{digits}f}" if here else MISSING]
     mine = summary.row("retrain")
     return [
         *cells,
-        _times(retrained["communication"] if retrained else None, row["communication"])
+        ratio(retrained["communication"] if retrained else None, row["communication"])
         + _marked(row, "communication", notes),
-        _times(mine.nbytes if mine else None, ours.nbytes),
+        ratio(mine.nbytes if mine else None, ours.nbytes),
     ]
 
 
@@ -75,8 +74,4 @@ def _noted(notes: list[str], text: str) -> str:
 
 
 def _number(value: float | None, digits: int = 1) -> str:
-    return _MISSING if value is None else f"{value:.{digits}f}"
-
-
-def _times(reference: float | None, value: float | None) -> str:
-    return f"{reference / value:.1f}×" if reference and value else _MISSING
+    return MISSING if value is None else f"{value:.{digits}f}"

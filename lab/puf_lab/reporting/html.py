@@ -11,8 +11,9 @@ from puf_common.config.exit_codes import Exit
 from puf_common.errors import UsageError
 from puf_lab.reporting import plots
 from puf_lab.reporting.results import FILE, Results, read
+from puf_lab.reporting.sheet import Sheet
 from puf_lab.reporting.summary import Summary, rich_summary, summarise
-from puf_lab.reporting.tables import Sheet, sheets
+from puf_lab.reporting.tables import sheets
 from puf_lab.reporting.terminal import new_console
 
 

@@ -119,10 +119,10 @@ def radar(path: Path, summary: Summary) -> None:
     original, retrained = summary.row("original"), summary.row("retrain")
     if len(rows) < 2 or original is None or retrained is None:
         raise UsageError("a radar figure compares at least two methods with Original and Retrain")
-    spokes = {
-        f"Δ {label}": [_nearness(row.deltas[name].mean, original.deltas[name].mean) for row in rows]
-        for name, label in compared(summary)
-    }
+    spokes = {}
+    for name, label in compared(summary):
+        worst = original.deltas[name].mean
+        spokes[f"Δ {label}"] = [max(0.0, 1 - r.deltas[name].mean / worst) if worst > 0 else 1.0 for r in rows]
     goal = retrained.values["test"].mean
     spokes["test"] = [min(1.0, row.values["test"].mean / goal) if goal else 0.0 for row in rows]
     spokes["communication"] = _savings([row.nbytes for row in rows], retrained.nbytes)
@@ -149,10 +149,6 @@ def _recovering(summary: Summary) -> list[SummaryRow]:
     if not summary.recovering:
         raise UsageError("there is no method that recovers among these runs")
     return summary.recovering
-
-
-def _nearness(delta: float, worst: float) -> float:
-    return max(0.0, 1 - delta / worst) if worst > 0 else 1.0
 
 
 def _savings(costs: Sequence[float], reference: float) -> list[float]:

@@ -5,8 +5,8 @@ A run that did not recover stays in every mean. A mean of differences that contr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,13 +38,13 @@ class SummaryRow:
     label: str
     runs: int
     values: dict[str, Mean]
-    deltas: dict[str, Delta] = field(default_factory=dict)
+    deltas: dict[str, Delta]
+    nbytes: float
+    samples: float
+    rounds: float
     later: dict[str, dict[str, Delta]] = field(default_factory=dict)
     recovery: RecoverySummary | None = None
     near: RecoverySummary | None = None
-    nbytes: float = 0.0
-    samples: float = 0.0
-    rounds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ class Summary:
     @property
     def gap(self) -> Delta | None:
         """The original's distance to the retrained model on the forget data: what there is to forget."""
-        return next((row.deltas["forget"] for row in self.rows if row.method == "original"), None)
+        original = self.row("original")
+        return original.deltas["forget"] if original else None
 
     @property
     def measurable(self) -> bool | None:
@@ -111,25 +112,22 @@ def _row(runs: list[Run], retrained: dict[tuple[str, int], Run]) -> SummaryRow:
     partners = [retrained[run.targets, run.seed] for run in runs]
     end = "trained" if first.recovered is None else "recovered"
     values = {name: Mean.of([run.values[end][name] for run in runs]) for name in first.values[end]}
-    if first.method == "retrain":
-        return SummaryRow(first.method, first.label, len(runs), values, **_costs(runs))
-    deltas = _deltas(runs, partners, end)
+    nbytes, samples, rounds = (
+        float(np.mean([getattr(run, name) for run in runs])) for name in ("nbytes", "samples", "rounds")
+    )
+    deltas = _deltas(runs, partners, end) if first.method != "retrain" else {}
+    row = SummaryRow(first.method, first.label, len(runs), values, deltas, nbytes, samples, rounds)
     if first.recovered is None:
-        return SummaryRow(first.method, first.label, len(runs), values, deltas, **_costs(runs))
+        return row
     stages = [stage for stage in first.values if stage != end and all(stage in run.values for run in runs)]
     goals = [partner.values["trained"]["test"] for partner in partners]
     curves = [[test for _, test, _ in run.curve[: run.stages["recovered"] + 1]] for run in runs]
     near = [recovery_near(curve, goal) for curve, goal in zip(curves, goals, strict=True)]
-    return SummaryRow(
-        first.method,
-        first.label,
-        len(runs),
-        values,
-        deltas,
+    return replace(
+        row,
         later={stage: _deltas(runs, partners, stage) for stage in stages},
         recovery=summarise_recoveries([Recovery(run.stages["recovered"], run.recovered is True) for run in runs]),
         near=summarise_recoveries(near),
-        **_costs(runs),
     )
 
 
@@ -140,11 +138,6 @@ def _deltas(runs: list[Run], partners: list[Run], stage: str) -> dict[str, Delta
         )
         for name in runs[0].values[stage]
     }
-
-
-def _costs(runs: list[Run]) -> dict[str, Any]:
-    """Means over the runs."""
-    return {name: float(np.mean([getattr(run, name) for run in runs])) for name in ("nbytes", "samples", "rounds")}
 
 
 def rich_summary(summary: Summary) -> Table:

@@ -1,62 +1,18 @@
-"""Tables of an experiment as rows of text, and their form as Markdown, CSV and LaTeX."""
+"""Tables of an experiment: efficacy, persistence, costs, and the comparison with the paper."""
 
 from __future__ import annotations
 
-import csv
-import io
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
 from puf_lab.evaluation.costs import Cost, Shape, cost
 from puf_lab.reporting.beside_paper import beside_paper
-from puf_lab.reporting.markdown import markdown_table
+from puf_lab.reporting.sheet import MISSING, Sheet, ratio
 from puf_lab.reporting.summary import Summary, SummaryRow, compared, format_value
-
-_MISSING = "–"
-_TEX = str.maketrans({
-    "%": r"\%", "_": r"\_", "Δ": r"$\Delta$", "±": r"$\pm$", "×": r"$\times$", "≥": r"$\geq$", "−": "-", "–": "--",
-    "†": r"$^\dagger$",
-})  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A table. The first column is text, the others are numbers. Notes are printed below it."""
-
-    name: str
-    title: str
-    head: list[str]
-    rows: list[list[str]]
-    notes: list[str] = field(default_factory=list)
-
-    def markdown(self) -> str:
-        table = markdown_table(self.head, self.rows)
-        return f"**{self.title}**\n\n{table}" + "".join(f"\n{note}\n" for note in self.notes)
-
-    def csv(self) -> str:
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows([self.head, *self.rows])
-        return out.getvalue()
-
-    def latex(self) -> str:
-        def line(cells: Sequence[str]) -> str:
-            return " & ".join(cell.translate(_TEX) for cell in cells) + r" \\"
-
-        body = "\n".join(line(row) for row in self.rows)
-        notes = "".join(f"\n% {note}" for note in self.notes)
-        columns = "l" + "r" * (len(self.head) - 1)
-        return (
-            f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{line(self.head)}\n\\midrule\n{body}\n"
-            f"\\bottomrule\n\\end{{tabular}}{notes}\n"
-        )
 
 
 def sheets(summary: Summary) -> list[Sheet]:
     """All tables of an experiment."""
     made = [_efficacy(summary), _lasting(summary), _costs(summary)]
     beside = beside_paper(summary)
-    return [*made, Sheet("paper", *beside)] if beside else made
+    return [*made, beside] if beside else made
 
 
 def _efficacy(summary: Summary) -> Sheet:
@@ -65,13 +21,9 @@ def _efficacy(summary: Summary) -> Sheet:
         [
             row.label,
             str(row.values["test"]),
-            *(
-                cell
-                for n, _ in metrics
-                for cell in (format_value(n, row.values[n]), format_value(n, row.deltas.get(n)))
-            ),
-            str(row.recovery or _MISSING),
-            str(row.near or _MISSING),
+            *(format_value(n, column.get(n)) for n, _ in metrics for column in (row.values, row.deltas)),
+            str(row.recovery or MISSING),
+            str(row.near or MISSING),
         ]
         for row in summary.rows
     ]
@@ -143,19 +95,18 @@ def _costs(summary: Summary) -> Sheet:
     rows = []
     for row in (row for row in summary.rows if row.method != "original"):
         formula = _formula_cost(summary, row)
-        times = formula.relative_to(reference) if formula and reference else None
         rows.append(
             [
                 row.label,
                 f"{row.rounds:.1f}",
                 f"{row.nbytes:.3g}",
-                _ratio(retrained.nbytes, row.nbytes),
-                f"{formula.communication:.3g}" if formula else _MISSING,
-                f"{times.communication:.1f}×" if times and math.isfinite(times.communication) else _MISSING,
+                ratio(retrained.nbytes, row.nbytes),
+                f"{formula.communication:.3g}" if formula else MISSING,
+                ratio(reference.communication, formula.communication) if formula and reference else MISSING,
                 f"{row.samples:.3g}",
-                _ratio(retrained.samples, row.samples),
-                f"{formula.computation:.3g}" if formula and formula.computation else _MISSING,
-                f"{formula.storage:.3g}" if formula else _MISSING,
+                ratio(retrained.samples, row.samples),
+                f"{formula.computation:.3g}" if formula and formula.computation else MISSING,
+                f"{formula.storage:.3g}" if formula else MISSING,
             ]
         )
     head = ["method", "rounds", "bytes counted", "less than Retrain", "bytes by formula", "less by formula"]
@@ -166,7 +117,3 @@ def _costs(summary: Summary) -> Sheet:
         "figure per sample."
     ]
     return Sheet("costs", "What it costs", head, rows, notes)
-
-
-def _ratio(reference: float, value: float) -> str:
-    return f"{reference / value:.1f}×" if value else _MISSING

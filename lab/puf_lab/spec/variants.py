@@ -108,7 +108,7 @@ class Variant:
         options = dict(self.options) if not self.is_puf else {}
         return {**policy, "method_options": options} if options else policy
 
-    def strength(self) -> dict[str, float]:
+    def strength(self) -> dict[str, Any]:
         """Strength of the request. Unknown options are refused, because the server would not read them."""
         if not self.is_puf:
             return {}
@@ -116,6 +116,6 @@ class Variant:
         if unknown:
             raise UsageError(f"{self.name} has no option {unknown[0]!r}; it takes {', '.join(_STRENGTH)}")
         try:
-            return {key: float(value) for key, value in self.options}
+            return {key: int(float(value)) if key == "epochs" else float(value) for key, value in self.options}
         except ValueError:
             raise UsageError(f"{self.text!r}: options of PUF are numbers") from None

@@ -180,13 +180,13 @@ def test_a_restart_within_any_step_gives_the_same_weights(
         federation.run_until(partial(_half_way, number))
         gone = [1] if federation.state.members[client_name(1)].status is MemberStatus.FORGOTTEN else []
         # No client leaves. The next process knows only the state on disk.
-        federation.close()
+        federation.engine.close()
         federation = InProcessFederation(setting, tmp_path / "cut", without=gone)
     federation.run_until(lambda s: not any(t.open for t in s.tickets.values()))
     [ticket] = federation.state.tickets.values()
     assert (applied(ticket).version_unlearned, outcome(ticket).version_recovered) == models
     assert [bytes(federation.payload(version)) for version in models] == whole
-    federation.close()
+    federation.engine.close()
 
 
 def _half_way(number: int, state: State) -> bool:

@@ -1,0 +1,64 @@
+"""A table as text, and its form as Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+MISSING = "–"
+_TEX = str.maketrans({
+    "%": r"\%", "_": r"\_", "Δ": r"$\Delta$", "±": r"$\pm$", "×": r"$\times$", "≥": r"$\geq$", "−": "-", "–": "--",
+    "†": r"$^\dagger$",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table. The first column is text, the others are numbers. Notes are printed below it."""
+
+    name: str
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+    notes: list[str] = field(default_factory=list)
+
+    def markdown(self) -> str:
+        table = markdown_table(self.head, self.rows)
+        return f"**{self.title}**\n\n{table}" + "".join(f"\n{note}\n" for note in self.notes)
+
+    def csv(self) -> str:
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows([self.head, *self.rows])
+        return out.getvalue()
+
+    def latex(self) -> str:
+        def line(cells: Sequence[str]) -> str:
+            return " & ".join(cell.translate(_TEX) for cell in cells) + r" \\"
+
+        body = "\n".join(line(row) for row in self.rows)
+        notes = "".join(f"\n% {note}" for note in self.notes)
+        columns = "l" + "r" * (len(self.head) - 1)
+        return (
+            f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{line(self.head)}\n\\midrule\n{body}\n"
+            f"\\bottomrule\n\\end{{tabular}}{notes}\n"
+        )
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The table with padded cells: the first column left-aligned, the others right-aligned."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+
+    def line(cells: Sequence[str]) -> str:
+        first, *others = cells
+        padded = [first.ljust(widths[0]), *(c.rjust(w) for c, w in zip(others, widths[1:], strict=True))]
+        return "| " + " | ".join(padded) + " |"
+
+    return "\n".join([line(head), "| " + " | ".join(rule) + " |", *map(line, rows)]) + "\n"
+
+
+def ratio(reference: float | None, value: float | None) -> str:
+    """How many times less than the reference."""
+    return f"{reference / value:.1f}×" if reference and value else MISSING
