@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,8 +82,7 @@ class ClientData:
         _require_names(self.ids, "id")
         _require_names(self.groups or (), "group")
         if len(set(self.ids)) != samples:
-            seen: set[str] = set()
-            twice = next(i for i in self.ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
+            twice = Counter(self.ids).most_common(1)[0][0]
             raise UsageError(f"the data names two samples {twice!r}; ids must be unique")
 
     @property

@@ -13,15 +13,7 @@ from torch import Tensor, nn
 from puf_client.data.samples import Samples, batch, count, explain_out_of_memory, stacked_if_tensors
 from puf_client.routines.context import Abandoned
 from puf_client.tasks import Task
-
-
-@dataclass(frozen=True)
-class EvaluationSums:
-    """Sums, not means: the sums of several clients can be added."""
-
-    samples: int
-    loss_sum: float
-    score_sum: float
+from puf_common.v1.tickets_pb2 import EvaluationSums
 
 
 @dataclass(frozen=True)
@@ -36,7 +28,7 @@ class PerSample:
 def evaluate(model: nn.Module, dataset: Samples, task: Task, *, device: torch.device) -> EvaluationSums:
     """Returns loss and score, summed over the samples."""
     each = per_sample(model, dataset, task, device=device)
-    return EvaluationSums(len(each.losses), float(each.losses.sum()), float(each.scores.sum()))
+    return EvaluationSums(samples=len(each.losses), loss_sum=each.losses.sum(), score_sum=each.scores.sum())
 
 
 def per_sample(

@@ -22,12 +22,12 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,8 @@ from puf_common.files.durable import DISK, Writes, make_directories
 from puf_common.files.private import create_once, write_over
 from puf_common.names import check_name
 from puf_common.receipts.signing import fingerprint
+
+T = TypeVar("T")
 
 _SALT_BYTES = 32
 
@@ -56,6 +58,17 @@ class Exclusion:
     @property
     def effective(self) -> bool:
         return bool(self.ticket_id) and not self.withdrawn
+
+    @classmethod
+    def parse(cls, content: dict[str, Any]) -> Exclusion:
+        return cls(
+            content["request_key"],
+            frozenset(content["hashes"]),
+            content["ticket_id"],
+            content["withdrawn"],
+            # Old files lack this key. In them, only the client itself withdrew requests.
+            content.get("withdrawing", content["withdrawn"]),
+        )
 
 
 def default_root() -> Path:
@@ -88,11 +101,11 @@ class StateDirectory:
 
     def exclusions(self) -> list[Exclusion]:
         """Returns all requests by key, also withdrawn ones."""
-        return [self._read(path) for path in sorted((self.path / "requests").glob("*.json"))]
+        return [read_json(path, Exclusion.parse) for path in sorted((self.path / "requests").glob("*.json"))]
 
     def exclusion(self, request_key: str) -> Exclusion | None:
         path = self._file(request_key)
-        return self._read(path) if path.exists() else None
+        return read_json(path, Exclusion.parse) if path.exists() else None
 
     def prepare(self, request_key: str, ids: Iterable[str]) -> Exclusion:
         """Stores a request before it is filed. It takes effect when its ticket is known."""
@@ -149,7 +162,7 @@ class StateDirectory:
     @property
     def forgotten(self) -> dict[str, Any] | None:
         """When and by which ticket this client was forgotten; None if it was not."""
-        return self._json("forgotten.json")
+        return self._json("forgotten.json", dict)
 
     def mark_forgotten(self, *, membership: int, ticket_id: str = "") -> None:
         LocalModels(self).delete()
@@ -163,11 +176,7 @@ class StateDirectory:
     @property
     def server_key(self) -> bytes:
         """The pinned key; empty if there is none."""
-        content = self._json("server-key.json")
-        try:
-            return bytes.fromhex(content["key"]) if content is not None else b""
-        except (KeyError, TypeError, ValueError):
-            raise damaged(self.path / "server-key.json") from None
+        return self._json("server-key.json", lambda content: bytes.fromhex(content["key"])) or b""
 
     def check_server_key(self, key: bytes) -> None:
         """Raises for a server whose key is missing or differs from the pinned key."""
@@ -190,11 +199,7 @@ class StateDirectory:
     @property
     def shard(self) -> tuple[int, int] | None:
         """The leased shard that this client has worked on, and the number of shards."""
-        content = self._json("shard.json")
-        try:
-            return (int(content["shard"]), int(content["shards"])) if content is not None else None
-        except (KeyError, TypeError, ValueError):
-            raise damaged(self.path / "shard.json") from None
+        return self._json("shard.json", lambda content: (int(content["shard"]), int(content["shards"])))
 
     def write_shard(self, shard: int, shards: int) -> None:
         if self.shard != (shard, shards):
@@ -227,9 +232,9 @@ class StateDirectory:
         except OSError as error:
             raise UsageError(f"cannot write to {path}: {error.strerror}; choose another --state") from None
 
-    def _json(self, name: str) -> dict[str, Any] | None:
+    def _json(self, name: str, parse: Callable[[dict[str, Any]], T]) -> T | None:
         path = self.path / name
-        return _load(path) if path.exists() else None
+        return read_json(path, parse) if path.exists() else None
 
     def _write_json(self, name: str, **content: object) -> None:
         self.write(self.path / name, json.dumps(content).encode())
@@ -246,20 +251,6 @@ class StateDirectory:
                 request_key=request_key,
             )
         return known
-
-    def _read(self, path: Path) -> Exclusion:
-        content = _load(path)
-        try:
-            return Exclusion(
-                content["request_key"],
-                frozenset(content["hashes"]),
-                content["ticket_id"],
-                content["withdrawn"],
-                # Old files lack this key. In them, only the client itself withdrew requests.
-                content.get("withdrawing", content["withdrawn"]),
-            )
-        except (KeyError, TypeError):
-            raise damaged(path) from None
 
     def _write(self, exclusion: Exclusion) -> Exclusion:
         content = {**asdict(exclusion), "hashes": sorted(exclusion.hashes)}
@@ -302,14 +293,15 @@ def damaged(path: Path) -> StorageCorrupted:
     return StorageCorrupted(f"{path} is missing or damaged; restore it from a backup", file=path)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def read_json(path: Path, parse: Callable[[dict[str, Any]], T]) -> T:
+    """Returns the parsed content of a JSON file. Raises `StorageCorrupted` if it is not what `parse` expects."""
     try:
         content = json.loads(path.read_bytes())
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise damaged(path)
-    return content
+        if isinstance(content, dict):
+            return parse(content)
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise damaged(path)
 
 
 def _safe(name: str) -> str:

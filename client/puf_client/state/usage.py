@@ -13,12 +13,12 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from puf_client.state.directory import StateDirectory, damaged
+from puf_client.state.directory import StateDirectory, damaged, read_json
 
 _BYTES = 32
 Rounds = tuple[int, int] | None
@@ -45,7 +45,7 @@ class SampleUsage:
         """Records the samples of an update, before it is sent."""
         digest = self._set(ids, indices)
         path = self._folder / f"{digest}.json"
-        known = _read(path) if path.exists() else Used()
+        known = read_json(path, _used) if path.exists() else Used()
         now = known | (Used(unlearned=(number, number)) if unlearning else Used(trained=(number, number)))
         if now != known:
             self._state.write(path, json.dumps(asdict(now)).encode())
@@ -63,7 +63,7 @@ class SampleUsage:
                 raise damaged(ids)
             hashes = np.frombuffer(content, dtype=np.uint8).reshape(-1, _BYTES)
             if (hashes == wanted).all(axis=1).any():
-                found = (found or Used()) | _read(path)
+                found = (found or Used()) | read_json(path, _used)
         return found
 
     def _set(self, ids: Sequence[str], indices: NDArray[np.intp]) -> str:
@@ -86,12 +86,8 @@ def _span(a: Rounds, b: Rounds) -> Rounds:
     return min(a[0], b[0]), max(a[1], b[1])
 
 
-def _read(path: Path) -> Used:
-    try:
-        content = json.loads(path.read_bytes())
-        return Used(_rounds(content["trained"]), _rounds(content["unlearned"]))
-    except (ValueError, KeyError, TypeError):
-        raise damaged(path) from None
+def _used(content: dict[str, Any]) -> Used:
+    return Used(_rounds(content["trained"]), _rounds(content["unlearned"]))
 
 
 def _rounds(content: list[int] | None) -> Rounds:

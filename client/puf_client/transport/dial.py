@@ -83,8 +83,8 @@ def dial(credentials: Credentials, *, server: str, name: str, patience: float) -
         )
     if holder is None and credentials.token_file is None:
         log.info("no certificate and no token: only a server without client authentication will answer", server=server)
-    token = TokenFile(_path_for(credentials.token_file, name)) if credentials.token_file is not None else None
-    return GrpcTransport(server, name, tls=tls, token=token, retry=retry)
+    token_file = _path_for(credentials.token_file, name)
+    return GrpcTransport(server, name, tls=tls, token=TokenFile(token_file) if token_file else None, retry=retry)
 
 
 def certified_name(credentials: Credentials) -> str:
@@ -101,11 +101,10 @@ def _tls(credentials: Credentials, name: str) -> ClientTls | None:
         if credentials.tls_server_name:
             raise UsageError("--tls-server-name needs --tls-ca")
         return None
-    certificate = _path_for(credentials.tls_cert, name) if credentials.tls_cert else None
-    key = _path_for(credentials.tls_key, name) if credentials.tls_key else None
+    certificate, key = _path_for(credentials.tls_cert, name), _path_for(credentials.tls_key, name)
     return ClientTls.load(credentials.tls_ca, certificate, key, credentials.tls_server_name)
 
 
-def _path_for(path: Path, name: str) -> Path:
+def _path_for(path: Path | None, name: str) -> Path | None:
     """The path for this client: `certs/{name}.crt` lets all clients of a fleet share one setting."""
-    return Path(str(path).replace("{name}", name)).expanduser()
+    return None if path is None else Path(str(path).replace("{name}", name)).expanduser()

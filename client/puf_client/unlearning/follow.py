@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from puf_client.routines.measure import ModelMeasurement, measure
@@ -15,6 +14,7 @@ from puf_client.transport.base import ENDED, Transport
 from puf_client.unlearning.tickets import clock, state_name
 from puf_common.errors import Forgotten, NotFound, NotNow, NotYours, PufError, Superseded, WorkerAlive
 from puf_common.logging import get_logger
+from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
 if TYPE_CHECKING:
@@ -32,22 +32,25 @@ _POLL_SECONDS = 1.0
 class Substitute:
     """The client's worker for the unlearning round, if no other worker of this client runs."""
 
-    def __init__(self, trainer: Trainer, worker: Worker, join: Callable[[], Session]) -> None:
+    def __init__(self, trainer: Trainer, worker: Worker, description: pb.DescribeReply) -> None:
         self.trainer = trainer
         self.worker = worker
         self.session: Session | None = None
-        self._join = join
+        self._description = description
 
     def start(self) -> None:
         """Joins the federation. Does nothing if another worker is alive or the round is over."""
         try:
-            self.session = self._join()
+            self.session = self.worker.join(self._description, only_if_no_worker=True)
             log.info("no worker runs: this process does the unlearning round", why=self.trainer.choice.why)
         except (WorkerAlive, Forgotten) as error:
             log.info("not needed as a worker", reason=error.message)
 
-    def work(self, session: Session) -> None:
-        """Does the next work, if there is one within a second."""
+    def work(self) -> bool:
+        """Does the next work, if there is one within a second. Returns False without a session."""
+        session = self.session
+        if session is None:
+            return False
         try:
             work = session.step(_POLL_SECONDS)
             if work is not None:
@@ -57,6 +60,7 @@ class Substitute:
             self.close()
         if session.leave is not None:
             self.close()
+        return True
 
     def close(self) -> None:
         if self.session is not None:
@@ -89,10 +93,8 @@ class TicketFollower:
                 self._substitute_worker(ticket)
                 waits = f" and waits for operator approval: {ticket.held}" if ticket.held else ""
                 self._display.say(f"{ticket.id} is {state_name(ticket.state)}{waits}")
-                session = self._substitute.session if self._substitute is not None else None
-                if self._substitute is not None and session is not None:
-                    self._substitute.work(session)
-                ticket = _newest(changes, ticket, wait=session is None)
+                worked = self._substitute is not None and self._substitute.work()
+                ticket = _newest(changes, ticket, wait=not worked)
                 self._handle(ticket)
         finally:
             if self._substitute is not None:

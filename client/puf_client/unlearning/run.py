@@ -6,9 +6,7 @@ from pathlib import Path
 
 from puf_client.data import require_available
 from puf_client.options import UnlearnOptions
-from puf_client.session.connect import connect
 from puf_client.session.reconcile import reconcile, settle
-from puf_client.session.session import Session
 from puf_client.state.directory import StateDirectory
 from puf_client.terminal import Display, confirm, console
 from puf_client.transport.base import Transport
@@ -39,8 +37,8 @@ def run_unlearn(options: UnlearnOptions) -> Exit:
         state.pin_server_key(description.server_key)
         settle(state, transport)
         reconcile(transport, state)
-        mine = list(transport.list_my_tickets().tickets)
         trainer = substitute.trainer if substitute is not None else None
+        mine = list(transport.list_my_tickets().tickets)
         wanted = plan(options, description.forgetting, state, trainer, mine, description.method or "puf")
         show_request(options.name, description, wanted.request, wanted.ticket)
         if options.dry_run:
@@ -79,21 +77,7 @@ def _substitute(
 
     trainer = prepare(options, description)
     trainer.check_fit()
-    worker = Worker(trainer, state, transport, display)
-
-    def join() -> Session:
-        return connect(
-            transport,
-            samples=worker.count,
-            holdout_samples=trainer.data.holdout_samples,
-            manifest=trainer.manifest,
-            description=description,
-            plugin_version=trainer.plugin_version,
-            device=str(trainer.choice.device),
-            only_if_no_worker=True,
-        )
-
-    return Substitute(trainer, worker, join)
+    return Substitute(trainer, Worker(trainer, state, transport, display), description)
 
 
 def _receipt(transport: Transport, state: StateDirectory, ticket_id: str, directory: Path) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from puf_client.data import require_available
 from puf_client.options import RunOptions
-from puf_client.session.connect import connect
 from puf_client.session.reconcile import reconcile
 from puf_client.session.session import Session
 from puf_client.state.directory import StateDirectory
@@ -97,18 +96,7 @@ def _work(
     from puf_client.worker.worker import Worker
 
     worker = Worker(trainer, state, transport, display, distiller=options.distiller)
-    with connect(
-        transport,
-        samples=worker.count,
-        # Data without labels cannot score a model.
-        holdout_samples=0 if options.distiller else trainer.data.holdout_samples,
-        unlabeled_samples=worker.unlabeled,
-        manifest=trainer.manifest,
-        description=description,
-        plugin_version=trainer.plugin_version,
-        device=str(trainer.choice.device),
-        rejoin=options.rejoin,
-    ) as session:
+    with worker.join(description, rejoin=options.rejoin) as session:
         state.pin_server_key(session.server_key)
         if LOCAL_MODEL not in session.server_stores:
             LocalModels(state).delete()

@@ -12,6 +12,7 @@ from puf_client.routines.context import Abandoned
 from puf_client.routines.measure import summed
 from puf_client.routines.registry import WITH_RETAINED_SAMPLES
 from puf_client.session.assignment import Assignment, EvaluationRequest, Work
+from puf_client.session.connect import connect
 from puf_client.session.reconcile import settle
 from puf_client.session.session import Session
 from puf_client.state.directory import StateDirectory
@@ -24,6 +25,7 @@ from puf_common.errors import PufError, Superseded
 from puf_common.logging import get_logger
 from puf_common.models.module_tensors import payload_of
 from puf_common.tensors.manifest import MODEL
+from puf_common.v1 import federation_pb2 as pb
 
 log = get_logger("puf_client.worker.worker")
 
@@ -65,6 +67,23 @@ class Worker:
     def current(self) -> NDArray[np.intp]:
         """Returns the positions of the samples that are not forgotten."""
         return np.flatnonzero(~self._state.excluded(self._trainer.data.ids))
+
+    def join(self, description: pb.DescribeReply, *, rejoin: bool = False, only_if_no_worker: bool = False) -> Session:
+        """Joins the federation with this client's data, model and device."""
+        trainer = self._trainer
+        return connect(
+            self._transport,
+            samples=self.count,
+            # Data without labels cannot score a model.
+            holdout_samples=0 if self._distiller else trainer.data.holdout_samples,
+            unlabeled_samples=self.unlabeled,
+            manifest=trainer.manifest,
+            description=description,
+            plugin_version=trainer.plugin_version,
+            device=str(trainer.choice.device),
+            rejoin=rejoin,
+            only_if_no_worker=only_if_no_worker,
+        )
 
     def do(self, work: Work, session: Session) -> None:
         """Trains or evaluates, and sends the result. Declines what fails, so that the round does not wait for it."""
