@@ -14,9 +14,7 @@ from puf_common.logging import LogSettings
 
 _FILE: dict[str, Any] = {"metavar": "FILE"}
 _DIR: dict[str, Any] = {"metavar": "DIR"}
-_HOST: dict[str, Any] = {"metavar": "HOST"}
 _ADDRESS: dict[str, Any] = {"metavar": "HOST:PORT"}
-_DATE: dict[str, Any] = {"metavar": "DATE"}
 _LEASE = re.compile(r"lease(:\d{1,9})?")
 
 
@@ -31,7 +29,9 @@ class Secured(_Options):
     tls_ca: Path | None = Field(None, description="authority of the server (PEM); enables TLS", json_schema_extra=_FILE)
     tls_cert: Path | None = Field(None, description="certificate with this client's name", json_schema_extra=_FILE)
     tls_key: Path | None = Field(None, description="the key of that certificate", json_schema_extra=_FILE)
-    tls_server_name: str = Field("", description="name in the server's certificate", json_schema_extra=_HOST)
+    tls_server_name: str = Field(
+        "", description="name in the server's certificate", json_schema_extra={"metavar": "HOST"}
+    )
     token_file: Path | None = Field(None, description="file with this client's token", json_schema_extra=_FILE)
 
 
@@ -114,7 +114,7 @@ class UnlearnOptions(LocalOptions, Connection):
     flip: Literal["client", "server"] | None = Field(None, description="side that negates the update")
     reference: str = Field("", max_length=200, description="case number or similar text; stored and shown")
     received: datetime | None = Field(
-        None, description="date of the request; starts the deadline", json_schema_extra=_DATE
+        None, description="date of the request; starts the deadline", json_schema_extra={"metavar": "DATE"}
     )
     receipt_dir: Path = Field(Path(), description="directory for the receipt (default: .)", json_schema_extra=_DIR)
     yes: bool = Field(False, description="do not ask for confirmation")

@@ -363,7 +363,7 @@ def test_a_pending_request_can_be_seen_and_withdrawn(
     with GrpcTransport(clinic.target, "client-0") as transport:
         description = transport.describe()
         trainer = prepare(options, description)
-        ticket = file(plan(options, description.forgetting, state, trainer, []), state, transport)
+        ticket = file(plan(options, description, state, trainer, []), state, transport)
     assert state.excluded(clinic.ids(0)).sum() == 3
     assert main(["status", *clinic.identity(0)]) == Exit.OK
     told = capsys.readouterr().out
@@ -374,6 +374,6 @@ def test_a_pending_request_can_be_seen_and_withdrawn(
     assert main(["withdraw", *clinic.identity(0), "--yes"]) == Exit.USAGE
     # After that a request for the same samples is a new one.
     with GrpcTransport(clinic.target, "client-0") as transport:
-        again = plan(options, description.forgetting, state, trainer, list(transport.list_my_tickets().tickets))
+        again = plan(options, description, state, trainer, list(transport.list_my_tickets().tickets))
     assert again.ticket is None
     assert again.request.request_key != ticket.request.request_key

@@ -113,11 +113,6 @@ def _fresh(head: nn.Linear, options: AuxHeadOptions, seed: int) -> nn.Linear:
     return auxiliary.requires_grad_()
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    """Whether the finite values are equal. Values that are not finite make the loss fail with a clear message."""
-    return torch.equal(a.nan_to_num(), b.nan_to_num())
-
-
 def _features(model: nn.Module, head: nn.Linear, dataset: Samples, context: RoutineContext) -> Resident:
     """Returns the head's input for every sample, with the backbone in evaluation mode."""
     calls: list[tuple[Tensor, Tensor]] = []
@@ -126,7 +121,9 @@ def _features(model: nn.Module, head: nn.Linear, dataset: Samples, context: Rout
     try:
         for output, y in outputs(model, dataset, context.device, 256, context.should_stop):
             require_classes("an auxiliary head", output, y)
-            if len(calls) != 1 or calls[0][0].ndim != 2 or not _same(calls[0][1], output):
+            # Values that are not finite make the loss fail later, with a clear message.
+            same = [torch.equal(left.nan_to_num(), output.nan_to_num()) for _, left in calls]
+            if same != [True] or calls[0][0].ndim != 2:
                 raise UsageError(
                     "FedAU needs a model that ends in one linear layer: the output of this model's last linear layer is "
                     "not the output of the model"

@@ -25,4 +25,4 @@ class RoutineContext:
     progress: Progress | None = None
     """Called with the number of finished batches and the number of all batches."""
     should_stop: Callable[[], bool] | None = None
-    """Asked before every batch. If it returns True, the routine raises `Abandoned`."""
+    """Called before every batch. If it returns True, the routine raises `Abandoned`."""

@@ -84,7 +84,6 @@ def train(
 
     The order of the samples, dropout and augmentation of epoch e depend only on `context.stream(e)`.
     """
-    model.to(context.device).train()
     forward = forward_of(model, settings, context.device)
     step = descent(model, settings, lambda now: task.loss(forward(now.x), now.y), context.device)
     return passes(dataset, settings, step, context)

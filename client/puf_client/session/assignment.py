@@ -1,4 +1,4 @@
-"""What the server asks of a client, as a training loop sees it: an assignment to train, or a request to evaluate.
+"""Work that the server requests from a client: an assignment to train, or a request to evaluate.
 
     for work in puf_client.connect("127.0.0.1:8000", name="clinic-7", samples=600):
         if isinstance(work, puf_client.Assignment):
@@ -161,7 +161,7 @@ class Assignment:
         return self.deliver(self.message, LocalUpdate(payload, stated, train_loss, samples_processed))
 
     def decline(self, reason: str) -> None:
-        """Tells the server that the update will not come, so that the round does not wait for it."""
+        """Declines the assignment, so that the round does not wait for its update."""
         self.refuse(self.message, reason)
 
 

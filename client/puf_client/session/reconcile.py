@@ -54,7 +54,7 @@ def reconcile(transport: Transport, state: StateDirectory) -> list[str]:
 def require_exclusions(state: StateDirectory, tickets: Iterable[tk.Ticket]) -> None:
     """Raises `Mismatch` if the server has a request for samples that the state directory does not know."""
     for ticket in tickets:
-        # The server withdrew a ticket that another one took over. Its owner did not, so its samples stay excluded.
+        # If the server withdrew a ticket because another one took it over, its samples stay excluded.
         withdrawn = ticket.state == tk.TICKET_STATE_WITHDRAWN and not ticket.taken_over
         if ticket.request.scope != tk.SCOPE_SAMPLES or withdrawn:
             continue

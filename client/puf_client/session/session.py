@@ -51,7 +51,7 @@ _EMPTY_PAUSE = 0.05
 
 
 class Session:
-    """`for work in session:` yields work until the server ends the session. `step()` asks once.
+    """`for work in session:` yields work until the server ends the session. `step()` makes one request.
 
     `leave` is the server's order to leave, None before. A newer worker of the same name ends the iteration with
     `Superseded`.

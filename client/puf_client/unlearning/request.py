@@ -32,18 +32,17 @@ class Plan:
 
 def plan(
     options: UnlearnOptions,
-    policy: pb.ForgettingPolicy,
+    description: pb.DescribeReply,
     state: StateDirectory,
     trainer: Trainer | None,
     tickets: list[tk.Ticket],
-    method: str = "puf",
 ) -> Plan:
     """Returns the request that the options describe. Raises for samples that the data does not have.
 
-    Mode, flip side and strength belong to PUF. In a federation with another `method` the request has only those that the
+    Mode, flip side and strength belong to PUF. In a federation with another method the request has only those that the
     options name, and the server refuses them with a reason.
     """
-    puf = method == "puf"
+    policy, puf = description.forgetting, description.method in ("", "puf")
     request = tk.UnlearningRequest(
         mode=f"MODE_{options.mode.upper()}" if options.mode else policy.default_mode if puf else None,
         flip=f"FLIP_{options.flip.upper()}" if options.flip else policy.default_flip if puf else None,

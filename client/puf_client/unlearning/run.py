@@ -39,7 +39,7 @@ def run_unlearn(options: UnlearnOptions) -> Exit:
         reconcile(transport, state)
         trainer = substitute.trainer if substitute is not None else None
         mine = list(transport.list_my_tickets().tickets)
-        wanted = plan(options, description.forgetting, state, trainer, mine, description.method or "puf")
+        wanted = plan(options, description, state, trainer, mine)
         show_request(options.name, description, wanted.request, wanted.ticket)
         if options.dry_run:
             console().print("dry run: nothing was filed")

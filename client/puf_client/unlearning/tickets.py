@@ -51,7 +51,7 @@ def show_status(options: Connection, as_json: bool = False) -> Exit:
     for ticket in tickets:
         since = ticket.history[-1].at if ticket.history else 0.0
         mode = tk.Mode.Name(ticket.request.mode).removeprefix("MODE_").lower()
-        columns = (ticket.id, asked_for(ticket), mode, strength(ticket.request), state_name(ticket.state))
+        columns = (ticket.id, scope_text(ticket), mode, strength(ticket.request), state_name(ticket.state))
         table.add_row(*columns, clock(since), last_note(ticket))
     out.print(table)
     return Exit.OK
@@ -63,7 +63,7 @@ def withdraw(options: WithdrawOptions, ticket_id: str) -> Exit:
         tickets = transport.list_my_tickets().tickets
         ticket = _chosen(list(tickets), ticket_id)
         if not options.yes:
-            confirm(f"Withdraw {ticket.id} ({asked_for(ticket)})?", options.name)
+            confirm(f"Withdraw {ticket.id} ({scope_text(ticket)})?", options.name)
         key = ticket.request.request_key
         state = StateDirectory.of(transport.describe().federation_id, options.name, options.state)
         ours = state.exclusion(key) is not None
@@ -93,7 +93,7 @@ def _chosen(tickets: list[tk.Ticket], ticket_id: str) -> tk.Ticket:
     return candidates[0]
 
 
-def asked_for(ticket: tk.Ticket) -> str:
+def scope_text(ticket: tk.Ticket) -> str:
     request = ticket.request
     if request.scope == tk.SCOPE_SAMPLES:
         return f"{request.forget_samples} of {request.forget_samples + request.retain_samples} samples"

@@ -55,7 +55,7 @@ class Worker:
         self._failures = 0
 
     def count(self) -> int:
-        """Returns the number of training samples. Asked before every work, because other processes file requests."""
+        """Returns the number of training samples. It may change before every work: other processes file requests."""
         settle(self._state, self._transport)
         return 0 if self._distiller else len(self.current())
 
