@@ -27,7 +27,7 @@ __all__ = [
     "join",
     "leave",
     "member_of",
-    "nobody_left",
+    "no_client_remains",
     "past_grace",
     "readmit",
     "required",
@@ -236,7 +236,7 @@ def distillers(state: State, presence: Presence, config: FederationConfig, now: 
     ]
 
 
-def nobody_left(state: State) -> bool:
+def no_client_remains(state: State) -> bool:
     """Whether every client that trains has asked to be forgotten as a whole."""
     out = {t.client for t in state.tickets.values() if t.keeps_out and t.whole_client}
     return not any(m.trains and name not in out for name, m in state.members.items())

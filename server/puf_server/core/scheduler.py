@@ -36,7 +36,7 @@ def advance(
 
 def _once(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
     state = tickets.expire(state, presence, config, now)
-    if state.round is not None and state.round.kind is RoundKind.RESET and not roster.nobody_left(state):
+    if state.round is not None and state.round.kind is RoundKind.RESET and not roster.no_client_remains(state):
         return rounds.abandon(state, now, "a client that trains has joined")
     if state.paused or state.stopping or state.halted:
         return state

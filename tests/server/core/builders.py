@@ -1,4 +1,4 @@
-"""Small federations for tests of the pure core, without tensors."""
+"""Small federations for tests of the core, without tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from puf_server.core.unlearning import evaluation
 
 
 def config(**changes: Any) -> FederationConfig:
-    """A federation without periodic measurements or a budget of forgetting, so that tests see only what they ask for."""
+    """A configuration without periodic evaluations and without a budget of forgetting."""
     plan = Plan(**{"rounds": 2, "min_clients": 2, "evaluate_every": 0, "keep_models": 0} | changes.pop("plan", {}))
     forgetting = Forgetting(**{"measure_seconds": 0.0} | changes.pop("forgetting", {}))
     recipe = Recipe(**changes.pop("recipe", {}))
@@ -34,7 +34,7 @@ def initial(c: FederationConfig) -> State:
 
 
 def header(current: Round, assignment: Assignment) -> rounds.UpdateHeader:
-    """What a client states that did what it was asked."""
+    """The header of an update that fits its assignment."""
     return rounds.UpdateHeader(
         membership=assignment.membership,
         number=current.number,
@@ -48,7 +48,7 @@ def header(current: Round, assignment: Assignment) -> rounds.UpdateHeader:
 
 @dataclass
 class Federation:
-    """The core with a hand-turned clock; folding is a commit of an invented digest."""
+    """The core with a manual clock. A fold is a commit of an invented digest."""
 
     config: FederationConfig
     state: State = field(init=False)

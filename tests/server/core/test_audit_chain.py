@@ -1,4 +1,4 @@
-"""The audit log's chain: whatever is done to its lines is found out."""
+"""The hash chain of the audit log reveals every change."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_missing_line_is_found(place: int) -> None:
     del lines[place]
     with pytest.raises(StorageCorrupted, match=f"line {place + 1} is missing"):
         follow(lines)
-    # Numbering the rest anew does not help.
+    # Renumbering the rest does not hide it.
     with pytest.raises(StorageCorrupted):
         follow([replace(line, number=i + 1) for i, line in enumerate(lines)])
 
@@ -57,7 +57,7 @@ def test_another_order_is_found(order: list[int]) -> None:
         follow(moved)
 
 
-def test_a_cut_off_end_is_found_by_whoever_saw_it() -> None:
+def test_an_earlier_head_reveals_a_log_that_was_cut_off() -> None:
     lines = log(5)
     witness = Head(4, lines[3].hash)
     assert follow(lines, witness).number == 5
@@ -67,7 +67,7 @@ def test_a_cut_off_end_is_found_by_whoever_saw_it() -> None:
         follow(lines[:3], witness)
 
 
-def test_a_log_written_anew_is_found_by_whoever_saw_the_old_one() -> None:
+def test_an_earlier_head_reveals_a_log_that_was_written_again() -> None:
     witness = Head(4, log(5)[3].hash)
     rewritten = log(5, word="b")
     assert follow(rewritten).number == 5

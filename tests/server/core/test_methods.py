@@ -1,4 +1,4 @@
-"""Methods as plans and equations, without tensors on disk and without clients."""
+"""Plans and equations of methods."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def calibrated(stored: Mapping[str, Sequence[float]], fresh: Sequence[UpdateBloc
     return method.rule(Combine(rule="calibrate", values=lengths), NET, fresh)(block(w, fresh))
 
 
-def test_federaser_keeps_the_stored_length_and_the_fresh_direction() -> None:
+def test_federaser_uses_the_stored_length_and_the_new_direction() -> None:
     one = calibrated({"a": (3, 4)}, [update("a", 1, (0, 0.5))], (0, 0))
     assert one.tolist() == [0.0, 5.0]
     both = calibrated({"a": (3, 4), "b": (0, 1)}, [update("a", 1, (0, 0.5)), update("b", 3, (2, 0))], (0, 0))
@@ -74,14 +74,14 @@ def test_federaser_keeps_the_stored_length_and_the_fresh_direction() -> None:
 
 
 @given(st.floats(0.01, 100.0), st.floats(-3, 3), st.floats(0.5, 3))
-def test_federaser_does_not_see_how_long_a_fresh_update_is(c: float, x: float, y: float) -> None:
+def test_federaser_ignores_the_length_of_a_new_update(c: float, x: float, y: float) -> None:
     once = calibrated({"a": (1, 2)}, [update("a", 1, (x, y))], (0, 0))
     scaled = calibrated({"a": (1, 2)}, [update("a", 1, (c * x, c * y))], (0, 0))
     assert scaled == pytest.approx(once, rel=1e-5, abs=1e-6)
     assert float(np.linalg.norm(once)) == pytest.approx(np.sqrt(5), rel=1e-5)
 
 
-def test_federaser_with_the_very_same_updates_repeats_the_round() -> None:
+def test_federaser_with_the_same_updates_repeats_the_round() -> None:
     stored = {"a": (1.0, -2.0), "b": (0.5, 0.25)}
     again = calibrated(stored, [update("a", 1, stored["a"]), update("b", 1, stored["b"])], (1, 1))
     assert again == pytest.approx([1.75, 0.125])
@@ -93,13 +93,13 @@ def test_an_update_of_length_zero_has_no_direction_and_no_weight() -> None:
     assert one.tolist() == [0.0, 5.0]
 
 
-def test_lengths_may_be_kept_per_tensor() -> None:
+def test_lengths_can_be_used_per_tensor() -> None:
     assert federaser.factors((3.0, 4.0), (1.0, 2.0), per_tensor=True) == (3.0, 2.0)
     whole = federaser.factors((3.0, 4.0), (0.0, 0.5), per_tensor=False)
     assert whole == (10.0, 10.0)
 
 
-def test_not_is_an_involution_of_the_first_layer_alone() -> None:
+def test_not_negates_the_first_layer_only() -> None:
     rule = methods.named("not").rule(Combine(rule="negate"), NET, ())
     w = block((1.5, -2, 0, 3))
     once = rule(w)
@@ -112,7 +112,7 @@ def test_not_is_an_involution_of_the_first_layer_alone() -> None:
     assert with_bias(block((1, 2), name="stem.bias")).tolist() == [-1, -2]
 
 
-def test_layers_are_told_by_the_order_of_the_model() -> None:
+def test_layers_follow_the_order_of_the_model() -> None:
     assert layers.first_layer(NET) == {"stem.weight"}
     assert layers.last_layer(NET) == {"head.weight", "head.bias"}
     assert [t.name for t in layers.outputs(NET, ("@head",)).tensors] == ["head.weight", "head.bias"]
@@ -147,7 +147,7 @@ def test_retrain_runs_all_rounds_again_and_the_model_stays_until_the_last() -> N
     assert f.state.records[4].tickets == f.state.records[6].tickets == (ticket.id,)
 
 
-def test_a_step_that_too_few_answer_is_planned_anew_with_those_who_are_there() -> None:
+def test_a_step_with_too_few_answers_is_planned_again_with_alive_clients() -> None:
     f = trained(method="retrain")
     f.file("b")
     f.run_round(RoundKind.UNLEARN)
@@ -163,7 +163,7 @@ def test_a_step_that_too_few_answer_is_planned_anew_with_those_who_are_there() -
     assert f.state.version == 6
 
 
-def test_somebody_who_asks_on_the_way_leaves_the_steps_and_is_served_next() -> None:
+def test_a_client_that_asks_during_a_job_leaves_it_and_is_served_next() -> None:
     f = trained(method="retrain")
     first = f.file("b")
     f.run_round(RoundKind.UNLEARN)
@@ -178,8 +178,8 @@ def test_somebody_who_asks_on_the_way_leaves_the_steps_and_is_served_next() -> N
     assert {f.ticket(t.id).state for t in (first, second)} == {TicketState.COMPLETED}
 
 
-def test_when_nobody_is_left_to_retain_the_episode_gives_way() -> None:
-    """All others ask for some of their samples meanwhile: without giving way everybody would wait for everybody."""
+def test_a_job_without_retained_clients_ends() -> None:
+    """All other clients ask for samples meanwhile: if the job continued, all would wait without end."""
     f = Federation(config(plan={"rounds": 1}, forgetting={"method": "retrain"}))
     f.join("a", "b", holdout=0)
     f.train()
@@ -195,7 +195,7 @@ def test_when_nobody_is_left_to_retain_the_episode_gives_way() -> None:
     assert f.ticket(whole.id).state is TicketState.COMPLETED
 
 
-def test_natural_goes_on_for_its_rounds_and_no_further() -> None:
+def test_natural_runs_its_number_of_rounds() -> None:
     f = Federation(config(forgetting={"method": "natural", "method_options": {"rounds": "2"}}))
     f.join(*EVERYONE)
     f.train()
@@ -235,7 +235,7 @@ def test_without_a_fallback_it_fails() -> None:
     assert f.ticket(ticket.id).state is TicketState.FAILED
 
 
-def test_the_operator_need_not_wait_for_one_that_is_gone() -> None:
+def test_a_request_of_the_operator_for_an_absent_client_uses_the_fallback_at_once() -> None:
     f = trained(fallback="not")
     f.wait(61, "a", "c", "d")
     ticket = f.file("b", by="operator")
@@ -248,13 +248,13 @@ def test_the_operator_need_not_wait_for_one_that_is_gone() -> None:
 @pytest.mark.parametrize(
     "wish", [{"kappa": 2.0}, {"mode": "special"}, {"eta_u": 5.0}, {"epochs": 2}, {"flip": "server"}]
 )
-def test_what_only_puf_understands_is_refused_by_others(wish: dict[str, Any]) -> None:
+def test_other_methods_refuse_options_of_puf(wish: dict[str, Any]) -> None:
     f = trained(method="not")
     with pytest.raises(NotNow, match="belong to PUF"):
         f.file("b", **wish)
 
 
-def test_samples_are_refused_where_the_method_cannot() -> None:
+def test_a_method_without_sample_scope_refuses_samples() -> None:
     f = trained(method="retrain", also_remember=("federaser",))
     f.config = config(forgetting={"method": "federaser"})
     with pytest.raises(NotNow, match="ask for the whole client"):
@@ -262,7 +262,7 @@ def test_samples_are_refused_where_the_method_cannot() -> None:
 
 
 def kept(f: Federation) -> State:
-    """What a fold would have remembered of the training rounds."""
+    """The history that folds of the training rounds would store."""
     entries = [
         HistoryRecord(key=f"norms/{n:08d}/{c}", kind="norms", client=c, membership=1, round=n, samples=10, norms=(2.0,))
         for n in (1, 2, 3)
@@ -277,13 +277,13 @@ def kept(f: Federation) -> State:
     return replace(f.state, history={r.key: r for r in entries})
 
 
-def test_federaser_without_its_history_is_refused_with_what_would_work() -> None:
+def test_federaser_without_its_history_is_refused() -> None:
     f = trained(method="federaser")
     with pytest.raises(NotNow, match="choose retrain, not or puf"):
         f.file("b")
 
 
-def test_federaser_replays_what_was_kept_and_deletes_what_it_kept_of_the_target() -> None:
+def test_federaser_replays_its_history_and_deletes_that_of_the_target() -> None:
     f = trained(method="federaser")
     f.state = kept(f)
     ticket = f.file("b")
@@ -308,7 +308,7 @@ def test_every_second_round_is_replayed() -> None:
     assert (f.round.step.stream, f.round.step.last) == (3, True)
 
 
-def test_a_sum_that_is_no_model_sends_an_episode_back_to_its_start() -> None:
+def test_a_sum_that_is_not_finite_sends_a_job_back_to_its_start() -> None:
     from puf_server.core import scheduler
 
     f = trained(method="retrain")
@@ -347,7 +347,7 @@ def test_an_update_for_a_step_is_checked_like_any_other() -> None:
         tickets.withdraw(f.state, "b", next(iter(f.state.tickets)), f.now)
 
 
-def test_a_receipt_counts_every_step_and_names_no_strength_that_was_not_asked_for() -> None:
+def test_a_receipt_counts_every_step_and_names_only_requested_strengths() -> None:
     f = trained(method="federaser")
     f.state = kept(f)
     ticket = f.file("b")
@@ -383,13 +383,13 @@ def test_the_n_of_special_for_samples_is_the_papers_or_that_of_its_authors_code(
 
 
 @pytest.mark.parametrize("compat", ["paper", "author-code"])
-def test_kappa_means_the_same_whatever_n_is(compat: str) -> None:
+def test_the_effect_of_kappa_does_not_depend_on_n(compat: str) -> None:
     f = trained(method_options={"compat": compat})
     f.file("b", scope="samples", mode="special", kappa=2.0, forget_samples=5, retain_samples=5)
     [assignment] = f.round.assignments
     assert f.round.denominator is not None
     assert assignment.scale * assignment.samples / f.round.denominator == -2.0
-    # In Regular a target trains on the rest, too, so n is the same in both.
+    # In Regular a target also trains on its remaining samples: n is the same.
     f = trained(method_options={"compat": compat})
     f.file("b", scope="samples", mode="regular", eta_u=2.0, forget_samples=5, retain_samples=5)
     assert f.round.denominator == 40

@@ -86,7 +86,7 @@ def test_absent_clients_are_not_waited_for_once_there_is_quorum() -> None:
     assert f.state.members["c"].first_round == 0
 
 
-def test_an_hour_of_training_is_not_an_absence() -> None:
+def test_a_client_that_trains_for_an_hour_is_not_absent() -> None:
     f = Federation(config(plan={"absent_seconds": 60}))
     f.join("a", "b")
     f.submit("a")
@@ -109,7 +109,7 @@ def test_deadline_closes_on_quorum_and_repeats_below_it() -> None:
     assert f.round.phase is RoundPhase.FOLDING
 
 
-def test_a_repeated_round_gives_the_places_of_absent_clients_to_others() -> None:
+def test_a_repeated_round_replaces_absent_clients() -> None:
     f = Federation(config(plan={"min_clients": 4, "participation": 0.5, "quorum": 1.0, "absent_seconds": 60}))
     f.join("a", "b", "c", "d")
     chosen = [s.client for s in f.round.assignments]
@@ -144,13 +144,13 @@ def test_declined_work_is_not_waited_for() -> None:
     assert f.round.phase is RoundPhase.FOLDING
 
 
-def test_a_client_that_comes_back_with_more_samples_can_still_fill_its_slot() -> None:
+def test_a_client_that_comes_back_with_more_samples_can_still_fill_its_assignment() -> None:
     f = Federation(config(plan={"rounds": 3, "quorum": 1.0}))
     f.join("a", "b")
     f.join("b", samples=12)
     assert {s.client: s.samples for s in f.round.assignments} == {"a": 10, "b": 12}
     f.submit("a")
-    # What was received stays as it was announced then.
+    # The received update keeps its count.
     f.join("a", samples=30)
     assert {s.client: s.samples for s in f.round.assignments} == {"a": 10, "b": 12}
     f.submit("b")

@@ -1,4 +1,4 @@
-"""Shards: who gets which, for how long, and who does not."""
+"""Leases of shards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_name_keeps_its_shard_and_a_wish_is_granted_where_it_is_free() -> None
     assert [note.event for note in f.state.notes] == ["shard.leased"] * 4
 
 
-def test_there_are_no_more_than_there_are() -> None:
+def test_a_federation_without_free_shards_refuses() -> None:
     f = shards(1)
     lease(f, "anna")
     with pytest.raises(TooMuch, match="all 1 shards are leased"):
@@ -54,14 +54,14 @@ def test_there_are_no_more_than_there_are() -> None:
         leases.lease(initial(config()), config(), "anna", None, 0.0)
 
 
-def test_what_a_forgotten_name_trained_on_goes_to_nobody_until_the_operator_says_so() -> None:
+def test_the_shard_of_a_forgotten_name_stays_leased_until_the_operator_releases_it() -> None:
     f = shards(2)
     lease(f, "anna"), lease(f, "bert")
     f.join("anna", "bert")
     with pytest.raises(NotNow, match="anna is a member"):
         release(f, "anna")
     mark(f, "anna", MemberStatus.FORGOTTEN)
-    # It may look at its own data once more, for its ticket.
+    # A forgotten name still finds its shard, to measure for its ticket.
     assert lease(f, "anna") == 0
     with pytest.raises(TooMuch):
         lease(f, "cleo")

@@ -1,7 +1,7 @@
 """Methods of unlearning, one file each, and the registry of their names.
 
 puf        negated pseudo-gradients (the default)
-natural    training goes on without the target
+natural    training continues without the target
 retrain    from w_0, without the target
 not        negation of the first layer, then recovery
 federaser  calibrated replay of past rounds

@@ -83,7 +83,7 @@ class Puf(Method):
         )
 
     def possible(self, view: View) -> bool:
-        return view.started.mode is not Mode.REGULAR or not roster.nobody_left(view.state)
+        return view.started.mode is not Mode.REGULAR or not roster.no_client_remains(view.state)
 
     def enough_came(self, view: View, retained: int) -> bool:
         """Whether enough retained updates came. With too few, a Regular round discloses a lone target's update."""

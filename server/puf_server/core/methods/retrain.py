@@ -15,7 +15,7 @@ __all__ = ["Retrain", "RetrainOptions"]
 
 
 class RetrainOptions(Options):
-    rounds: int = Field(0, ge=0, description="rounds to train anew; 0: as many as were trained so far")
+    rounds: int = Field(0, ge=0, description="rounds to train again; 0: as many as were trained so far")
 
 
 class Retrain(Method):

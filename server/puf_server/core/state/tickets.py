@@ -118,7 +118,7 @@ class Ticket:
     client: str
     membership: int
     request: Request
-    # The last day to apply it. A rollback sets it anew.
+    # The last day to apply it. A rollback sets a new one.
     deadline_at: float
     state: TicketState = TicketState.PENDING
     history: tuple[TicketEvent, ...] = ()

@@ -22,14 +22,14 @@ from puf_server.core.unlearning import evaluation, history, model_versions
 __all__ = ["applied", "close_if_due", "drive", "failed_target", "ready", "start", "stepped"]
 
 _LONGEST_PAUSE = 3600.0
-_NOBODY = "all other clients have asked to be forgotten meanwhile"
+_NO_CLIENT = "all other clients have asked to be forgotten meanwhile"
 
 
 def ready(state: State, presence: Presence, config: FederationConfig, now: float) -> list[Ticket]:
     """Tickets that could be served now, oldest first."""
     pending = [t for t in state.tickets.values() if t.state is TicketState.PENDING]
     waiting = [t for t in pending if t.not_before is None or now >= t.not_before]
-    if roster.nobody_left(state) and any(t.on_hold and t.waiting for t in state.tickets.values()):
+    if roster.no_client_remains(state) and any(t.on_hold and t.waiting for t in state.tickets.values()):
         # No client would remain, and the operator has not approved that yet.
         return []
 
@@ -38,9 +38,9 @@ def ready(state: State, presence: Presence, config: FederationConfig, now: float
         return methods.serving(config.forgetting, ticket).ready(ticket, view)
 
     free = [t for t in waiting if not t.on_hold]
-    found = [t for t in free if _nothing_to_forget(state, t) or roster.nobody_left(state) or able(t)]
+    found = [t for t in free if _nothing_to_forget(state, t) or roster.no_client_remains(state) or able(t)]
     special = [t for t in found if _discloses(config, t) and not _nothing_to_forget(state, t)]
-    if len(special) < config.forgetting.special_min_targets and not roster.nobody_left(state):
+    if len(special) < config.forgetting.special_min_targets and not roster.no_client_remains(state):
         found = [t for t in found if t not in special]
     return sorted(found, key=lambda t: (t.request.filed_at, t.id))
 
@@ -55,7 +55,7 @@ def start(state: State, presence: Presence, config: FederationConfig, waiting: l
     for ticket in waiting:
         if _nothing_to_forget(state, ticket):
             return _complete_empty(state, ticket, now)
-    if roster.nobody_left(state):
+    if roster.no_client_remains(state):
         return rounds.close(rounds.open_round(state, config, RoundKind.RESET, Step(base=0, last=True), now), now)
     first = waiting[0]
     method = methods.serving(config.forgetting, first)
@@ -94,7 +94,7 @@ def drive(state: State, presence: Presence, config: FederationConfig, now: float
         return _release(state, config, list(job.tickets), now, "too few targets are left for PUF-Special")
     view = View(state=state, presence=presence, config=config, now=now, job=job)
     if not method.possible(view):
-        return _release(state, config, list(job.tickets), now, _NOBODY)
+        return _release(state, config, list(job.tickets), now, _NO_CLIENT)
     step = method.step(view)
     if step is None:
         return state
@@ -124,7 +124,7 @@ def close_if_due(state: State, presence: Presence, config: FederationConfig, now
     method = _method(config, job)
     view = View(state=state, presence=presence, config=config, now=now, job=job)
     if not method.possible(view):
-        return _release(rounds.abandon(state, now, _NOBODY), config, list(job.tickets), now, _NOBODY)
+        return _release(rounds.abandon(state, now, _NO_CLIENT), config, list(job.tickets), now, _NO_CLIENT)
     if not any(s.ticket for s in current.assignments):
         return _close_without_targets(state, presence, config, current, now)
     waiting = rounds.hopeful(current, presence, config, now)

@@ -85,18 +85,8 @@ def build(
         models=Stages[ModelFacts](**{stage: _model(state, v) for stage, v in versions.items()}),
         deleted_history=DeletedHistory(records=applied.deleted_records, bytes=applied.deleted_bytes),
         deleted_models=tuple(_model(state, v) for v in outcome.deleted_versions),
-        exports=tuple(
-            Export(at=_date(at), version=facts["version"], digest=facts["digest"])
-            for at, facts in _facts(lines, "model.exported")
-            if facts["version"] in contained
-        ),
-        backups=tuple(
-            Backup(
-                at=_date(at), digest=facts["digest"], versions=tuple(sorted(contained.intersection(facts["versions"])))
-            )
-            for at, facts in _facts(lines, "backup.made")
-            if contained.intersection(facts["versions"])
-        ),
+        exports=_exports(lines, contained),
+        backups=_backups(lines, contained),
         costs=_costs(state, ticket.id, applied, outcome),
         measured_by_others=MeasuredByOthers(
             by="the other clients, on data they hold back from training",
@@ -109,6 +99,25 @@ def build(
             verdict=_verdict(applied, outcome),
         ),
         audit=AuditHead(line=head.number, hash=head.hash.hex()),
+    )
+
+
+def _exports(lines: Iterable[AuditEntry], contained: set[int]) -> tuple[Export, ...]:
+    return tuple(
+        Export(at=_date(at), version=facts["version"], digest=facts["digest"])
+        for at, facts in _facts(lines, "model.exported")
+        if facts["version"] in contained
+    )
+
+
+def _backups(lines: Iterable[AuditEntry], contained: set[int]) -> tuple[Backup, ...]:
+    found = (
+        (at, facts, sorted(contained.intersection(facts["versions"]))) for at, facts in _facts(lines, "backup.made")
+    )
+    return tuple(
+        Backup(at=_date(at), digest=facts["digest"], versions=tuple(versions))
+        for at, facts, versions in found
+        if versions
     )
 
 

@@ -1,4 +1,4 @@
-"""Heads in the worked numbers of FedAU, and where a model's head is."""
+"""FedAU: mixing of heads, and its step."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def test_one_target(alpha: float, expected: tuple[float, float]) -> None:
     assert mix_heads(HEAD, [AUXILIARY], alpha) == pytest.approx(expected)
 
 
-def test_two_targets_weigh_alike() -> None:
+def test_two_targets_have_the_same_weight() -> None:
     assert mix_heads(HEAD, [AUXILIARY, np.array([3, -4], "f4")], 0.9) == pytest.approx([1.0, -1.6])
     with pytest.raises(InvalidArgument, match="no auxiliary head"):
         mix_heads(HEAD, [], 0.9)
 
 
-def test_most_of_the_weight_is_the_auxiliary_heads() -> None:
+def test_the_auxiliary_heads_have_most_of_the_weight() -> None:
     assert FedauOptions().alpha_aux == 0.96
     assert mix_heads(HEAD, [AUXILIARY], FedauOptions().alpha_aux) == pytest.approx([-0.92, 0.08])
 
 
 @given(values=st.lists(st.floats(-1e6, 1e6, width=32), min_size=4, max_size=4))
-def test_without_weight_the_head_stays_to_the_bit(values: list[float]) -> None:
+def test_with_alpha_0_the_head_keeps_its_bits(values: list[float]) -> None:
     head, auxiliary = np.array(values[:2], "f4"), np.array(values[2:], "f4")
     assert mix_heads(head, [auxiliary], 0.0).astype("f4").tobytes() == head.tobytes()
 
@@ -60,14 +60,14 @@ NET = Manifest((TensorSpec("stem.weight", "f32", (2, 1)), TensorSpec("head.weigh
 
 
 @given(alpha=st.floats(0, 1))
-def test_the_backbone_stays_to_the_bit(alpha: float) -> None:
+def test_the_backbone_keeps_its_bits(alpha: float) -> None:
     rule = methods.named("fedau", {"alpha_aux": repr(alpha)}).rule(Combine(rule="mix"), NET, ())
     stem, head = NET.tensors
     untouched = TensorBlock(
         tensor=stem, parameter=0, w=HEAD, others={}, updates=[UpdateBlock(client="u", samples=1, u=None)]
     )
     assert rule(untouched) is HEAD
-    # An update is a difference, so the head that was trained is the model's and the difference.
+    # An update is a difference: the trained head is the model's head plus the difference.
     update = UpdateBlock(client="u", samples=1, u=AUXILIARY - HEAD)
     mixed = rule(TensorBlock(tensor=head, parameter=1, w=HEAD, others={}, updates=[update]))
     assert mixed == pytest.approx((1 - alpha) * HEAD + alpha * AUXILIARY, abs=1e-6)
@@ -80,7 +80,7 @@ def federation(task: str = "classification") -> Federation:
     return f
 
 
-def test_targets_alone_work_and_send_their_heads() -> None:
+def test_only_targets_work_and_send_their_heads() -> None:
     f = federation()
     f.file("b")
     [assignment] = f.round.assignments
@@ -95,7 +95,7 @@ def test_targets_alone_work_and_send_their_heads() -> None:
     assert applied(f.state.tickets["t-0"]).method == "fedau"
 
 
-def test_of_samples_all_are_needed_and_some_forgotten() -> None:
+def test_for_single_samples_a_target_uses_all_its_samples() -> None:
     f = federation()
     f.file("b", scope="samples", forget_samples=4, retain_samples=6)
     [assignment] = f.round.assignments

@@ -1,4 +1,4 @@
-"""FedEraser keeps the stored length and the calibrated direction."""
+"""FedEraser: calibration of updates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def norm(v: NDArray[np.float32]) -> float:
 def stepped(
     *clients: tuple[NDArray[np.float32], NDArray[np.float32], int], w: NDArray[np.float32] | None = None
 ) -> NDArray[np.float64]:
-    """One calibrated round over (stored update, fresh update, samples) of clients a, b, ..."""
+    """One calibrated round over (stored update, new update, samples) of clients a, b, ..."""
     updates = [
         UpdateBlock(client=chr(97 + i), samples=n, u=fresh, norms=(norm(fresh),))
         for i, (_, fresh, n) in enumerate(clients)
@@ -53,7 +53,7 @@ _VALUES = st.floats(-100, 100, width=32).filter(lambda v: abs(v) > 1e-3)
 
 
 @given(stored=st.tuples(_VALUES, _VALUES), fresh=st.tuples(_VALUES, _VALUES), scale=st.sampled_from([0.25, 2.0, 64.0]))
-def test_length_is_the_stored_one_and_direction_the_fresh_one(
+def test_the_length_is_the_stored_one_and_the_direction_the_new_one(
     stored: tuple[float, float], fresh: tuple[float, float], scale: float
 ) -> None:
     u, v = vector(*stored), vector(*fresh)
@@ -64,7 +64,7 @@ def test_length_is_the_stored_one_and_direction_the_fresh_one(
     assert stepped((u, u, 7)) == pytest.approx(u.astype("f8"))
 
 
-def test_an_update_without_length_is_left_out_and_the_others_shares_grow() -> None:
+def test_an_update_of_length_zero_is_left_out() -> None:
     nothing = (vector(3, 4), vector(0, 0), 1)
     assert stepped(nothing, (vector(0, 1), vector(2, 0), 3)) == pytest.approx([1, 0])
 

@@ -1,4 +1,4 @@
-"""FUKD: sums of what clients contributed rebuild the model, and can be taken out of it."""
+"""FUKD: sums of updates, and their subtraction from the model."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_the_initial_model_and_all_sums_are_the_model(rounds: list[list[tuple[in
             model = model + samples / n * update.astype("f8")
             sums[k] = accumulate(sums[k], update, samples / n)
     assert initial + np.sum(sums, axis=0) == pytest.approx(model, abs=1e-9)
-    # Linear: one after the other is both at once, and without everybody the initial model is left.
+    # Linear: one after the other equals both at once, and without all clients the initial model remains.
     assert erase(erase(model, sums[:1]), sums[1:2]) == pytest.approx(erase(model, sums[:2]), abs=1e-12)
     assert erase(model, sums) == pytest.approx(initial, abs=1e-9)
 
 
-def test_nobody_to_erase_is_the_model_itself() -> None:
+def test_without_sums_the_model_does_not_change() -> None:
     model = np.array([0.1, 3e7], "f4")
     assert np.array_equal(erase(model, []).astype("f4"), model)
 
@@ -113,7 +113,7 @@ def test_without_a_distiller_it_is_refused_and_while_one_is_away_it_waits() -> N
     assert f.round.step.combine.rule == "erase"
 
 
-def test_a_sum_that_does_not_reach_back_to_the_first_round_is_refused() -> None:
+def test_a_sum_that_begins_after_the_first_round_is_refused() -> None:
     with pytest.raises(NotNow, match="since round 1, which was stored only since round 2: choose retrain, not or puf"):
         federation(since=2).file("b")
     f = federation()
@@ -124,7 +124,7 @@ def test_a_sum_that_does_not_reach_back_to_the_first_round_is_refused() -> None:
         f.file("b", scope="samples", forget_samples=3, retain_samples=7)
 
 
-def test_what_is_erased_are_parameters_and_what_is_distilled_is_the_model() -> None:
+def test_only_parameters_are_erased_and_the_distilled_model_is_installed() -> None:
     manifest = Manifest((TensorSpec("w", "f32", (2,)), TensorSpec("mean", "f32", (2,), "buffer")))
     w, total = np.array([1, 1], "f4"), np.array([0.15, -0.05], "f4")
     blocks = [

@@ -1,4 +1,4 @@
-"""MoDe's blending and its rounds."""
+"""MoDe: blending and its steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_worked_blend() -> None:
 
 
 @given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=4, max_size=4))
-def test_a_whole_weight_leaves_exactly_one_model(values: list[float]) -> None:
+def test_a_weight_of_0_or_1_gives_exactly_one_model(values: list[float]) -> None:
     a, b = np.array(values[:2], "f4"), np.array(values[2:], "f4")
     assert np.array_equal(blend(a, b, 1.0).astype("f4"), a)
     assert np.array_equal(blend(a, b, 0.0).astype("f4"), b)
@@ -40,7 +40,7 @@ def test_repeated_blends_with_one_model_are_one_blend_with_the_power(keep: float
     assert blended == pytest.approx(blend(M, DEGRADED, keep**times), abs=1e-12)
 
 
-def test_after_six_blends_the_model_still_weighs_most() -> None:
+def test_after_six_blends_the_model_has_most_of_the_weight() -> None:
     assert ModeOptions().keep ** ModeOptions().degrade_rounds == pytest.approx(0.7351, abs=1e-4)
 
 
@@ -99,14 +99,14 @@ def test_the_steps_of_a_request() -> None:
         assert f.round.step.last == last
         told = {s.client: (s.routine, s.aux, s.lr) for s in f.round.assignments}
         assert told == {"a": ("train", None, 5e-4), "b": ("guide", 4, 5e-4), "c": ("train", None, 5e-4)}
-        # Until it is done, the federation's model is the old one.
+        # The federation's model does not change before the last step.
         assert f.state.version == before
         f.run_round(RoundKind.UNLEARN)
     assert f.state.models[4].status is ModelStatus.DELETED
     assert applied(f.ticket(ticket.id)).method == "mode"
 
 
-def test_a_target_alone_does_not_guide() -> None:
+def test_guidance_needs_retained_clients() -> None:
     f = federation(rounds="1", degrade_rounds="0")
     ticket = f.file("b")
     f.commit()
@@ -116,7 +116,7 @@ def test_a_target_alone_does_not_guide() -> None:
     assert f.ticket(ticket.id).history[-1].note == "too few retained clients answered"
 
 
-def test_samples_are_guided_beside_the_rest() -> None:
+def test_guidance_for_single_samples_uses_all_samples() -> None:
     f = federation(rounds="1", degrade_rounds="0")
     f.file("b", scope="samples", forget_samples=4, retain_samples=6)
     f.commit()
@@ -127,7 +127,7 @@ def test_samples_are_guided_beside_the_rest() -> None:
     ]
 
 
-def test_labels_are_classes() -> None:
+def test_a_task_without_classes_is_refused_by_mode() -> None:
     f = Federation(config(task="segmentation", forgetting={"method": "mode"}))
     f.join("a", "b", holdout=0)
     f.train()

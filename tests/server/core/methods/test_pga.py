@@ -1,4 +1,4 @@
-"""PGA's plan: who can be served, and what its target is told."""
+"""PGA: which requests it serves, and the target's assignment."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def trained(rounds: int = 2, plan: dict[str, Any] | None = None, **forgetting: A
     return f
 
 
-def test_the_target_is_told_its_share_of_the_round_that_made_the_model() -> None:
+def test_the_target_gets_its_share_of_the_round_that_made_the_model() -> None:
     f = trained()
     f.file("b")
     [assignment] = f.round.assignments
@@ -39,7 +39,7 @@ def test_the_target_is_told_its_share_of_the_round_that_made_the_model() -> None
     assert applied(f.state.tickets["t-0"]).method == "pga"
 
 
-def test_a_round_under_way_is_given_up_for_the_model_that_the_target_has_a_part_in() -> None:
+def test_an_open_round_is_abandoned_when_a_target_files() -> None:
     f = Federation(config(plan={"rounds": 5}, forgetting={"method": "pga"}))
     f.join("a", "b", "c", holdout=0)
     f.run_round(RoundKind.TRAIN)
@@ -50,7 +50,7 @@ def test_a_round_under_way_is_given_up_for_the_model_that_the_target_has_a_part_
     assert f.state.tickets["t-0"].state is TicketState.RECOVERING
 
 
-def test_who_was_not_in_the_last_round_is_refused_with_what_would_work() -> None:
+def test_a_client_that_was_not_in_the_last_round_is_refused() -> None:
     f = Federation(config(plan={"rounds": 2, "quorum": 0.1}, forgetting={"method": "pga"}))
     f.join("a", "b", holdout=0)
     f.run_round(RoundKind.TRAIN)
@@ -80,43 +80,43 @@ def test_a_second_target_is_refused() -> None:
         ({"kappa": 2.0}, "belong to PUF"),
     ],
 )
-def test_what_it_does_not_know_is_refused(request_: dict[str, Any], why: str) -> None:
+def test_unsupported_requests_are_refused(request_: dict[str, Any], why: str) -> None:
     with pytest.raises(NotNow, match=why):
         trained().file("b", **request_)
 
 
-def test_models_that_are_no_plain_averages_are_refused() -> None:
+def test_a_server_learning_rate_other_than_1_is_refused() -> None:
     with pytest.raises(NotNow, match=r"plain averages, but this federation's server_lr is 0\.5"):
         trained(plan={"server_lr": 0.5}).file("b")
 
 
 @pytest.mark.parametrize("fallback", ["", "retrain"])
-def test_a_request_that_the_federation_went_on_without_goes_to_the_fallback_or_fails(fallback: str) -> None:
+def test_a_request_goes_to_the_fallback_or_fails_after_a_round_without_its_client(fallback: str) -> None:
     f = Federation(config(plan={"rounds": 3, "absent_seconds": 20}, forgetting={"method": "pga", "fallback": fallback}))
     f.join("a", "b", "c", holdout=0)
     f.run_round(RoundKind.TRAIN)
     ticket = f.file("b")
     assert f.round.kind is RoundKind.UNLEARN
-    # The target goes away, and training goes on without it.
+    # The target goes away, and training continues without it.
     f.wait(21, "a", "c")
     f.run_round(RoundKind.TRAIN)
     now = f.ticket(ticket.id)
     if fallback:
         assert now.fallback == "too late"
-        # At once: the pause was for the target's sake.
+        # At once: the pause was for the target to come back.
         assert (f.round.kind, f.round.base) == (RoundKind.UNLEARN, 0)
     else:
         assert now.state is TicketState.FAILED
         assert "b last took part in round 1" in now.history[-1].note
 
 
-def test_a_share_is_of_the_samples_that_were_folded() -> None:
+def test_the_share_counts_folded_samples() -> None:
     f = trained()
     assert share(f.state.members["a"], f.state) == 0.75
     assert share(f.state.members["b"], f.state) == 0.25
 
 
-def test_what_comes_back_is_installed_and_buffers_stay() -> None:
+def test_the_update_is_installed_and_buffers_stay() -> None:
     manifest = Manifest((TensorSpec("w", "f32", (2,)), TensorSpec("mean", "f32", (2,), "buffer")))
     rule = methods.named("pga").rule(Combine(rule="install"), manifest, ())
     w = np.array([1, 1], "f4")

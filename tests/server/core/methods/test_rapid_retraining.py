@@ -1,4 +1,4 @@
-"""Rapid retraining: how far back."""
+"""Rapid retraining: the checkpoint and the rounds."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def test_the_earliest_target_decides() -> None:
     assert rollback(FIRST, {"2", "5"}) == 0
 
 
-def test_who_never_took_part_takes_nothing_back() -> None:
+def test_a_target_that_never_took_part_needs_no_rollback() -> None:
     assert rollback(FIRST, {"7"}) is None
     assert rollback(FIRST, {"7", "2"}) == 2
 
 
-def test_only_checkpoints_that_are_kept_can_be_gone_back_to() -> None:
+def test_the_rollback_needs_an_existing_checkpoint() -> None:
     assert rollback({"a": 9}, {"a"}, kept={0, 5, 10}) == 5
     with pytest.raises(NotNow, match="no checkpoint from before round 3 exists"):
         rollback(FIRST, {"2"}, kept={3, 4})
 
 
 @given(first=st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 20), min_size=1), data=st.data())
-def test_no_target_had_a_part_in_it_and_a_later_one_had(first: dict[str, int], data: st.DataObject) -> None:
+def test_the_checkpoint_is_the_newest_without_any_target(first: dict[str, int], data: st.DataObject) -> None:
     targets = data.draw(st.sets(st.sampled_from(sorted(first)), min_size=1))
     chosen = rollback(first, targets)
     assert chosen is not None
@@ -47,7 +47,7 @@ def test_the_clients_routine_understands_the_methods_options() -> None:
     assert options_from(CurvatureOptions, RapidOptions().routine()) == CurvatureOptions()
 
 
-def test_retraining_begins_before_the_target_came_and_takes_as_many_rounds_as_there_were_since() -> None:
+def test_retraining_begins_before_the_targets_first_round_and_runs_as_many_rounds_as_since() -> None:
     f = Federation(config(plan={"rounds": 4, "keep_models": 1}, forgetting={"method": "rapid"}))
     f.join("a", "b", holdout=0)
     f.run_round(RoundKind.TRAIN)
@@ -55,7 +55,7 @@ def test_retraining_begins_before_the_target_came_and_takes_as_many_rounds_as_th
     f.run_round(RoundKind.TRAIN)
     f.train()
     first = f.state.members["c"].first_round
-    # All models are kept, whatever the plan says, because this method needs them.
+    # This method needs all models, so none is deleted.
     assert all(m.status is ModelStatus.READY for m in f.state.models.values())
     ticket = f.file("c")
     assert f.round.base == first - 1
@@ -73,7 +73,7 @@ def test_retraining_begins_before_the_target_came_and_takes_as_many_rounds_as_th
     ]
 
 
-def test_who_stays_with_fewer_samples_retrains_on_the_rest() -> None:
+def test_a_target_that_keeps_samples_retrains_on_them() -> None:
     f = Federation(config(forgetting={"method": "rapid", "method_options": {"rounds": "1"}}))
     f.join("a", "b", holdout=0)
     f.train()

@@ -1,4 +1,4 @@
-"""NoT is an involution of one layer."""
+"""NoT negates one layer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RULE = NoT(NoTOptions()).rule(Combine(rule="negate"), MODEL, [])
 
 
 @given(values=st.lists(st.floats(width=32), max_size=8))
-def test_twice_is_nothing_to_the_bit_and_other_layers_stay(values: list[float]) -> None:
+def test_negating_twice_gives_the_same_bits_and_other_layers_stay(values: list[float]) -> None:
     w = np.array(values, "f4")
     first, second = (
         RULE(TensorBlock(tensor=tensor, parameter=i, w=w, others={}, updates=[]))
@@ -38,17 +38,17 @@ def test_twice_is_nothing_to_the_bit_and_other_layers_stay(values: list[float]) 
 @pytest.mark.parametrize(
     ("name", "weight"), [("digits-cnn", "0.weight"), ("resnet8-gn", "conv1.weight"), ("resnet18-gn", "conv1.weight")]
 )
-def test_the_first_layer_is_the_models_own(name: str, weight: str) -> None:
+def test_the_first_layer_of_known_models(name: str, weight: str) -> None:
     assert first_layer(module_tensors.manifest_of(networks.build(name, {}, 1))) == {weight}
 
 
 @pytest.mark.parametrize("name", [name for name in networks.built_in() if name != "res-unet"])
-def test_the_last_layer_is_the_head_that_a_client_finds(name: str) -> None:
+def test_server_and_client_agree_on_the_last_layer(name: str) -> None:
     model = networks.build(name, {}, 1)
     assert last_layer(module_tensors.manifest_of(model)) == set(aux_head.head_of(model)[0])
 
 
-def test_order_is_declared_not_alphabetical_and_norms_are_passed_over() -> None:
+def test_the_order_is_the_declared_one_and_norm_layers_are_skipped() -> None:
     manifest = module_tensors.manifest_of(
         nn.ModuleDict({"z": nn.LayerNorm(4), "y": nn.Linear(4, 3), "a": nn.Linear(3, 2)})
     )

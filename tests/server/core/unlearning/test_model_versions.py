@@ -1,4 +1,4 @@
-"""Which model is handed out when none is named."""
+"""The model that is exported if none is named."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from puf_server.core.state.rounds import RoundKind
 from puf_server.core.unlearning import model_versions
 
 
-def test_the_untrained_model_is_never_taken_for_the_newest_ready_one() -> None:
+def test_the_initial_model_is_not_the_newest_ready_one() -> None:
     f = Federation(config())
     f.join("a", "b", "c")
     assert model_versions.newest_ready(f.state).version == 0

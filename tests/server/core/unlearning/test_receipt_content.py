@@ -1,4 +1,4 @@
-"""What a receipt says, built from the pure core's state."""
+"""The content of a receipt, built from the state."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def receipt(f: Federation, ticket_id: str, lines: tuple[AuditEntry, ...] = ()) -
     return build(f.state, f.config, ticket, head=HEAD, lines=lines, now=f.now, software="1.2").as_json()
 
 
-def test_there_is_none_before_the_ticket_is_completed() -> None:
+def test_an_open_ticket_has_no_receipt() -> None:
     f = Federation(config())
     f.join("a", "b", "c")
     f.train()
@@ -71,7 +71,7 @@ def test_there_is_none_before_the_ticket_is_completed() -> None:
         receipt(f, ticket.id)
 
 
-def test_tells_the_whole_story() -> None:
+def test_a_receipt_has_all_facts_of_its_ticket() -> None:
     f, ticket_id = forgotten()
     measured(f, ticket_id, 4, members=55)
     told = receipt(f, ticket_id)
@@ -105,15 +105,15 @@ def test_tells_the_whole_story() -> None:
     assert told["measured_by_others"]["unlearned"]["accuracy"] == 0.5
     assert told["audit"] == {"line": 41, "hash": "00" * 32}
     assert told["issued_at"] == "1970-01-01T00:16:40Z"
-    # Nothing of the others but numbers.
+    # Other clients appear only as numbers.
     text = canonical(told).decode()
     assert not any(f'"{name}"' in text for name in ("a", "c", "d"))
 
 
-def test_passes_on_what_the_client_measured_and_judges_the_model_in_use() -> None:
+def test_a_receipt_has_the_clients_measurements_and_a_verdict_on_the_newest_model() -> None:
     f, ticket_id = forgotten()
     before = receipt(f, ticket_id)["measured_by_client"]
-    # Nobody has told of the recovered model yet: null, and the verdict is on what was measured last.
+    # The recovered model is not measured yet: null, and the verdict is on the last measured one.
     assert before["recovered"] is None
     assert before["verdict"] == "not like unseen data"
     measured(f, ticket_id, 4, members=55)
@@ -144,7 +144,7 @@ def test_without_measurements_there_are_nulls_and_no_verdict() -> None:
     assert {told[stage] for stage in ("before", "unlearned", "recovered", "verdict")} == {None}
 
 
-def test_lists_exports_and_backups_of_models_that_knew_the_client() -> None:
+def test_a_receipt_lists_exports_and_backups_of_models_that_contain_the_client() -> None:
     f, ticket_id = forgotten()
     assert known_versions(f.state, f.ticket(ticket_id)) == {1, 2}
     lines = (
@@ -158,7 +158,7 @@ def test_lists_exports_and_backups_of_models_that_knew_the_client() -> None:
     assert told["backups"] == [{"at": "1970-01-01T00:16:41Z", "digest": "b1", "versions": [2]}]
 
 
-def test_a_client_that_never_contributed_gets_one_too() -> None:
+def test_a_client_without_updates_gets_a_receipt_too() -> None:
     f = Federation(config(plan={"rounds": 0}))
     f.join("a", "b")
     ticket = f.file("b")
@@ -169,14 +169,14 @@ def test_a_client_that_never_contributed_gets_one_too() -> None:
     assert told["costs"]["unlearning"]["rounds"] == 0
 
 
-def test_samples_and_the_operators_word_are_named() -> None:
+def test_a_receipt_names_samples_and_a_request_of_the_operator() -> None:
     f, ticket_id = forgotten(scope="samples", forget_samples=3, retain_samples=7)
     told = receipt(f, ticket_id)["ticket"]
     assert (told["scope"], told["forget_samples"], told["retain_samples"]) == ("samples", 3, 7)
     assert told["filed_by"] == "client"
 
 
-def test_the_others_sums_reach_the_ticket_before_the_leaver_needs_them() -> None:
+def test_sums_of_retained_clients_are_recorded_before_the_target_needs_them() -> None:
     f, _ = forgotten()
     assert f.state.models[2].training == Sums(samples=30, loss_sum=6.0, score_sum=27.0, confidences=(*BINNED[:-1], 30))
     assert f.state.models[4].training is not None

@@ -1,4 +1,4 @@
-"""Receipts shown to a state that is older than what they tell of."""
+"""Receipts that are newer than the state to which they are shown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def trained() -> Federation:
 
 
 def completed(f: Federation, **request: Any) -> ReceiptContent:
-    """Has b forgotten; the receipt."""
+    """The receipt of the completed request of b."""
     ticket = f.file("b", **request)
     f.answer_evaluation(0.8)
     f.run_round(RoundKind.UNLEARN)
@@ -43,7 +43,7 @@ def completed(f: Federation, **request: Any) -> ReceiptContent:
 
 
 def older(**request: Any) -> tuple[Federation, ReceiptContent]:
-    """A federation as it was before b was forgotten, and the receipt of what came after."""
+    """A federation from before b was forgotten, and the receipt of the later request."""
     f = trained()
     backup = f.state
     receipt = completed(f, **request)
@@ -61,7 +61,7 @@ def show(f: Federation, receipt: ReceiptContent) -> tuple[bool, str]:
     return reopened, why
 
 
-def test_a_state_that_knows_of_it_stays_as_it_is() -> None:
+def test_a_state_that_has_the_ticket_does_not_change() -> None:
     f = trained()
     receipt = completed(f)
     before = f.state
@@ -89,7 +89,7 @@ def test_an_older_state_opens_the_ticket_again_and_withdraws_its_models() -> Non
     assert "b" not in {m.name for m in roster.retained(f.state)}
 
 
-def test_it_is_then_served_like_any_other() -> None:
+def test_the_reopened_ticket_is_served_like_any_other() -> None:
     f, receipt = older()
     show(f, receipt)
     f.apply(f.state)
@@ -103,7 +103,7 @@ def test_it_is_then_served_like_any_other() -> None:
     assert f.state.models[f.state.version].status is ModelStatus.READY
 
 
-def test_showing_it_twice_changes_nothing_more() -> None:
+def test_showing_a_receipt_twice_changes_nothing_more() -> None:
     f, receipt = older()
     assert show(f, receipt)[0]
     before = f.state
@@ -128,7 +128,7 @@ def test_samples_are_out_of_training_again() -> None:
     assert f.state.members["b"].samples == 7
 
 
-def test_one_that_is_on_its_way_goes_on() -> None:
+def test_a_ticket_in_progress_continues() -> None:
     f = trained()
     ticket = f.file("b")
     backup = f.state
@@ -142,7 +142,7 @@ def test_one_that_is_on_its_way_goes_on() -> None:
     assert "scheduled" in why
 
 
-def test_a_client_that_the_backup_never_knew_is_not_let_in_again() -> None:
+def test_a_client_that_joined_after_the_backup_may_not_join_again() -> None:
     f = Federation(config())
     f.join("a", "c", "d")
     f.train()
@@ -160,7 +160,7 @@ def test_a_client_that_the_backup_never_knew_is_not_let_in_again() -> None:
     assert all(m.status is ModelStatus.READY for m in f.state.models.values())
 
 
-def test_another_membership_is_none_of_its_business() -> None:
+def test_a_receipt_of_another_membership_changes_nothing() -> None:
     f, receipt = older()
     other = receipt.ticket.model_copy(update={"membership": 2})
     receipt = receipt.model_copy(update={"ticket": other})
@@ -169,7 +169,7 @@ def test_another_membership_is_none_of_its_business() -> None:
     assert "nothing of membership 2" in why
 
 
-def test_a_history_that_contradicts_it_is_not_believed() -> None:
+def test_a_receipt_that_contradicts_the_state_is_refused() -> None:
     f, receipt = older()
     f.state = tickets.withdraw(show_pending(f, receipt), "b", receipt.ticket.id, f.now)[0]
     with pytest.raises(TransferCorrupted, match="another history"):
@@ -188,7 +188,7 @@ def test_a_receipt_without_the_dates_opens_nothing(missing: str) -> None:
         show(f, receipt.model_copy(update={"ticket": dateless}))
 
 
-def test_a_restored_state_asks_for_the_round_again() -> None:
+def test_a_restored_state_opens_the_round_again() -> None:
     f = Federation(config(plan={"rounds": 5}))
     f.join("a", "b")
     f.submit("a")
@@ -200,11 +200,11 @@ def test_a_restored_state_asks_for_the_round_again() -> None:
     assert not f.round.received
 
 
-class TestNothingReadyComesOfAWithdrawnModel:
-    """While somebody who was forgotten once waits to be forgotten again, every newer model still knows it."""
+class TestModelsWhileAReopenedRequestWaits:
+    """While a reopened request waits, every newer model contains its client."""
 
     def waiting(self) -> tuple[Federation, str]:
-        """b was forgotten, a backup from before is back, and b stays away."""
+        """b was forgotten, an older backup is restored, and b stays away."""
         f, receipt = older()
         f.apply(roster.leave(f.state, "b", f.state.members["b"].session, f.now))
         f.apply(replace(show_pending(f, receipt), planned=4))
@@ -213,14 +213,14 @@ class TestNothingReadyComesOfAWithdrawnModel:
     def statuses(self, f: Federation) -> dict[int, ModelStatus]:
         return {v: m.status for v, m in f.state.models.items()}
 
-    def test_rounds_go_on_but_their_models_are_withdrawn_too(self) -> None:
+    def test_models_of_further_rounds_are_withdrawn_too(self) -> None:
         f, ticket = self.waiting()
         f.train()
         assert f.state.trained == 4
         assert f.ticket(ticket).state is TicketState.PENDING
         assert {self.statuses(f)[v] for v in (1, 2, 3, 4)} == {ModelStatus.WITHDRAWN}
 
-    def test_the_round_that_serves_it_makes_models_that_may_be_used_again(self) -> None:
+    def test_the_round_that_serves_it_makes_usable_models(self) -> None:
         f, ticket = self.waiting()
         f.train()
         f.join("b")
@@ -232,7 +232,7 @@ class TestNothingReadyComesOfAWithdrawnModel:
         assert outcome(f.ticket(ticket)).deleted_versions == (1, 2, 3, 4)
         assert self.statuses(f)[5] is ModelStatus.READY
 
-    def test_a_request_taken_back_releases_them(self) -> None:
+    def test_withdrawing_the_request_makes_models_usable(self) -> None:
         f, ticket = self.waiting()
         f.run_round(RoundKind.TRAIN)
         f.apply(tickets.withdraw(f.state, "b", ticket, f.now)[0])
@@ -240,7 +240,7 @@ class TestNothingReadyComesOfAWithdrawnModel:
         f.run_round(RoundKind.TRAIN)
         assert self.statuses(f)[4] is ModelStatus.READY
 
-    def test_one_that_failed_does_not(self) -> None:
+    def test_a_failed_request_does_not_make_models_usable(self) -> None:
         f, ticket = self.waiting()
         f.run_round(RoundKind.TRAIN)
         f.wait(31 * 86400.0, "a", "c", "d")
@@ -248,7 +248,7 @@ class TestNothingReadyComesOfAWithdrawnModel:
         f.run_round(RoundKind.TRAIN)
         assert self.statuses(f)[4] is ModelStatus.WITHDRAWN
 
-    def test_somebody_elses_completion_does_not_make_them_ready(self) -> None:
+    def test_completing_another_ticket_does_not_make_models_ready(self) -> None:
         f, _ = self.waiting()
         f.train()
         other = f.file("c")
@@ -256,6 +256,6 @@ class TestNothingReadyComesOfAWithdrawnModel:
         f.run_round(RoundKind.UNLEARN)
         f.answer_evaluation(0.8)
         assert f.ticket(other.id).state is TicketState.COMPLETED
-        # c is forgotten, b is still in it; and without a newest model nothing could go on.
+        # c is forgotten, but the model still contains b. The newest model is never deleted.
         assert self.statuses(f)[f.state.version] is ModelStatus.WITHDRAWN
         assert {self.statuses(f)[v] for v in (1, 2, 3, 4)} == {ModelStatus.DELETED}

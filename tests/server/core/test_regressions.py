@@ -1,4 +1,4 @@
-"""Histories that the simulator found: each once ended in a broken promise or in no end at all."""
+"""Regressions that the simulator found."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def decline(f: Federation, name: str) -> None:
     f.apply(rounds.decline(f.state, name, f"{name}/main", "out of memory", f.now))
 
 
-def test_two_who_decline_do_not_swap_places_for_ever() -> None:
+def test_two_clients_that_decline_do_not_replace_each_other_without_end() -> None:
     f = Federation(config(plan={"min_clients": 2, "participation": 0.5, "quorum": 1.0}))
     f.join("a", "b")
     [first] = [s.client for s in f.round.assignments]
@@ -35,7 +35,7 @@ def test_two_who_decline_do_not_swap_places_for_ever() -> None:
     assert f.round.phase is RoundPhase.COLLECTING
 
 
-def test_who_declined_is_asked_again_where_nobody_else_can() -> None:
+def test_a_client_that_declined_is_asked_again_if_no_other_can_replace_it() -> None:
     f = Federation(config(plan={"quorum": 1.0, "absent_seconds": 60}))
     f.join("a", "b")
     f.submit("a")
@@ -48,7 +48,7 @@ def test_who_declined_is_asked_again_where_nobody_else_can() -> None:
     assert f.round.phase is RoundPhase.FOLDING
 
 
-def test_a_small_share_of_participants_does_not_keep_a_regular_round_from_closing() -> None:
+def test_a_regular_round_closes_with_a_small_share_of_participants() -> None:
     f = trained(plan={"min_clients": 4, "participation": 0.25}, forgetting={"min_retained": 2})
     ticket = next(f.file(name) for name in EVERYONE if f.state.members[name].first_round)
     f.answer_evaluation(0.8)
@@ -57,7 +57,7 @@ def test_a_small_share_of_participants_does_not_keep_a_regular_round_from_closin
     assert f.ticket(ticket.id).state is TicketState.APPLIED
 
 
-def test_a_reset_whose_reason_was_withdrawn_does_not_happen() -> None:
+def test_a_reset_ends_when_its_request_is_withdrawn() -> None:
     f = trained()
     f.apply(replace(f.state, paused=True))
     filed = [f.file(name) for name in EVERYONE]
@@ -69,22 +69,22 @@ def test_a_reset_whose_reason_was_withdrawn_does_not_happen() -> None:
     assert f.state.version == 2
 
 
-def test_a_reset_under_way_is_not_overtaken_by_the_deadline() -> None:
-    """It needs no client any more: failing the requests now would undo the model for nobody."""
+def test_a_reset_in_progress_is_not_ended_by_the_deadline() -> None:
+    """The reset needs no client. Failing the requests would reset the model without a reason."""
     f = trained(plan={"min_clients": 4, "absent_seconds": 60})
     f.apply(replace(f.state, paused=True))
     filed = [f.file(name) for name in EVERYONE]
     f.apply(replace(f.state, paused=False))
     assert (f.round.kind, f.round.phase) == (RoundKind.RESET, RoundPhase.FOLDING)
-    # The server was down for so long, and nobody is there.
+    # The server was down for that long, and no client is alive.
     f.wait(f.config.forgetting.deadline_days * 86400 + 61)
     assert {f.ticket(t.id).state for t in filed} == {TicketState.PENDING}
     f.commit()
     assert {applied(f.ticket(t.id)).method for t in filed} == {"reset"}
 
 
-def test_a_request_for_everything_that_takes_over_one_for_samples_keeps_the_announced_count() -> None:
-    """The client learns of the step later; until then it trains on what it announced."""
+def test_taking_over_a_request_for_samples_keeps_the_announced_count() -> None:
+    """The client learns of it later. Until then it trains on the announced samples."""
     f = trained(plan={"min_clients": 2, "absent_seconds": 60})
     f.wait(61, "a", "b", "c")
     samples = f.file("d", scope="samples", forget_samples=4, retain_samples=6)
@@ -93,13 +93,13 @@ def test_a_request_for_everything_that_takes_over_one_for_samples_keeps_the_anno
     assert f.state.members["d"].samples == 6
 
 
-def test_who_is_wholly_forgotten_leaves_no_request_behind_that_can_only_fail() -> None:
+def test_forgetting_a_whole_client_withdraws_its_other_requests() -> None:
     f = trained(plan={"min_clients": 4, "absent_seconds": 60})
     samples = f.file("b", scope="samples", forget_samples=4, retain_samples=6)
     f.answer_evaluation(0.8)
     everything = f.file("b", key="all", mode="special")
     f.apply(rounds.decline(f.state, "b", "b/forget", "out of memory", f.now))
-    # The first waits for its next attempt, so the second is served before it.
+    # The first waits for its next attempt, so the second is served first.
     assert f.ticket(samples.id).state is TicketState.PENDING
     f.answer_evaluation(0.8)
     f.run_round(RoundKind.UNLEARN)
@@ -108,7 +108,7 @@ def test_who_is_wholly_forgotten_leaves_no_request_behind_that_can_only_fail() -
     assert everything.id in f.ticket(samples.id).history[-1].note
 
 
-def test_a_regular_round_does_not_go_on_alone_when_all_others_ask_meanwhile() -> None:
+def test_a_regular_round_ends_when_all_other_clients_ask_to_be_forgotten() -> None:
     f = Federation(config(plan={"min_clients": 2}))
     f.join("a", "b")
     f.train()
@@ -121,8 +121,8 @@ def test_a_regular_round_does_not_go_on_alone_when_all_others_ask_meanwhile() ->
     assert {applied(f.ticket(t.id)).method for t in (first, second)} == {"reset"}
 
 
-def test_another_request_for_as_many_samples_is_other_training() -> None:
-    """The client answers a known training id from memory: the rest of one request is not the rest of another."""
+def test_another_request_for_as_many_samples_has_another_training_id() -> None:
+    """A client reuses the update of a known training id, but another request leaves other samples."""
     f = trained(plan={"min_clients": 4, "absent_seconds": 60})
     seen = []
     for key in ("first", "second"):

@@ -1,4 +1,4 @@
-"""Requests that arrive at an awkward moment: during somebody else's unlearning, twice at once, long after they were made."""
+"""Requests that arrive during another unlearning, twice at once, or late."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAY = 86400.0
 
 
 def unlearning() -> tuple[Federation, str]:
-    """b is being forgotten: its round is open."""
+    """The unlearning round of b is open."""
     f = Federation(config())
     f.join("a", "b", "c", "d")
     f.train()
@@ -31,13 +31,13 @@ def unlearning() -> tuple[Federation, str]:
 
 
 @pytest.mark.parametrize("sent", [False, True])
-def test_during_the_unlearning_round_of_somebody_else(sent: bool) -> None:
+def test_a_request_during_the_unlearning_round_of_another_client(sent: bool) -> None:
     f, first = unlearning()
     frozen = f.round.denominator
     if sent:
         f.submit("c")
     second = f.file("c").id
-    # Kept, and not served in a round that is under way: it contributes zero, the frozen n stays.
+    # The open round does not serve it: the client contributes zero, and the frozen n stays.
     assert f.ticket(second).state is TicketState.PENDING
     assert f.round.denominator == frozen == 40
     assert "c" not in {s.client for s in f.round.assignments}
@@ -45,7 +45,7 @@ def test_during_the_unlearning_round_of_somebody_else(sent: bool) -> None:
     f.run_round(RoundKind.UNLEARN)
     assert f.ticket(first).state is TicketState.APPLIED
     assert f.state.members["c"].status is MemberStatus.ACTIVE
-    # It is the next to be served; nobody waits for somebody else's recovery.
+    # It is served next, before the recovery of the other client ends.
     if f.state.evaluation is not None:
         f.answer_evaluation(0.1)
     assert f.ticket(second).state is TicketState.SCHEDULED
@@ -54,14 +54,14 @@ def test_during_the_unlearning_round_of_somebody_else(sent: bool) -> None:
     assert f.ticket(second).state is TicketState.APPLIED
 
 
-def test_while_that_round_is_being_summed_up() -> None:
+def test_a_request_while_that_round_is_folded() -> None:
     f, first = unlearning()
     for assignment in f.round.missing:
         f.submit(assignment.client)
     assert f.round.phase is RoundPhase.FOLDING
     revision = f.round.revision
     second = f.file("c").id
-    # The sum under way has c in it: it is outdated and will be computed anew without it.
+    # The sum contains c: it is outdated and will be computed again.
     assert f.round.revision > revision
     assert "c/main" not in f.round.received
     assert f.round.phase is RoundPhase.FOLDING
@@ -87,8 +87,8 @@ def test_the_same_request_from_two_processes_at_once_is_one_ticket(tmp_path: Pat
 
 
 @pytest.mark.parametrize("during", ["idle", "a round"])
-def test_all_at_once_and_each_twice(during: str, tmp_path: Path) -> None:
-    """Nobody is lost, nobody has two tickets, and the model that all of them made goes back to its beginning."""
+def test_requests_of_all_clients_at_once_and_each_twice(during: str, tmp_path: Path) -> None:
+    """Every client has one ticket, and the model goes back to its initial weights."""
     with OnDisk(trained_state(tmp_path / "state")) as f:
         f.join(*EVERYONE)
         if during == "a round":
@@ -120,7 +120,7 @@ def test_the_deadline_counts_thirty_days_from_receipt(received: float | None, da
     f.train()
     ticket = f.file("b", received_at=received)
     assert ticket.deadline_at == f.now + days * DAY
-    # Overdue or not: whoever is there is served.
+    # An alive client is served, overdue or not.
     f.answer_evaluation(0.8)
     f.run_round(RoundKind.UNLEARN)
     assert f.ticket(ticket.id).state is TicketState.APPLIED

@@ -1,4 +1,4 @@
-"""Requests for samples that failed or were taken over: still to be forgotten, until their owner takes them back."""
+"""Requests for samples that failed or were taken over. Their samples stay out of training until withdrawal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAYS = 31 * 86400.0
 
 
 def failed() -> Federation:
-    """b asked for three of its ten samples and stayed away until the deadline."""
+    """b asked for three of its ten samples and was absent until the deadline."""
     f = Federation(config())
     f.join("a", "b", "c", "d")
     f.train()
@@ -40,23 +40,23 @@ def test_a_request_for_other_samples_leaves_it_as_it_is() -> None:
     assert f.state.members["b"].samples == 5
 
 
-def test_a_request_for_everything_covers_it() -> None:
+def test_a_request_for_the_whole_client_includes_it() -> None:
     f = failed()
     f.file("b", key="everything")
     assert state_of(f, "t-0") is TicketState.WITHDRAWN
 
 
-def test_asking_for_the_same_again_is_one_step() -> None:
+def test_asking_for_the_same_samples_again_replaces_the_failed_request() -> None:
     f = failed()
     assert f.state.members["b"].samples == 7
     again = f.file("b", **{**FIRST, "key": "first-1", "replaces": "t-0"})
     assert (state_of(f, "t-0"), again.state) == (TicketState.WITHDRAWN, TicketState.PENDING)
     assert "asked again as t-1" in f.ticket("t-0").history[-1].note
-    # Counted once.
+    # The samples count once.
     assert f.state.members["b"].samples == 7
 
 
-def test_it_is_then_served() -> None:
+def test_the_new_request_is_served() -> None:
     f = failed()
     again = f.file("b", **{**FIRST, "key": "first-1", "replaces": "t-0"})
     f.join("b", samples=7)
@@ -65,7 +65,7 @@ def test_it_is_then_served() -> None:
     assert f.ticket(again.id).state is TicketState.APPLIED
 
 
-def test_one_that_a_withdrawn_request_for_everything_took_over_can_be_asked_again() -> None:
+def test_samples_of_a_request_that_was_taken_over_can_be_asked_for_again() -> None:
     f = Federation(config())
     f.join("a", "b", "c", "d")
     f.train()
@@ -75,7 +75,7 @@ def test_one_that_a_withdrawn_request_for_everything_took_over_can_be_asked_agai
     whole = f.file("b", key="everything")
     assert state_of(f, "t-0") is TicketState.WITHDRAWN
     f.apply(tickets.withdraw(f.state, "b", whole.id, f.now)[0])
-    # The client keeps its samples out all the while, and announces what is left.
+    # The client keeps the samples out of training, and announces the rest.
     assert f.state.members["b"].samples == 7
     again = f.file("b", **{**FIRST, "key": "first-1", "replaces": "t-0"})
     assert again.state is TicketState.PENDING
@@ -89,7 +89,7 @@ def test_one_that_a_withdrawn_request_for_everything_took_over_can_be_asked_agai
         ({"replaces": "t-0", "forget_samples": 2, "retain_samples": 8}, InvalidArgument, "was about 3 samples"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_nothing_changes(
+def test_a_request_that_does_not_fit_is_refused_and_nothing_changes(
     request_: dict[str, Any], error: type[Exception], told: str
 ) -> None:
     f = failed()
