@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from puf_common.errors import TooMuch
-from puf_common.logging import get_logger
 from puf_server.core.config import Limits
 
 # Longer than the pauses of a healthy connection.
 _PAUSE_SECONDS = 1.0
-
-log = get_logger(__name__)
 
 
 class TransferPermit:
@@ -55,25 +51,24 @@ class UploadLimiter:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._permits = asyncio.Semaphore(limits.uploads)
-        self._admitted: Counter[str] = Counter()
+        # The client of each upload under way.
+        self._admitted: list[str] = []
 
     @asynccontextmanager
     async def admit(self, name: str, messages: AsyncIterator[bytes]) -> AsyncIterator[UploadFrames]:
         """The frames of one upload, as long as it keeps to the limits. Raises TooMuch when it does not."""
         limits = self._limits
-        if self._admitted[name] >= limits.uploads_per_client:
+        if self._admitted.count(name) >= limits.uploads_per_client:
             raise self._refused(name, f"{name} is sending {limits.uploads_per_client} updates already")
-        if self._admitted.total() >= limits.uploads + limits.queued_uploads:
+        if len(self._admitted) >= limits.uploads + limits.queued_uploads:
             raise self._refused(name, "too many updates wait for their turn")
-        self._admitted[name] += 1
+        self._admitted.append(name)
         permit = TransferPermit(self._permits)
         try:
             yield UploadFrames(permit, limits, messages)
         finally:
             permit.release()
-            self._admitted[name] -= 1
-            if not self._admitted[name]:
-                del self._admitted[name]
+            self._admitted.remove(name)
 
     @staticmethod
     def _refused(name: str, why: str) -> TooMuch:
@@ -91,19 +86,10 @@ class UploadFrames:
         self._seconds = 0.0
         self._bytes = 0
 
-    async def first(self) -> bytes:
-        """The first message; empty where the stream has none."""
-        return await anext(self, b"")
-
     def __aiter__(self) -> UploadFrames:
         return self
 
     async def __anext__(self) -> bytes:
-        message = await self._next()
-        await self._permit.acquire()
-        return message
-
-    async def _next(self) -> bytes:
         limits, started = self._limits, time.monotonic()
         try:
             with self._permit.pausing(min(_PAUSE_SECONDS, limits.stall_seconds)):
@@ -119,4 +105,5 @@ class UploadFrames:
             raise TooMuch(
                 f"the upload is slower than {limits.upload_rate:g} bytes per second", limit=limits.upload_rate
             )
+        await self._permit.acquire()
         return message

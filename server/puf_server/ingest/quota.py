@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 
 from puf_common.errors import TooMuch
 from puf_common.tensors.manifest import UPDATE, Manifest
@@ -14,37 +13,25 @@ from puf_server.core.state.rounds import Round
 _UPDATES = 4
 
 
-class Share:
-    """Bytes that are reserved until `release`. Releasing twice has no effect."""
-
-    def __init__(self, quota: Quota, name: str, nbytes: int) -> None:
-        self._quota = quota
-        self._name = name
-        self._nbytes = nbytes
-
-    def release(self) -> None:
-        with self._quota.lock:
-            nbytes, self._nbytes = self._nbytes, 0
-            self._quota.arriving[self._name] -= nbytes
-            if not self._quota.arriving[self._name]:
-                del self._quota.arriving[self._name]
-
-
 class Quota:
     """Safe to use from any thread."""
 
     def __init__(self, limits: Limits, manifest: Manifest) -> None:
         self._most = limits.client_bytes or _UPDATES * manifest.nbytes(UPDATE)
-        # Reserved bytes by client, guarded by `lock`.
-        self.arriving: Counter[str] = Counter()
-        self.lock = threading.Lock()
+        # Client and bytes of each upload that is still arriving.
+        self.arriving: dict[object, tuple[str, int]] = {}
+        self._lock = threading.Lock()
 
-    def reserve(self, name: str, current: Round, nbytes: int) -> Share:
-        """Room for one more update of this client, before a byte of it is written. Raises TooMuch where there is none."""
+    def reserve(self, upload: object, name: str, current: Round, nbytes: int) -> None:
+        """Reserves room for an upload before a byte of it is written. Raises TooMuch where there is none."""
         received = sum(u.nbytes for key, u in current.received.items() if key.partition("/")[0] == name)
-        with self.lock:
-            used = received + self.arriving[name]
+        with self._lock:
+            used = received + sum(reserved for client, reserved in self.arriving.values() if client == name)
             if used + nbytes > self._most:
                 raise TooMuch(f"{name} has {used} bytes of updates here", limit=self._most)
-            self.arriving[name] += nbytes
-        return Share(self, name, nbytes)
+            self.arriving[upload] = (name, nbytes)
+
+    def release(self, upload: object) -> None:
+        """Ends a reservation. A second call has no effect."""
+        with self._lock:
+            self.arriving.pop(upload, None)

@@ -39,17 +39,18 @@ class Upload:
         self._check = UpdateCheck(layout, scale=header.applied_scale, most=bounds)
         self._expander = None if header.encoding == "full" else Expander(layout, header.encoding)
         # Bytes on the wire; the sequence counts the bytes of the update that they stand for.
-        self._received = 0
+        self.received = 0
         # A chunk was refused or not written, so that no further chunk can follow.
         self._failed = False
         # A call that ends may leave a thread behind that still writes.
         self._busy = threading.Lock()
-        self._share = quota.reserve(expected.client, expected.round, header.byte_length)
+        self._quota = quota
+        quota.reserve(self, expected.client, expected.round, header.byte_length)
         try:
             with _on_disk():
                 self._file: NewFile | None = engine.store.spool.new()
         except BaseException:
-            self._share.release()
+            quota.release(self)
             raise
 
     @property
@@ -57,15 +58,10 @@ class Upload:
         return self._expected.key
 
     @property
-    def received(self) -> int:
-        """Bytes that have arrived, as they travel."""
-        return self._received
-
-    @property
     def resumable(self) -> bool:
         """Whether a later stream could continue this upload: it has bytes, none were refused, the round wants it."""
         with self._busy:
-            usable = self._file is not None and self._received > 0 and not self._failed
+            usable = self._file is not None and self.received > 0 and not self._failed
         return usable and self.wanted()
 
     def wanted(self) -> bool:
@@ -84,7 +80,7 @@ class Upload:
     def _write(self, chunk: ts.Chunk | ChunkView) -> None:
         whole: ts.Chunk | ChunkView = chunk
         if self._expander is not None:
-            check_offset(chunk, self._received)
+            check_offset(chunk, self.received)
             whole = ChunkView(self._sequence.received, self._expander.feed(chunk.data))
         if whole.data or self._expander is None:
             self._sequence.check(whole)
@@ -94,7 +90,7 @@ class Upload:
             self._sequence.add(whole.data)
             if not whole.offset:
                 hit("upload.after_first_chunk")
-        self._received += len(chunk.data)
+        self.received += len(chunk.data)
 
     def _open_file(self) -> NewFile:
         if self._file is None:
@@ -119,7 +115,7 @@ class Upload:
             raise
         finally:
             # A booked update counts against the quota as part of the round; one that was not booked is deleted.
-            self._share.release()
+            self._quota.release(self)
         hit("accept.after_persist")
         hit("upload.before_reply")
         return duplicate
@@ -131,7 +127,7 @@ class Upload:
             digest_kind=header.digest_kind,
             samples=header.samples,
             nbytes=header.byte_length,
-            wire_nbytes=self._received,
+            wire_nbytes=self.received,
             train_loss=validation.train_loss(header.train_loss),
             samples_processed=header.samples_processed,
             at=now,
@@ -153,7 +149,7 @@ class Upload:
             if self._file is not None:
                 self._file.discard()
                 self._file = None
-        self._share.release()
+        self._quota.release(self)
 
 
 @contextmanager

@@ -1,13 +1,23 @@
-"""All uploads of one server: begins them, keeps those whose stream broke, deletes those that are no longer wanted."""
+"""All uploads of one server: begins them, keeps those whose stream broke, deletes those that are no longer wanted.
+
+Broken uploads are kept for some minutes, in memory and as unnamed files in the spool. A restart deletes them. So does
+every change that makes the update unwanted, above all a request to be forgotten.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+
 from puf_common.errors import TransferCorrupted
 from puf_server.engine.engine import Engine
-from puf_server.ingest.header import ExpectedUpdate, UploadHeader, check
+from puf_server.ingest.header import UploadHeader, UploadKey, check
 from puf_server.ingest.quota import Quota
-from puf_server.ingest.resumable import ResumableUploads
 from puf_server.ingest.upload import Upload
+
+# Twice the number of clients that upload at the same time.
+_MOST_BROKEN = 16
+_BROKEN_SECONDS = 600.0
 
 
 class Uploads:
@@ -15,21 +25,21 @@ class Uploads:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._resumable = ResumableUploads()
         self.quota = Quota(engine.config.limits, engine.manifest)
+        # Broken uploads and when they broke, the oldest first; at most one of each client.
+        self._broken: dict[UploadKey, tuple[float, Upload]] = {}
+        self._lock = threading.Lock()
 
     def begin(self, name: str, header: UploadHeader) -> Upload:
         """The upload that a header begins or continues. The caller must end it with `book`, `keep` or `discard`."""
         self.drop_unwanted()
         expected = check(header, self._engine.state, self._engine.config, self._engine.manifest, name)
-        if header.resume_at:
-            return self._continued(expected)
-        self._resumable.drop(name)
-        return Upload(self._engine, self.quota, expected)
-
-    def _continued(self, expected: ExpectedUpdate) -> Upload:
-        upload = self._resumable.take(expected.key)
-        if upload is not None and upload.received == expected.header.resume_at:
+        if not header.resume_at:
+            self._drop(lambda key, _at, _upload: key[0] == name)
+            return Upload(self._engine, self.quota, expected)
+        with self._lock:
+            _, upload = self._broken.pop(expected.key, (0.0, None))
+        if upload is not None and upload.received == header.resume_at:
             return upload
         if upload is not None:
             upload.discard()
@@ -38,16 +48,30 @@ class Uploads:
     def offset(self, name: str, header: UploadHeader) -> int:
         """Bytes that a stream for this header may leave out because they are here already."""
         self.drop_unwanted()
-        found = self._resumable.find(header.upload_key(name))
-        return found.received if found is not None else 0
+        with self._lock:
+            _, upload = self._broken.get(header.upload_key(name), (0.0, None))
+        return upload.received if upload is not None else 0
 
     def keep(self, upload: Upload) -> None:
         """Keeps an upload whose stream broke, if a later stream could continue it; deletes it otherwise."""
-        if upload.resumable:
-            self._resumable.put(upload, self._engine.clock())
-        else:
+        if not upload.resumable:
             upload.discard()
+            return
+        self._drop(lambda key, _at, _upload: key[0] == upload.key[0])
+        with self._lock:
+            self._broken[upload.key] = (self._engine.clock(), upload)
+            surplus = list(self._broken)[:-_MOST_BROKEN]
+        self._drop(lambda key, _at, _upload: key in surplus)
 
     def drop_unwanted(self) -> None:
         """Deletes what has arrived of broken uploads that are too old or no longer wanted."""
-        self._resumable.drop_unwanted(self._engine.clock())
+        oldest = self._engine.clock() - _BROKEN_SECONDS
+        self._drop(lambda _key, at, upload: at < oldest or not upload.wanted())
+
+    def _drop(self, unwanted: Callable[[UploadKey, float, Upload], bool]) -> None:
+        with self._lock:
+            keys = [key for key, (at, upload) in self._broken.items() if unwanted(key, at, upload)]
+            dropped = [self._broken.pop(key)[1] for key in keys]
+        # Outside the lock: deleting a file may take a while.
+        for upload in dropped:
+            upload.discard()

@@ -180,7 +180,7 @@ class FederationService(rpc.FederationServicer):
             raise
 
     async def _receive(self, name: str, frames: UploadFrames, context: Context) -> fed.SubmitUpdateReply:
-        first = _message(await frames.first())
+        first = _message(await anext(frames, b""))
         if first.WhichOneof("frame") != "header":
             raise InvalidUpdate("an update begins with its header")
         header = messages.update_header(first.header)

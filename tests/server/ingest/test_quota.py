@@ -26,37 +26,41 @@ def a_round(**received: int) -> Round:
 
 def test_without_a_setting_a_client_has_room_for_four_updates() -> None:
     quota = Quota(Limits(), TINY)
-    shares = [quota.reserve("a", a_round(), WHOLE) for _ in range(4)]
+    for upload in range(4):
+        quota.reserve(upload, "a", a_round(), WHOLE)
     with pytest.raises(TooMuch, match=f"a has {4 * WHOLE} bytes"):
-        quota.reserve("a", a_round(), WHOLE)
-    quota.reserve("b", a_round(), WHOLE)
-    shares[0].release()
-    quota.reserve("a", a_round(), WHOLE)
+        quota.reserve(4, "a", a_round(), WHOLE)
+    quota.reserve(5, "b", a_round(), WHOLE)
+    quota.release(0)
+    quota.reserve(6, "a", a_round(), WHOLE)
 
 
 def test_updates_of_the_open_round_count_for_their_client_alone() -> None:
     quota = Quota(Limits(client_bytes=100), TINY)
     current = a_round(a=60, ab=1000)
-    quota.reserve("a", current, 40)
+    quota.reserve(1, "a", current, 40)
     with pytest.raises(TooMuch):
-        quota.reserve("a", current, 1)
+        quota.reserve(2, "a", current, 1)
 
 
-def test_a_share_is_released_once() -> None:
+def test_a_reservation_is_released_once() -> None:
     quota = Quota(Limits(client_bytes=100), TINY)
-    first, second = quota.reserve("a", a_round(), 50), quota.reserve("a", a_round(), 50)
-    first.release()
-    first.release()
-    assert quota.arriving["a"] == 50
-    second.release()
-    assert "a" not in quota.arriving
+    quota.reserve(1, "a", a_round(), 50)
+    quota.reserve(2, "a", a_round(), 50)
+    quota.release(1)
+    quota.release(1)
+    with pytest.raises(TooMuch, match="a has 50 bytes"):
+        quota.reserve(3, "a", a_round(), 51)
+    quota.release(2)
+    quota.reserve(3, "a", a_round(), 100)
 
 
-def test_threads_release_a_share_once() -> None:
+def test_threads_release_a_reservation_once() -> None:
     quota = Quota(Limits(client_bytes=1000), TINY)
-    quota.reserve("a", a_round(), 10)
-    share = quota.reserve("a", a_round(), 10)
+    quota.reserve(1, "a", a_round(), 10)
+    quota.reserve(2, "a", a_round(), 10)
     with ThreadPoolExecutor(8) as pool:
-        for done in [pool.submit(share.release) for _ in range(100)]:
+        for done in [pool.submit(quota.release, 2) for _ in range(100)]:
             done.result()
-    assert quota.arriving["a"] == 10
+    with pytest.raises(TooMuch, match="a has 10 bytes"):
+        quota.reserve(3, "a", a_round(), 991)
