@@ -52,6 +52,15 @@ class ArraySource:
         out[:] = self._view[offset : offset + len(out)]
 
 
+def read_block(
+    source: Source, tensor: TensorRange, start: int, count: int, out: NDArray[Any] | None = None
+) -> NDArray[Any]:
+    """`count` elements of a tensor from element `start` on, in `out` where it is given."""
+    block = np.empty(count, tensor.dtype) if out is None else out
+    source.read_into(tensor.offset + start * tensor.dtype.itemsize, block.data.cast("B"))
+    return block
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
     """One update and its weight. `scale` is the factor that the server still applies: 1 unless the server flips."""
@@ -86,7 +95,7 @@ def fold(
     def compute(block: _Block) -> NDArray[Any]:
         space, spec = spaces.get(), block.here.spec
         try:
-            w = _read(base, block.here, block.start, np.empty(block.size, block.here.dtype))
+            w = read_block(base, block.here, block.start, block.size)
             with np.errstate(over="ignore", invalid="ignore"):  # checked below
                 if spec.role == "parameter":
                     _step(w, block, ordered, n, server_lr, space)
@@ -151,7 +160,7 @@ def _step(
     raw = space.raw[: w.size * block.there.dtype.itemsize].view(block.there.dtype)
     total.fill(0.0)
     for c in updates:
-        np.copyto(product, scale_block(_read(c.source, block.there, block.start, raw), c.scale))
+        np.copyto(product, scale_block(read_block(c.source, block.there, block.start, w.size, raw), c.scale))
         np.multiply(product, c.samples / n, out=product)
         np.add(total, product, out=total)
     np.multiply(total, server_lr, out=total)
@@ -162,7 +171,7 @@ def _step(
 
 def _merge(w: NDArray[Any], tensor: TensorRange, start: int, retained: Sequence[Contribution]) -> NDArray[Any]:
     """A block of a buffer: the mean or the maximum over retained clients."""
-    values = [_read(c.source, tensor, start, np.empty(w.size, tensor.dtype)) for c in retained]
+    values = [read_block(c.source, tensor, start, w.size) for c in retained]
     if not tensor.spec.floating:
         largest: NDArray[Any] = np.maximum.reduce(values)
         return largest.astype(w.dtype)
@@ -177,13 +186,8 @@ def _culprit(tensor: TensorRange, start: int, where: NDArray[np.intp], updates: 
     """The client whose update has the largest weighted value among the elements that are not finite."""
 
     def weight(c: Contribution) -> float:
-        u = _read(c.source, tensor, start, np.empty(int(where[-1]) + 1, tensor.dtype))[where]
+        u = read_block(c.source, tensor, start, int(where[-1]) + 1)[where]
         with np.errstate(over="ignore"):
             return float(np.abs(scale_block(u, c.scale).astype(np.float64)).max()) * c.samples
 
     return max(updates, key=weight).client if updates else ""
-
-
-def _read(source: Source, tensor: TensorRange, start: int, out: NDArray[Any]) -> NDArray[Any]:
-    source.read_into(tensor.offset + start * tensor.dtype.itemsize, out.data.cast("B"))
-    return out

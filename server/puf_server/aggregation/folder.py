@@ -19,8 +19,6 @@ from puf_server.core.unlearning import history
 from puf_server.failpoints import hit
 from puf_server.storage.state_store import Store
 
-Writer = Callable[[memoryview], object]
-
 
 @dataclass(frozen=True)
 class FoldResult:
@@ -69,13 +67,12 @@ class Folder:
             self._store.models.publish(file, version, sha.hexdigest())
             kinds = history.wanted(state, self._config, current)
             records = write_history(self._store, state, current, kinds, server_lr=self._server_lr(current))
-        except NotFinite as error:
+        except BaseException as error:
             file.discard()
+            if not isinstance(error, NotFinite):
+                raise
             failure = f"round {current.number}: {error.message}"
             return FoldResult(current, failure=failure, culprit=error.facts.get("client", ""))
-        except BaseException:
-            file.discard()
-            raise
         return FoldResult(
             current, sha.hexdigest(), self._manifest.nbytes("model"), blake3=quick.hexdigest(), history=records
         )
@@ -104,7 +101,7 @@ class Folder:
             found.append(Contribution(client=record.client, part="main", samples=record.samples, source=source))
         return found
 
-    def _compute(self, state: State, current: Round, write: Writer) -> None:
+    def _compute(self, state: State, current: Round, write: Callable[[memoryview], object]) -> None:
         """Writes the blocks of the new model: by the weighted sum, or by the rule of the round's method."""
         rule, models = current.step.combine, self._store.models
         with ExitStack() as stack:

@@ -14,9 +14,10 @@ import numpy as np
 
 from puf_common.errors import StorageCorrupted
 from puf_common.tensors.manifest import UPDATE
+from puf_server.aggregation.fold import read_block
 from puf_server.aggregation.method_rules import lengths
 from puf_server.core.methods.fukd import accumulate
-from puf_server.core.state.rounds import Assignment, HistoryRecord, Round
+from puf_server.core.state.rounds import HistoryRecord, Round
 from puf_server.core.state.state import State
 from puf_server.storage.durable import FileSource, NewFile, remove, sync_directory
 from puf_server.storage.layout import history_name
@@ -31,28 +32,26 @@ def write_history(
     """Writes the history of a closed round and returns its records, which take effect with the round's commit."""
     found: list[HistoryRecord] = []
     total = sum(update.samples for update in current.received.values())
-    about: dict[str, Any]
     for assignment in sorted(current.assignments, key=lambda s: s.key):
         if not kinds or assignment.key not in current.received:
             continue
-        samples = current.received[assignment.key].samples
-        about = {
-            "client": assignment.client,
-            "membership": assignment.membership,
-            "round": current.number,
-            "samples": samples,
-        }
+        client, samples = assignment.client, current.received[assignment.key].samples
+        about: dict[str, Any] = {"client": client, "membership": assignment.membership}
+        about |= {"round": current.number, "samples": samples}
         with store.spool.read(current, assignment.key) as source:
             if "norms" in kinds:
-                key = f"norms/{current.number:08d}/{assignment.client}"
-                found.append(HistoryRecord(key=key, kind="norms", norms=lengths(store.manifest, source), **about))
+                norms = lengths(source, store.manifest.ranges(UPDATE))
+                key = f"norms/{current.number:08d}/{client}"
+                found.append(HistoryRecord(key=key, kind="norms", norms=norms, **about))
             if "first-updates" in kinds:
-                found.append(_file(store, "first-updates", assignment, about, _whole(store, source)))
+                key = f"first-updates/{client}/{assignment.membership}"
+                found.append(_file(store, source.blocks(), key=key, kind="first-updates", **about))
             if "sums" in kinds:
-                share = server_lr * samples / total
-                known = state.history.get(_sum_key(assignment))
-                about["since"] = known.since if known is not None else current.number
-                found.append(_file(store, "sums", assignment, about, _added(store, state, assignment, source, share)))
+                key = f"sums/{client}/{assignment.membership}"
+                old = state.history.get(key)
+                blocks = _added(store, old, source, server_lr * samples / total)
+                since = old.since if old is not None else current.number
+                found.append(_file(store, blocks, key=key, kind="sums", since=since, **about))
     return tuple(found)
 
 
@@ -65,62 +64,39 @@ def read_history(store: Store, record: HistoryRecord) -> FileSource:
         raise StorageCorrupted(f"the stored history {record.key} is missing: {path}") from None
 
 
-def _new(store: Store, key: str) -> NewFile:
-    """A file being written. It gets its name when its digest is known."""
+def _file(store: Store, blocks: Iterator[memoryview], *, key: str, **about: Any) -> HistoryRecord:
+    """Writes the file of a record. It gets its name when its digest is known."""
     folder = store.layout.history
     if not folder.exists():
         store.files.mkdir(folder)
         sync_directory(store.directory, store.files)
     path = folder / f"{key.replace('/', '.')}.part"
     remove(path, store.files)
-    return NewFile(path, store.files)
-
-
-def _file(
-    store: Store, kind: str, assignment: Assignment, about: dict[str, Any], blocks: Iterator[memoryview]
-) -> HistoryRecord:
-    key = f"{kind}/{assignment.client}/{assignment.membership}"
     sha, nbytes = hashlib.sha256(), 0
-    file = _new(store, key)
+    file = NewFile(path, store.files)
     try:
         for block in blocks:
             sha.update(block)
             file.write(block)
             nbytes += len(block)
-        record = HistoryRecord(key=key, kind=kind, digest=sha.hexdigest(), nbytes=nbytes, **about)
-        file.publish(store.layout.history / history_name(record))
+        record = HistoryRecord(key=key, digest=sha.hexdigest(), nbytes=nbytes, **about)
+        file.publish(folder / history_name(record))
     except BaseException:
         file.discard()
         raise
     return record
 
 
-def _whole(store: Store, source: FileSource) -> Iterator[memoryview]:
-    total, step = store.manifest.nbytes(UPDATE), 1 << 20
-    for offset in range(0, total, step):
-        block = memoryview(bytearray(min(step, total - offset)))
-        source.read_into(offset, block)
-        yield block
-
-
-def _added(
-    store: Store, state: State, assignment: Assignment, source: FileSource, share: float
-) -> Iterator[memoryview]:
+def _added(store: Store, known: HistoryRecord | None, source: FileSource, share: float) -> Iterator[memoryview]:
     """The blocks of A_k + share * u in the layout of an update. Buffers are not summed: their blocks are zero."""
-    known = state.history.get(_sum_key(assignment))
     with ExitStack() as stack:
         old = stack.enter_context(read_history(store, known)) if known is not None else None
-        for place in store.manifest.ranges(UPDATE):
-            for start in range(0, place.spec.size, _BLOCK):
-                block = np.zeros(min(_BLOCK, place.spec.size - start), place.dtype)
-                if place.spec.role == "parameter":
-                    at, fresh = place.offset + start * place.dtype.itemsize, np.empty_like(block)
-                    source.read_into(at, fresh.data.cast("B"))
+        for tensor in store.manifest.ranges(UPDATE):
+            for start in range(0, tensor.spec.size, _BLOCK):
+                block = np.zeros(min(_BLOCK, tensor.spec.size - start), tensor.dtype)
+                if tensor.spec.role == "parameter":
+                    fresh = read_block(source, tensor, start, block.size)
                     if old is not None:
-                        old.read_into(at, block.data.cast("B"))
+                        read_block(old, tensor, start, block.size, block)
                     block = accumulate(block, fresh, share).astype(block.dtype)
                 yield block.data.cast("B")
-
-
-def _sum_key(assignment: Assignment) -> str:
-    return f"sums/{assignment.client}/{assignment.membership}"

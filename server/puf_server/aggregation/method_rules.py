@@ -6,16 +6,14 @@ that the result does not depend on the order of arrival.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import fsum, sqrt
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from puf_common.tensors.finite import all_finite
 from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorRange
-from puf_server.aggregation.fold import Contribution, NotFinite, Source
+from puf_server.aggregation.fold import Contribution, NotFinite, Source, read_block
 from puf_server.core.methods.blocks import Rule, TensorBlock, UpdateBlock
 
 _BLOCK = 1 << 16
@@ -33,26 +31,32 @@ def combine(
 ) -> None:
     """Writes the new model in manifest order. `measure` gives the rule the norms of each update."""
     ordered = sorted(updates, key=lambda c: c.client.encode())
+    layouts = [c.layout or manifest for c in ordered]
     known = [
         UpdateBlock(
-            client=c.client, samples=c.samples, u=None, norms=lengths(c.layout or manifest, c.source) if measure else ()
+            client=c.client,
+            samples=c.samples,
+            u=None,
+            norms=lengths(c.source, layout.ranges(UPDATE)) if measure else (),
         )
-        for c in ordered
+        for c, layout in zip(ordered, layouts, strict=True)
     ]
     rule = make_rule(known)
-    places = [{s.spec.name: s for s in (c.layout or manifest).ranges(UPDATE)} for c in ordered]
+    places = [{s.spec.name: s for s in layout.ranges(UPDATE)} for layout in layouts]
     parameter = -1
     for tensor in manifest.ranges(MODEL):
         parameter += tensor.spec.role == "parameter"
         for start in range(0, tensor.spec.size, _BLOCK):
             count = min(_BLOCK, tensor.spec.size - start)
-            w = _read(base, tensor, start, count)
+            w = read_block(base, tensor, start, count)
             blocks = [
                 UpdateBlock(
                     client=update.client,
                     samples=update.samples,
                     norms=update.norms,
-                    u=_read(c.source, place[tensor.spec.name], start, count) if tensor.spec.name in place else None,
+                    u=read_block(c.source, place[tensor.spec.name], start, count)
+                    if tensor.spec.name in place
+                    else None,
                 )
                 for c, update, place in zip(ordered, known, places, strict=True)
             ]
@@ -60,7 +64,7 @@ def combine(
                 tensor=tensor.spec,
                 parameter=parameter if tensor.spec.role == "parameter" else -1,
                 w=w,
-                others={name: _read(source, tensor, start, count) for name, source in others.items()},
+                others={name: read_block(source, tensor, start, count) for name, source in others.items()},
                 updates=blocks,
             )
             with np.errstate(over="ignore", invalid="ignore"):  # checked below
@@ -70,20 +74,16 @@ def combine(
             write(np.ascontiguousarray(made).data.cast("B"))
 
 
-def lengths(layout: Manifest, source: Source) -> tuple[float, ...]:
-    """L2 norms of an update's parameters in manifest order, without buffers."""
+def lengths(source: Source, ranges: Iterable[TensorRange]) -> tuple[float, ...]:
+    """L2 norms of the parameters among the ranges, in their order, without buffers."""
     found = []
-    for tensor in layout.ranges(UPDATE):
+    for tensor in ranges:
         if tensor.spec.role == "parameter":
             blocks = (
-                np.square(_read(source, tensor, start, min(_BLOCK, tensor.spec.size - start)), dtype=np.float64).sum()
+                np.square(
+                    read_block(source, tensor, start, min(_BLOCK, tensor.spec.size - start)), dtype=np.float64
+                ).sum()
                 for start in range(0, tensor.spec.size, _BLOCK)
             )
             found.append(sqrt(fsum(blocks)))
     return tuple(found)
-
-
-def _read(source: Source, tensor: TensorRange, start: int, count: int) -> NDArray[Any]:
-    block = np.empty(count, tensor.dtype)
-    source.read_into(tensor.offset + start * tensor.dtype.itemsize, block.data.cast("B"))
-    return block

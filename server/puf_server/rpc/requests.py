@@ -11,7 +11,6 @@ from collections.abc import Generator
 from puf_common.errors import Forgotten, InvalidArgument, Mismatch
 from puf_common.names import check_name
 from puf_common.tensors.chunks import CHUNK_BYTES
-from puf_common.tensors.manifest import MODEL
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.version import VERSION
@@ -233,11 +232,8 @@ class Handlers:
 
     def model_chunks(self, model: ModelVersion) -> Generator[ts.Chunk, None, None]:
         with self.engine.store.models.read(model) as source:
-            total = self.engine.manifest.nbytes(MODEL)
-            for offset in range(0, total, CHUNK_BYTES):
-                block = bytearray(min(CHUNK_BYTES, total - offset))
-                source.read_into(offset, memoryview(block))
-                yield ts.Chunk(offset=offset, data=bytes(block))
+            for index, block in enumerate(source.blocks(CHUNK_BYTES)):
+                yield ts.Chunk(offset=index * CHUNK_BYTES, data=bytes(block))
 
     def count_sent(self, nbytes: int) -> None:
         """Counts a model that a client has fetched."""

@@ -12,7 +12,6 @@ import time
 from collections import Counter as Tally
 from collections.abc import Iterator, Mapping
 
-import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
@@ -20,6 +19,7 @@ from puf_common.errors import PufError
 from puf_common.logging import get_logger
 from puf_common.tensors.manifest import MODEL
 from puf_common.version import VERSION
+from puf_server.aggregation.method_rules import lengths
 from puf_server.core import roster, scheduler
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import MemberStatus
@@ -35,7 +35,6 @@ PHASES = ("waiting", "training", "unlearning", "recovering", "idle", "paused", "
 # A round takes between a second and days.
 _BUCKETS = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400, 86400)
 _OPEN = (TicketState.PENDING, TicketState.SCHEDULED, TicketState.APPLIED, TicketState.RECOVERING)
-_BLOCK = 1 << 20
 
 log = get_logger(__name__)
 
@@ -118,24 +117,13 @@ class _ModelNorm:
         with self._lock:
             if self._known is None or self._known[0] != model.version:
                 try:
-                    self._known = (model.version, math.sqrt(self._squares(model)))
+                    with self._engine.store.models.read(model) as source:
+                        norms = lengths(source, self._engine.manifest.ranges(MODEL))
+                    self._known = (model.version, math.hypot(*norms))
                 except (OSError, PufError) as error:
                     log.warning("model norm not computed", version=model.version, error=str(error))
                     return None
             return self._known[1]
-
-    def _squares(self, model: ModelVersion) -> float:
-        total = 0.0
-        with self._engine.store.models.read(model) as source:
-            for tensor in self._engine.manifest.ranges(MODEL):
-                if tensor.spec.role != "parameter":
-                    continue
-                for start in range(0, tensor.nbytes, _BLOCK):
-                    block = bytearray(min(_BLOCK, tensor.nbytes - start))
-                    source.read_into(tensor.offset + start, memoryview(block))
-                    values = np.frombuffer(block, tensor.dtype).astype(np.float64)
-                    total += float(values @ values)
-        return total
 
 
 def _rounds(state: State, now: float) -> Iterator[Metric]:

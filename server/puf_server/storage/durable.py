@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -143,13 +143,17 @@ class FileSource:
     def digest(self, kind: DigestKind = "sha256") -> str:
         """The payload's digest in hexadecimal digits."""
         computed = hasher(kind)
-        block, left, at = memoryview(bytearray(1 << 20)), self.nbytes, 0
-        while at < left:
-            piece = block[: min(len(block), left - at)]
-            self.read_into(at, piece)
-            computed.update(piece)
-            at += len(piece)
+        for block in self.blocks():
+            computed.update(block)
         return computed.hexdigest()
+
+    def blocks(self, size: int = 1 << 20) -> Iterator[memoryview]:
+        """The payload in order. All blocks use the same memory."""
+        memory, total = memoryview(bytearray(size)), self.nbytes
+        for offset in range(0, total, size):
+            block = memory[: min(size, total - offset)]
+            self.read_into(offset, block)
+            yield block
 
     def read_into(self, offset: int, out: memoryview) -> None:
         done = 0
