@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from contextvars import copy_context
 from functools import wraps
 from typing import Any, TypeVar
@@ -45,7 +46,7 @@ def answered(method: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
 
     @wraps(method)
     async def call(self: Any, request: Any, context: Context) -> Any:
-        async with _Statuses(method.__name__, context):
+        async with _statuses(method.__name__, context):
             return await method(self, request, context)
 
     return call
@@ -56,36 +57,29 @@ def streamed(method: Callable[..., AsyncIterator[Any]]) -> Callable[..., Any]:
 
     @wraps(method)
     async def call(self: Any, request: Any, context: Context) -> AsyncIterator[Any]:
-        async with _Statuses(method.__name__, context):
+        async with _statuses(method.__name__, context):
             async for reply in method(self, request, context):
                 yield reply
 
     return call
 
 
-class _Statuses:
+@asynccontextmanager
+async def _statuses(call: str, context: Context) -> AsyncIterator[None]:
     """Ends the call with the status of an error that leaves the block."""
-
-    def __init__(self, call: str, context: Context) -> None:
-        self._call = call
-        self._context = context
-
-    async def __aenter__(self) -> None:
-        pass
-
-    async def __aexit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, PufError):
-            await abort(self._context, error)
-        elif isinstance(error, Exception) and not isinstance(error, aio.AbortError):
-            await abort(self._context, _unexpected(self._call, error))
-
-
-def _unexpected(where: str, error: Exception) -> PufError:
-    if isinstance(error, OSError):
-        log.error("disk error", call=where, error=str(error))
-        return Unavailable(f"the server cannot read or write its files: {error.strerror or error}")
-    log.error("internal error", call=where, exc_info=error)
-    return PufError("internal error; the server's log has more")
+    try:
+        yield
+    except aio.AbortError:
+        raise
+    except PufError as error:
+        await abort(context, error)
+    except OSError as error:
+        log.error("disk error", call=call, error=str(error))
+        why = error.strerror or error
+        await abort(context, Unavailable(f"the server cannot read or write its files: {why}"))
+    except Exception as error:
+        log.error("internal error", call=call, exc_info=error)
+        await abort(context, PufError("internal error; the server's log has more"))
 
 
 async def to_its_end(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:

@@ -31,7 +31,7 @@ from puf_server.ingest.header import UploadHeader
 E = TypeVar("E", bound=StrEnum)
 
 _PAGE_BYTES = MAX_MESSAGE_BYTES // 2
-_ENCODINGS = {"full": ts.ENCODING_UNSPECIFIED, "f16": ts.ENCODING_F16, "bf16": ts.ENCODING_BF16}
+ENCODINGS = {"full": ts.ENCODING_UNSPECIFIED, "f16": ts.ENCODING_F16, "bf16": ts.ENCODING_BF16}
 
 
 def page(found: Iterable[Any], offset: int) -> list[Any]:
@@ -53,10 +53,6 @@ def position(state: State) -> fed.Position:
 
 def recipe(config: FederationConfig) -> fed.Recipe:
     return fed.Recipe(**config.recipe.model_dump(), fingerprint=config.recipe_fingerprint())
-
-
-def encoding(name: str) -> ts.Encoding:
-    return _ENCODINGS[name]
 
 
 def policy(config: FederationConfig) -> fed.ForgettingPolicy:
@@ -117,7 +113,7 @@ def update_header(message: fed.UpdateHeader) -> UploadHeader:
     kind = digest_kind(message.digest_kind)
     if kind is None:
         raise InvalidUpdate("the server does not know this kind of digest; state a SHA-256")
-    encodings = {number: name for name, number in _ENCODINGS.items()}
+    encodings = {number: name for name, number in ENCODINGS.items()}
     return UploadHeader(
         membership=message.key.membership,
         number=message.key.round,

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, cast
 
 from puf_common.tensors.chunk_frames import chunk_frame
 from puf_common.tensors.chunks import CHUNK_BYTES
@@ -35,18 +34,13 @@ class ModelStreams:
 
     async def frames(self, model: ModelVersion) -> AsyncGenerator[bytes, None]:
         """The chunk frames of a model, in order."""
-        async with self._stream(model) as stream:
-            for offset in range(0, model.nbytes, CHUNK_BYTES):
-                yield await stream.frame(offset)
-
-    @asynccontextmanager
-    async def _stream(self, model: ModelVersion) -> AsyncIterator[_Stream]:
         stream = self._open.get(model.version)
         if stream is None:
             stream = self._open[model.version] = _Stream(model, self._run, self._read)
         stream.readers += 1
         try:
-            yield stream
+            for offset in range(0, model.nbytes, CHUNK_BYTES):
+                yield await stream.frame(offset)
         finally:
             stream.readers -= 1
             if not stream.readers:
@@ -78,13 +72,13 @@ class _Stream:
 
     async def _read_frame(self, offset: int) -> bytes:
         source = await asyncio.shield(self._opening)
-        frame: bytes = await self._run(self._encode, source, offset)
-        return frame
 
-    def _encode(self, source: FileSource, offset: int) -> bytes:
-        block = bytearray(min(CHUNK_BYTES, self._nbytes - offset))
-        source.read_into(offset, memoryview(block))
-        return chunk_frame(offset, block)
+        def encode() -> bytes:
+            block = bytearray(min(CHUNK_BYTES, self._nbytes - offset))
+            source.read_into(offset, memoryview(block))
+            return chunk_frame(offset, block)
+
+        return cast(bytes, await self._run(encode))
 
     async def close(self) -> None:
         """Closes the file when no thread reads it any more: its descriptor may belong to another file after that."""

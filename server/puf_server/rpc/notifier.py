@@ -68,16 +68,13 @@ class Notifier:
         self._due = None
         self._not_before = self._loop.time() + len(self._waiting) * _SECONDS_PER_WAITER
         for woken, ready in self._waiting.items():
-            if _holds(ready):
+            try:
+                holds = ready()
+            except Exception:
+                # The waiter's own call reports the error.
+                holds = True
+            if holds:
                 _resolve(woken, True)
-
-
-def _holds(ready: Callable[[], bool]) -> bool:
-    """If evaluating the condition raises, the waiter is woken: its own call will report the error."""
-    try:
-        return ready()
-    except Exception:
-        return True
 
 
 def _resolve(woken: asyncio.Future[bool], result: bool) -> None:

@@ -169,7 +169,8 @@ class OperatorService(rpc.OperatorServicer):
         header = op.ExportHeader(
             model=self._handlers.model_header(model), status=model.status, manifest=self._engine.manifest.to_pb()
         )
-        await self._change(lambda state, now: _exported(state, model, now))
+        facts = {"version": model.version, "digest": model.digest, "status": model.status}
+        await self._change(lambda state, now: state.note("model.exported", now, **facts))
         yield op.ExportModelReply(header=header)
         chunks = self._handlers.model_chunks(model)
         try:
@@ -197,7 +198,3 @@ class OperatorService(rpc.OperatorServicer):
                 status=model.status,
             )
         return model
-
-
-def _exported(state: State, model: ModelVersion, now: float) -> State:
-    return state.note("model.exported", now, version=model.version, digest=model.digest, status=model.status)

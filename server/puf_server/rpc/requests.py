@@ -70,7 +70,7 @@ class Handlers:
             method=c.forgetting.method,
             fallback=c.forgetting.fallback,
             remembers=history.words(c.forgetting),
-            update_encoding=messages.encoding(c.plan.update_encoding),
+            update_encoding=messages.ENCODINGS[c.plan.update_encoding],
         )
 
     def lease_shard(self, name: str, request: fed.LeaseShardRequest) -> fed.LeaseShardReply:
