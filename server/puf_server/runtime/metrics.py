@@ -12,11 +12,12 @@ import time
 from collections import Counter as Tally
 from collections.abc import Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
-from puf_common.errors import PufError
+from puf_common.errors import PufError, UsageError
 from puf_common.logging import get_logger
+from puf_common.network.addresses import parse_address
 from puf_common.tensors.manifest import MODEL
 from puf_common.version import VERSION
 from puf_server.aggregation.method_rules import lengths
@@ -65,6 +66,25 @@ class Metrics:
     def phase_took(self, kind: str, phase: str, seconds: float) -> None:
         """Records the duration of one phase of a round."""
         self._phase_seconds.labels(kind=kind, phase=phase).observe(seconds)
+
+
+class MetricsEndpoint:
+    """`/metrics` over HTTP until `close`, on a separate address, so that the scraper reaches nothing else."""
+
+    def __init__(self, registry: CollectorRegistry, address: str) -> None:
+        host, port = parse_address(address, "--metrics", free_port=True)
+        try:
+            server, thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise UsageError(f"cannot listen on {address} for --metrics: {error.strerror}") from None
+        self._server, self._thread = server, thread
+        self.port: int = server.server_port
+
+    def close(self) -> None:
+        """Stops the server. Blocks until its thread has ended."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
 
 class _StateCollector:

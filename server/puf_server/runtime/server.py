@@ -32,8 +32,7 @@ from puf_server.rpc.notifier import Notifier
 from puf_server.rpc.operator import OperatorService
 from puf_server.rpc.requests import Handlers
 from puf_server.runtime.fold_loop import FoldLoop
-from puf_server.runtime.metrics import Metrics
-from puf_server.runtime.metrics_endpoint import MetricsEndpoint
+from puf_server.runtime.metrics import Metrics, MetricsEndpoint
 from puf_server.storage.state_store import Store
 
 _TICK_SECONDS = 0.5
@@ -92,7 +91,11 @@ class Server:
         self.engine.subscribe(changed)
         self._clients, self._operators, access = await self._in_thread(self._make_listeners)
         self._serve_calls(notifier)
-        self._listen()
+        self.port = self._clients.bind(self._federation, self._addresses.federation)
+        self.operator_port = self._operators.bind(self._operator, self._addresses.operator)
+        address = self._addresses.metrics
+        self._endpoint = MetricsEndpoint(self.metrics.registry, address) if address else None
+        self.metrics_port = self._endpoint.port if self._endpoint else 0
         await self._federation.start()
         await self._operator.start()
         self._folding.wake()
@@ -123,13 +126,6 @@ class Server:
         for server, service in zip((self._federation, self._operator), _SERVICES, strict=True):
             health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
             reflection.enable_server_reflection((service, reflection.SERVICE_NAME, health), server)
-
-    def _listen(self) -> None:
-        self.port = self._clients.bind(self._federation, self._addresses.federation)
-        self.operator_port = self._operators.bind(self._operator, self._addresses.operator)
-        address = self._addresses.metrics
-        self._endpoint = MetricsEndpoint(self.metrics.registry, address) if address else None
-        self.metrics_port = self._endpoint.port if self._endpoint else 0
 
     async def __aexit__(self, *_: object) -> None:
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
