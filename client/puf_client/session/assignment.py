@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from numpy.typing import NDArray
 
@@ -26,6 +26,7 @@ from puf_common.tensors.manifest import MODEL, Manifest
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2
 
+T = TypeVar("T")
 Part = Literal["main", "retain", "forget"]
 _PARTS: Mapping[int, Part] = {pb.PART_MAIN: "main", pb.PART_RETAIN: "retain", pb.PART_FORGET: "forget"}
 
@@ -35,6 +36,17 @@ class Flag(threading.Event):
 
     def __call__(self) -> bool:
         return self.is_set()
+
+
+class _FromMessage(Generic[T]):
+    """A read-only attribute with the value of the field of the same name in the server's message."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, work: Any, owner: type) -> T:
+        value: T = getattr(work.message, self._name)
+        return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +68,24 @@ class Assignment:
     # Bytes of a second model, for routines that need one.
     aux_payload: memoryview | None = None
 
-    @property
-    def key(self) -> pb.WorkKey:
-        """Identifies the update: membership, round, attempt and part."""
-        return self.message.key
+    key = _FromMessage[pb.WorkKey]()
+    """Identifies the update: membership, round, attempt and part."""
+    options = _FromMessage[Mapping[str, float]]()
+    """Numeric options of the routine."""
+    outputs = _FromMessage[Sequence[str]]()
+    """Names of the tensors to send back; empty for all."""
+    base_version = _FromMessage[int]()
+    lr = _FromMessage[float]()
+    epochs = _FromMessage[float]()
+    scale = _FromMessage[float]()
+    """The factor that `submit` applies to the update; negative for a target."""
+    samples = _FromMessage[int]()
+    """The number of samples that the update must state; 0 if the server does not require one."""
+    ticket_id = _FromMessage[str]()
+    forget_request = _FromMessage[str]()
+    """For the part "forget": the key of the request that names the samples."""
+    plain = _FromMessage[bool]()
+    """Whether to train without augmentation."""
 
     @property
     def round(self) -> int:
@@ -80,53 +106,9 @@ class Assignment:
         return self.message.routine or "train"
 
     @property
-    def options(self) -> Mapping[str, float]:
-        return self.message.options
-
-    @property
-    def outputs(self) -> Sequence[str]:
-        """Names of the tensors to send back; empty for all."""
-        return self.message.outputs
-
-    @property
-    def base_version(self) -> int:
-        return self.message.base_version
-
-    @property
-    def lr(self) -> float:
-        return self.message.lr
-
-    @property
-    def epochs(self) -> float:
-        return self.message.epochs
-
-    @property
-    def scale(self) -> float:
-        """The factor that `submit` applies to the update; negative for a target."""
-        return self.message.scale
-
-    @property
-    def samples(self) -> int:
-        """The number of samples that the update must state; 0 if the server does not require one."""
-        return self.message.samples
-
-    @property
     def unlearns(self) -> bool:
         """Whether the samples of this assignment are the ones to forget."""
         return self.scale < 0 or (bool(self.ticket_id) and self.routine != "train")
-
-    @property
-    def ticket_id(self) -> str:
-        return self.message.ticket_id
-
-    @property
-    def forget_request(self) -> str:
-        """For the part "forget": the key of the request that names the samples."""
-        return self.message.forget_request
-
-    @property
-    def plain(self) -> bool:
-        return self.message.plain
 
     @cached_property
     def weights(self) -> dict[str, NDArray[Any]]:
@@ -174,19 +156,14 @@ class EvaluationRequest:
     payload: memoryview
     answer: Callable[[pb.EvaluateWork, tickets_pb2.EvaluationSums, tickets_pb2.EvaluationSums | None], bool]
 
-    @property
-    def version(self) -> int:
-        return self.message.version
+    version = _FromMessage[int]()
+    training_side = _FromMessage[bool]()
+    """Whether the server also wants sums over the client's training samples, without augmentation."""
 
     @cached_property
     def weights(self) -> dict[str, NDArray[Any]]:
         """The model by tensor name, as read-only views."""
         return self.manifest.views(self.payload, MODEL)
-
-    @property
-    def training_side(self) -> bool:
-        """Whether the server also wants sums over the client's training samples, without augmentation."""
-        return self.message.training_side
 
     def report(
         self,
