@@ -30,13 +30,7 @@ def crowd(report: Report, scratch: Path, repeats: int) -> None:
             before = control.status().position.round
             control.extend(1)
             # The server's clock measures. Polling more often would add load that a federation does not have.
-            wait_until(
-                lambda before=before: control.status().position.round > before,  # type: ignore[misc]
-                60,
-                server,
-                light,
-                poll=0.25,
-            )
+            wait_until(lambda: control.status().position.round > before, 60, server, light, poll=0.25)  # noqa: B023
             last = control.rounds(limit=1)[0]
             if last.received != _IN_ROUND:
                 raise PufError(f"{last.received} of {_IN_ROUND} light clients answered")
@@ -45,7 +39,6 @@ def crowd(report: Report, scratch: Path, repeats: int) -> None:
         counts = json.loads(light.tail(1))
     errors = sum(counts["errors"].values()) + sum('"level": "error"' in s for s in server.log.read_text().splitlines())
     report.at_most("light_clients_errors", errors, 0, "", f"{_CLIENTS} clients, {counts['beats']} heartbeats")
-    report.at_most(
-        "light_clients_round_overhead", statistics.median(times), 1.0, "s", f"{spread(times)} s, {_IN_ROUND} in a round"
-    )
+    note = f"{spread(times)} s, {_IN_ROUND} in a round"
+    report.at_most("light_clients_round_overhead", statistics.median(times), 1.0, "s", note)
     report.details["light_clients"] = {**counts, "round_seconds": times}

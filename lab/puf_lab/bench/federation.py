@@ -93,14 +93,13 @@ class Federation:
         return last.committed_at - last.opened_at
 
     def forget(self, name: str) -> op.RoundInfo:
-        """The round in which a client is forgotten. The client ends afterwards."""
-        return self._after(lambda: self.control.forget(name))
+        """The round in which a client is forgotten. Returns when the client's process has ended."""
+        found = self._after(lambda: self.control.forget(name))
+        self.clients.pop(name).wait(60)
+        return found
 
     def wait(self, rounds: int) -> None:
         wait_until(lambda: self.control.status().position.round >= rounds, _SECONDS, *self._alive(), poll=0.02)
-
-    def gone(self, name: str) -> None:
-        self.clients.pop(name).wait(60)
 
     def peak_memory(self) -> float:
         return peak_memory(self.server.pid)

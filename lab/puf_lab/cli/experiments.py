@@ -1,4 +1,4 @@
-"""`puf-lab list`, `plan`, `run` and `report`: the paper's experiments and the user's own."""
+"""`puf-lab list`, `plan`, `run` and `report`: experiments of the paper and of the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`puf-lab`: experiments on the product's own code."""
+"""`puf-lab`: the demo, experiments and the bench."""
 
 from __future__ import annotations
 

@@ -65,9 +65,6 @@ class Conclusion:
     sentence: str
     share: float | None = None
 
-    def __str__(self) -> str:
-        return self.sentence
-
 
 def rich_table(rows: Mapping[Stage, StageScores], *, title: str | None = None) -> Table:
     """The table for terminals, in the order of events. The two rows that should agree are bold."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from puf_common.errors import UsageError
-from puf_lab.reporting.style import BLUE, INK, ORANGE, dress, new_figure
+from puf_lab.reporting.style import BLUE, INK, ORANGE, new_figure, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,9 +38,6 @@ class Curve:
         if not kept:
             raise UsageError(f"the curve ends in round {max(self.rounds)}, before round {start}")
         return Curve([self.rounds[i] for i in kept], [self.test[i] for i in kept], [self.forget[i] for i in kept])
-
-    def of(self, data: str) -> Sequence[float]:
-        return self.test if data == "test" else self.forget
 
 
 def accuracy_curve(
@@ -71,7 +68,7 @@ def accuracy_curve(
 
     _draw_lines(axes, curve, references, dashed)
     _draw_moment(axes, curve, forgotten_at, dashed)
-    dress(axes, x="round", y="accuracy", whole=True, grid="y")
+    style_axes(axes, x="round", y="accuracy", whole=True, grid="y")
     axes.yaxis.set_major_formatter(PercentFormatter(100, decimals=0, symbol=" %"))
     # Title and legend are above the axes, so that no line is drawn behind them.
     figure.text(0.02, 0.955, title, fontsize=15, fontweight="bold", color=INK, va="center")
@@ -87,7 +84,7 @@ def _draw_lines(axes: Axes, curve: Curve, references: dict[str, float | None], d
     # The legend fills column by column: one column per model, one row per kind of data.
     for data, colour in _COLOURS.items():
         axes.plot(
-            curve.rounds, curve.of(data), color=colour, linewidth=2.2, marker=_MARKERS[data], markersize=5.5,
+            curve.rounds, getattr(curve, data), color=colour, linewidth=2.2, marker=_MARKERS[data], markersize=5.5,
             markeredgecolor="white", markeredgewidth=0.6,
             markevery=max(1, len(curve.rounds) // _MARKED), label=f"{_NAMES[data]}, this run", zorder=4,
         )  # fmt: skip
@@ -102,7 +99,7 @@ def _draw_lines(axes: Axes, curve: Curve, references: dict[str, float | None], d
         values += [*dashed.test, *dashed.forget]
         for data, colour in _COLOURS.items():
             axes.plot(
-                dashed.rounds, dashed.of(data), color=colour, linewidth=1.6, linestyle=(0, (5, 2)), alpha=0.8,
+                dashed.rounds, getattr(dashed, data), color=colour, linewidth=1.6, linestyle=(0, (5, 2)), alpha=0.8,
                 label=f"{_NAMES[data]}, no unlearning", zorder=3,
             )  # fmt: skip
     values = [value for value in values if math.isfinite(value)] or [0.0, 100.0]

@@ -82,18 +82,14 @@ def print_report(out: Path, result: DemoResult, console: Console) -> None:
     """Prints table, costs and verdict. Writes picture, result.json and table.md."""
     from puf_lab.demo.picture import Curve, accuracy_curve
 
-    def curve(points: Points) -> Curve:
-        rounds, test, forget = zip(*points, strict=True)
-        return Curve(list(rounds), list(test), list(forget))
-
     picture = out / "accuracy.png"
     accuracy_curve(
         picture,
-        curve=curve(result.curve),
+        curve=Curve(*zip(*result.curve, strict=True)),
         forgotten_at=result.forgotten_at,
         retrained_test=result.rows["retrained"].test,
         retrained_forget=result.rows["retrained"].forget,
-        natural=curve(result.natural_curve),
+        natural=Curve(*zip(*result.natural_curve, strict=True)),
         title=f"A federation forgets {result.target}",
         subtitle=f"PUF-{result.mode.capitalize()}, {result.setting['clients']} clients, digits with pixel noise",
     )

@@ -1,6 +1,6 @@
 """The metrics of an experiment by name. Each is a function of a model's outputs.
 
-The user's own metric is `package.module:name`: a function that takes `ModelOutputs` and returns a number, or several
+A metric of the user's code is `package.module:name`: a function that takes `ModelOutputs` and returns a number, or several
 numbers by name.
 """
 
@@ -67,7 +67,7 @@ METRICS: dict[str, Metric] = {
 
 
 def names_for(task: str, extra: Sequence[str] = ()) -> tuple[str, ...]:
-    """The metrics of a task, and the user's own."""
+    """The metrics of a task, and those of the user's code."""
     return (*(name for name, m in METRICS.items() if not m.tasks or task in m.tasks), *extra)
 
 

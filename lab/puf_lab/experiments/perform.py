@@ -131,9 +131,6 @@ class Stages:
     def over(self, number: int) -> bool:
         return self.recovered is not None and number >= max(self.rounds.values())
 
-    def wanted(self, number: int) -> bool:
-        return number in self.rounds.values()
-
 
 def _forget(job: Job, folder: Path, cache: Cache, forgotten: ForgetSet, tick: Tick) -> dict[str, Any]:
     evaluator = evaluator_of(job.federation)
@@ -159,7 +156,7 @@ def _forget(job: Job, folder: Path, cache: Cache, forgotten: ForgetSet, tick: Ti
             curve.append((number, test, forget))
             costs.append(federation.spent() - before)
             stages.add(number, test)
-            if stages.wanted(number):
+            if number in stages.rounds.values():
                 (folder / model_name(number)).write_bytes(payload)
             if stages.over(number):
                 break

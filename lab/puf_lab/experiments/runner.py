@@ -41,7 +41,7 @@ def run_experiment(
     goals: bool = False,
 ) -> int:
     """Performs the missing jobs, writes results.jsonl and prints the table. With `goals`, missed goals are a failure."""
-    configure(level="error", log_format="auto")
+    configure(level="error")
     if goals:
         check_goals_apply(experiment)
     console = new_console()
@@ -71,8 +71,7 @@ def run_experiment(
     summary = summarise(results)
     reached = goals_of(summary) if goals else []
     facts = results.facts[0]
-    facts["executor"] = options.kind
-    facts["seconds"] = round(time.monotonic() - started, 1)
+    facts |= {"executor": options.kind, "seconds": round(time.monotonic() - started, 1)}
     facts["seconds_of_runs"] = round(sum(run.seconds for run in results.runs), 1)
     if goals:
         facts["goals"] = [{**asdict(goal), "met": goal.met} for goal in reached]

@@ -16,41 +16,37 @@ class DirectTransport:
 
     def __init__(self, handlers: Handlers, name: str) -> None:
         self._handlers = handlers
-        self._name = name
-
-    @property
-    def name(self) -> str:
-        return self._name
+        self.name = name
 
     def describe(self) -> fed.DescribeReply:
         return self._handlers.describe(fed.DescribeRequest())
 
     def lease_shard(self, request: fed.LeaseShardRequest) -> fed.LeaseShardReply:
-        return self._handlers.lease_shard(self._name, request)
+        return self._handlers.lease_shard(self.name, request)
 
     def join(self, request: fed.JoinRequest) -> fed.JoinReply:
-        return self._handlers.join(self._name, request)
+        return self._handlers.join(self.name, request)
 
     def heartbeat(self, request: fed.HeartbeatRequest) -> fed.HeartbeatReply:
-        return self._handlers.heartbeat(self._name, request)
+        return self._handlers.heartbeat(self.name, request)
 
     def wait_for_work(self, request: fed.WaitForWorkRequest) -> fed.WaitForWorkReply | None:
-        return self._handlers.work(self._name, request.session)
+        return self._handlers.work(self.name, request.session)
 
     def decline_work(self, request: fed.DeclineWorkRequest) -> fed.DeclineWorkReply:
-        return self._handlers.decline(self._name, request)
+        return self._handlers.decline(self.name, request)
 
     def leave(self, request: fed.LeaveRequest) -> fed.LeaveReply:
-        return self._handlers.leave(self._name, request)
+        return self._handlers.leave(self.name, request)
 
     def fetch_model(self, version: int) -> tuple[fed.ModelHeader, Payload]:
-        model = self._handlers.model_for(self._name, version)
+        model = self._handlers.model_for(self.name, version)
         payload = self._handlers.engine.store.models.payload(model)
         self._handlers.count_sent(len(payload))
         return self._handlers.model_header(model), payload
 
     def submit_update(self, header: fed.UpdateHeader, payload: Payload) -> fed.SubmitUpdateReply:
-        upload = self._handlers.begin_upload(self._name, header)
+        upload = self._handlers.begin_upload(self.name, header)
         try:
             for chunk in chunks(payload):
                 upload.write(chunk)
@@ -59,31 +55,31 @@ class DirectTransport:
             upload.discard()
 
     def report_evaluation(self, request: fed.ReportEvaluationRequest) -> fed.ReportEvaluationReply:
-        return self._handlers.report_evaluation(self._name, request)
+        return self._handlers.report_evaluation(self.name, request)
 
     def file_unlearning(self, request: fed.FileUnlearningRequest) -> fed.FileUnlearningReply:
-        return self._handlers.tickets.file_unlearning(self._name, request)
+        return self._handlers.tickets.file_unlearning(self.name, request)
 
     def list_my_tickets(self) -> fed.ListMyTicketsReply:
-        return self._handlers.tickets.list_my_tickets(self._name)
+        return self._handlers.tickets.list_my_tickets(self.name)
 
     def follow_ticket(self, ticket_id: str) -> Iterator[fed.FollowTicketReply]:
-        ticket = self._handlers.tickets.view(self._name, ticket_id)
+        ticket = self._handlers.tickets.view(self.name, ticket_id)
         yield fed.FollowTicketReply(ticket=ticket, position=self._handlers.position())
         if ticket.state not in ENDED:
             raise PufError("a ticket of a federation in this process is not followed; read its state again instead")
 
     def report_measurement(self, request: fed.ReportMeasurementRequest) -> fed.ReportMeasurementReply:
-        return self._handlers.tickets.report_measurement(self._name, request)
+        return self._handlers.tickets.report_measurement(self.name, request)
 
     def withdraw_unlearning(self, request: fed.WithdrawUnlearningRequest) -> fed.WithdrawUnlearningReply:
-        return self._handlers.tickets.withdraw(self._name, request)
+        return self._handlers.tickets.withdraw(self.name, request)
 
     def get_receipt(self, ticket_id: str) -> fed.GetReceiptReply:
-        return self._handlers.tickets.get_receipt(self._name, fed.GetReceiptRequest(ticket_id=ticket_id))
+        return self._handlers.tickets.get_receipt(self.name, fed.GetReceiptRequest(ticket_id=ticket_id))
 
     def present_receipt(self, request: fed.PresentReceiptRequest) -> fed.PresentReceiptReply:
-        return self._handlers.tickets.present_receipt(self._name, request)
+        return self._handlers.tickets.present_receipt(self.name, request)
 
     def close(self) -> None:
         pass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from puf_lab import paper
+from puf_lab.paper import tables as paper
 from puf_lab.reporting.sheet import MISSING, Sheet, ratio
 from puf_lab.reporting.summary import Summary, SummaryRow
 
@@ -16,7 +16,7 @@ def beside_paper(summary: Summary) -> Sheet | None:
     theirs = {row.method: row for row in paper.rows() if row.setting == name}
     if not theirs:
         return None
-    metrics = [m for m in ("forget", "song", "yeom", "loss") if any(r[m] is not None for r in theirs.values())]
+    metrics = [m for m in paper.METRICS if any(r[m] is not None for r in theirs.values())]
     notes: list[str] = []
     rows = [
         _cells(summary, ours, theirs[ours.label], theirs.get("Retrain"), metrics, notes)
@@ -27,7 +27,7 @@ def beside_paper(summary: Summary) -> Sheet | None:
     for metric in metrics:
         head += [f"Δ {metric}: paper", "here"]
     head += ["less bytes: paper", "here"]
-    first = f"Here: {experiment['note']}" if experiment["note"] else "Here: the paper's own sizes."
+    first = f"Here: {experiment['note']}" if experiment["note"] else "Here: the paper's sizes."
     return Sheet("paper", f"Beside the paper ({name})", head, rows, [first, *notes])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from puf_common.errors import UsageError
 from puf_lab.reporting.results import Run
-from puf_lab.reporting.style import BLUE, FAINT, GRID, INK, ORANGE, colour, dress, marker, new_figure
+from puf_lab.reporting.style import BLUE, FAINT, GRID, INK, ORANGE, colour, marker, new_figure, style_axes
 from puf_lab.reporting.summary import Summary, SummaryRow, compared
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ def label_distribution(path: Path, counts: Sequence[Sequence[int]], title: str) 
     for client, size in enumerate(table.sum(1)):
         top.annotate(f"{size:.0f}", (client, size), ha="center", va="bottom", fontsize=8, color=INK)
     top.set_ylim(0, 1.25 * table.sum(1).max())
-    dress(top, title, y="samples")
+    style_axes(top, title, y="samples")
     holders, held = np.nonzero(table)
     sizes = 90 * table[holders, held] / table.max()
     axes.scatter(holders, held, s=sizes, color=ORANGE, alpha=0.85, linewidths=0)
     axes.set_ylim(-1, classes)
     axes.set_xticks(range(clients))
-    dress(axes, x="client", y="class")
+    style_axes(axes, x="client", y="class")
     figure.tight_layout()
     figure.savefig(path)
 
@@ -67,7 +67,7 @@ def recovery_curves(path: Path, summary: Summary) -> None:
             if reference is not None:
                 label = f"{reference.label} (level)"
                 axes.axhline(reference.values[name].mean, color=INK, linestyle=style, linewidth=1.4, label=label)
-        dress(axes, f"{name} {unit}, %", x="rounds after unlearning", whole=True)
+        style_axes(axes, f"{name} {unit}, %", x="rounds after unlearning", whole=True)
     _legend_below(figure, left)
     figure.savefig(path)
 
@@ -105,7 +105,7 @@ def scatter(path: Path, summary: Summary) -> None:
     axes.set_xlim(0, max(2.0, 1.25 * furthest))
     axes.set_ylim(bottom=0)
     x = "recovery rounds to the retrained model's test score (hollow: some runs did not recover)"
-    dress(axes, "closer to the origin is better", x=x, y="Δ forget, points from the retrained model", whole=True)
+    style_axes(axes, "closer to the origin is better", x=x, y="Δ forget, points from the retrained model", whole=True)
     figure.tight_layout()
     figure.savefig(path)
 

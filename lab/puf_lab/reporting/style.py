@@ -32,7 +32,9 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=150, facecolor="white")
 
 
-def dress(axes: Axes, title: str = "", *, x: str = "", y: str = "", whole: bool = False, grid: str = "both") -> None:
+def style_axes(
+    axes: Axes, title: str = "", *, x: str = "", y: str = "", whole: bool = False, grid: str = "both"
+) -> None:
     """Sets title, labels, grid and spines. `whole` restricts the ticks of the x axis to integers."""
     from matplotlib.ticker import MaxNLocator
 

@@ -1,7 +1,7 @@
 """Experiments as TOML files. A file may build on another one (`base = "cifar100-iid"`) and state only the differences.
 
-A profile is such a difference that fits many files. Built-in files are in `settings/`. A path to the user's own file
-is accepted wherever a name is.
+A profile is such a difference that fits many files. Built-in files are in `settings/`. A path to another
+file is accepted wherever a name is.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class TestConclusion:
             "Forgotten: on the forgotten data the recovered model (81.8 %) is 3.7 points from the retrained one (78.1 %), "
             "where the original was 20.7 points away; it behaves like a model that never saw them."
         )
-        assert str(conclude(rows(98.8, 98.6, 78.1))).startswith("Not forgotten: ")
+        assert conclude(rows(98.8, 98.6, 78.1)).sentence.startswith("Not forgotten: ")
         assert "it does not behave like" in conclude(rows(98.8, 98.6, 78.1)).sentence
         assert conclude(rows(98.8, 97.0, 97.6)).sentence == (
             "Nothing to forget: on the forgotten data the original model (98.8 %) and the retrained one (97.6 %) are too "

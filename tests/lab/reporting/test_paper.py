@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from puf_lab import paper
+from puf_lab.paper import tables as paper
 
 
 def test_all_rows_of_all_tables_exist() -> None:

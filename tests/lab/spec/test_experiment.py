@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from puf_common.errors import UsageError
-from puf_lab import paper
 from puf_lab.experiments.jobs import jobs_of
+from puf_lab.paper import tables as paper
 from puf_lab.spec.experiment import ExperimentSpec, target_sets
 from puf_lab.spec.settings_files import PROFILES, load_experiment, names
 from puf_lab.spec.variants import METHODS, Variant
