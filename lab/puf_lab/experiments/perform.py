@@ -85,17 +85,9 @@ def forgotten_by(job: Job) -> ForgetSet:
     return forget_set(clients, job.targets, job.experiment.samples, job.seed)
 
 
-def _left_out(forgotten: ForgetSet) -> dict[str, Any]:
-    """Arguments of `open_federation` with which the forgotten data take no part."""
-    return {
-        "without": [shard for shard, ids in forgotten.items() if ids is None],
-        "without_samples": {shard: ids for shard, ids in forgotten.items() if ids is not None},
-    }
-
-
 def _train(job: Job, folder: Path, forgotten: ForgetSet, tick: Tick) -> dict[str, Any]:
     home = folder / "federation"
-    with open_federation(job.federation, home, **_left_out(forgotten)) as federation:
+    with open_federation(job.federation, home, left_out=forgotten) as federation:
         federation.train(tick)
         (folder / model_name(None)).write_bytes(federation.payload())
         spent = federation.spent()
@@ -140,8 +132,7 @@ def _forget(job: Job, folder: Path, cache: Cache, forgotten: ForgetSet, tick: Ti
     costs: list[Spent] = []
     home = folder / "federation"
     copy_state(cache.folder(job.original) / "federation", home, job.variant.policy())
-    left_out = _left_out(forgotten) if job.kind == "natural" else {}
-    with open_federation(job.federation, home, **left_out) as federation:
+    with open_federation(job.federation, home, left_out=forgotten if job.kind == "natural" else {}) as federation:
         before = federation.spent()
         if job.kind == "forget":
             samples = {shard: ids for shard, ids in forgotten.items() if ids is not None}

@@ -71,20 +71,18 @@ class Federation(Protocol):
 
 
 def open_federation(
-    spec: FederationSpec,
-    directory: Path,
-    *,
-    without: Collection[int] = (),
-    without_samples: Mapping[int, Sequence[str]] | None = None,
+    spec: FederationSpec, directory: Path, *, left_out: Mapping[int, Sequence[str] | None]
 ) -> Federation:
     """A new federation in the directory, or the one that is there.
 
-    `without` names clients and `without_samples` names samples that take no part.
+    `left_out` names clients of which the given samples take no part. None stands for the whole client.
     """
+    without = [shard for shard, ids in left_out.items() if ids is None]
+    samples = {shard: ids for shard, ids in left_out.items() if ids is not None}
     if spec.kind == "processes":
         from puf_lab.federations.subprocesses import ProcessFederation
 
-        return ProcessFederation(spec, directory, without=without, without_samples=without_samples)
+        return ProcessFederation(spec, directory, without=without, without_samples=samples)
     from puf_lab.federations.in_process import InProcessFederation
 
-    return InProcessFederation(spec, directory, without=without, without_samples=without_samples, keep_models=1)
+    return InProcessFederation(spec, directory, without=without, without_samples=samples, keep_models=1)

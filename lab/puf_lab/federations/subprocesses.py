@@ -30,8 +30,8 @@ class ProcessFederation:
         spec: FederationSpec,
         directory: Path,
         *,
-        without: Collection[int] = (),
-        without_samples: Mapping[int, Sequence[str]] | None = None,
+        without: Collection[int],
+        without_samples: Mapping[int, Sequence[str]],
     ) -> None:
         self._spec = spec
         self._directory = directory.resolve()
@@ -39,7 +39,7 @@ class ProcessFederation:
         if not (directory / "server").exists():
             clients = sum(i not in without for i in range(spec.clients))
             create_server(spec.server_config(clients=clients, plan=_PLAN), directory / "server", spec.weights)
-        self._without, self._left_out = without, without_samples or {}
+        self._without, self._left_out = without, without_samples
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
