@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 SCHEMA = 3
@@ -21,7 +21,8 @@ Row = dict[str, Any]
 
 # Keys of `meta`.
 _META = {"survey": "evaluation", "surveys": "evaluations", "episode": "job"}
-_MEMBER = {"allowed": "approved"}
+# Fields of members, rounds, jobs and recoveries.
+_FIELDS = {"allowed": "approved", "slots": "assignments", "memo": "method_state", "surveyed": "evaluated"}
 # Fields of a ticket, by the record that holds them now.
 _REQUEST = (
     "scope", "mode", "flip", "kappa", "eta_u", "epochs", "forget_samples", "retain_samples", "reference", "filed_at",
@@ -33,33 +34,26 @@ _APPLIED = (
 )  # fmt: skip
 _OUTCOME = ("completed_at", "recovered", "version_recovered", "score_recovered", "deleted_versions")
 _TICKET = ("id", "client", "membership", "deadline_at", "state", "history", "attempts", "reopened")
-_ROUND = {"slots": "assignments", "memo": "method_state"}
 _STEP = ("base", "assignments", "combine", "denominator", "plain", "last", "method_state")
-_JOB = {"memo": "method_state"}
-_RECOVERY = {"surveyed": "evaluated"}
 
 
 def upgrade(db: sqlite3.Connection) -> None:
     """Rewrites a database of schema 2. The caller opens the transaction."""
     for old, new in _META.items():
         db.execute("UPDATE meta SET key = ? WHERE key = ?", (new, old))
-    singles = {"round": _round, "job": _job, "recovery": _recovery}
-    for key, change in singles.items():
+    for key, change in {"round": _round, "job": _renamed, "recovery": _on_hold}.items():
         for (body,) in db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchall():
             if (row := json.loads(body)) is not None:
                 db.execute("UPDATE meta SET value = ? WHERE key = ?", (_text(change(row)), key))
-    for table, change in {"members": _member, "tickets": _ticket}.items():
-        _rewrite(db, table, change)
+    for table, change in {"members": _on_hold, "tickets": _ticket}.items():
+        rows = db.execute(f"SELECT id, body FROM {table}").fetchall()  # noqa: S608
+        changed = [(_text(change(json.loads(body))), key) for key, body in rows]
+        db.executemany(f"UPDATE {table} SET body = ? WHERE id = ?", changed)  # noqa: S608
 
 
-def _rewrite(db: sqlite3.Connection, table: str, change: Callable[[Row], Row]) -> None:
-    rows = db.execute(f"SELECT id, body FROM {table}").fetchall()  # noqa: S608
-    changed = [(_text(change(json.loads(body))), key) for key, body in rows]
-    db.executemany(f"UPDATE {table} SET body = ? WHERE id = ?", changed)  # noqa: S608
-
-
-def _member(row: Row) -> Row:
-    return _renamed(row, _MEMBER) | {"on_hold": row.get("held") or None}
+def _on_hold(row: Row) -> Row:
+    """A member or a recovery, which the operator may hold."""
+    return _renamed(row) | {"on_hold": row.get("held") or None}
 
 
 def _ticket(row: Row) -> Row:
@@ -67,14 +61,8 @@ def _ticket(row: Row) -> Row:
     request = {"key": row["request_key"], **_part(row, _REQUEST)}
     if row["scope"] == "client":
         request |= {"forget_samples": None, "retain_samples": None}
-    ticket = {**_part(row, _TICKET), "request": request}
-    for old, new in {
-        "not_before": "not_before",
-        "held": "on_hold",
-        "fallback": "fallback",
-        "taken_over": "taken_over",
-    }.items():
-        ticket[new] = row.get(old) or None
+    ticket = {**_part(row, _TICKET), "request": request, "on_hold": row.get("held") or None}
+    ticket |= {name: row.get(name) or None for name in ("not_before", "fallback", "taken_over")}
     if row.get("applied_at"):
         evidence = row.get("evidence", {})
         measured = {v: {"forget": sums, **evidence.get(v, {})} for v, sums in row.get("measurements", {}).items()}
@@ -87,26 +75,18 @@ def _ticket(row: Row) -> Row:
 
 def _round(row: Row) -> Row:
     """Moves what a round does into its step."""
-    row = _renamed(row, _ROUND)
+    row = _renamed(row)
     step = {**_part(row, _STEP), "stream": row.get("stream") or None, "into": row.get("into") or None}
     rest = {name: value for name, value in row.items() if name not in (*_STEP, "stream", "into")}
     return rest | {"step": step, "method": row.get("method") or None, "declined_at": row.get("declined_at") or None}
-
-
-def _job(row: Row) -> Row:
-    return _renamed(row, _JOB)
-
-
-def _recovery(row: Row) -> Row:
-    return _renamed(row, _RECOVERY) | {"on_hold": row.get("held") or None}
 
 
 def _part(row: Row, names: Sequence[str]) -> Row:
     return {name: row[name] for name in names if name in row}
 
 
-def _renamed(row: Row, names: Mapping[str, str]) -> Row:
-    return {names.get(key, key): value for key, value in row.items()}
+def _renamed(row: Row) -> Row:
+    return {_FIELDS.get(key, key): value for key, value in row.items()}
 
 
 def _text(row: Row) -> str:

@@ -17,20 +17,17 @@ def delete_orphans(layout: Layout, files: Files, newest: Callable[[], State], *,
     `newest` gives the state. It is called after the files are listed: a file that is listed belongs to this state or to
     an earlier one, so that the state may change meanwhile.
     """
-    for folder in (layout.models, layout.spool, layout.history):
-        if folder == layout.history and not folder.exists():
-            continue
-        names = files.listdir(folder)
-        state = newest()
-        wanted = _wanted(layout, state)[folder]
-        being_written = _being_written(state)
-        deleted = False
-        for name in names:
-            unfinished = name.endswith(".part") or name.startswith(being_written)
-            if name not in wanted and (everything or not unfinished):
-                remove(folder / name, files)
-                deleted = True
-        if deleted:
+    folders = [layout.models, layout.spool, *([layout.history] if layout.history.exists() else [])]
+    listed = {folder: files.listdir(folder) for folder in folders}
+    state = newest()
+    wanted, being_written = _wanted(layout, state), _being_written(state)
+    for folder, names in listed.items():
+        orphans = [name for name in names if name not in wanted[folder]]
+        if not everything:
+            orphans = [name for name in orphans if not name.endswith(".part") and not name.startswith(being_written)]
+        for name in orphans:
+            remove(folder / name, files)
+        if orphans:
             sync_directory(folder, files)
 
 

@@ -25,7 +25,7 @@ from puf_server.core.state.measurements import Evaluation
 from puf_server.core.state.members import Member
 from puf_server.core.state.models import ModelVersion
 from puf_server.core.state.rounds import HistoryRecord, Round, RoundRecord
-from puf_server.core.state.state import AuditNote, State
+from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket
 from puf_server.failpoints import hit
 from puf_server.storage import federation_file, migrations
@@ -68,6 +68,7 @@ class Store:
         self, layout: Layout, config: FederationConfig, manifest: Manifest, db: sqlite3.Connection, files: Files
     ) -> None:
         self.layout = layout
+        self.directory = layout.directory
         self.config = config
         self.manifest = manifest
         self.db = db
@@ -76,10 +77,6 @@ class Store:
         self.spool = Spool(layout.spool, files)
         # Held while a server serves the directory.
         self._lock: IO[str] | None = None
-
-    @property
-    def directory(self) -> Path:
-        return self.layout.directory
 
     @classmethod
     def open(cls, directory: Path, files: Files = DISK) -> Store:
@@ -210,7 +207,8 @@ class Store:
                 for table in changed & _MANY.keys():
                     self._put_rows(table, getattr(before, table) if before else {}, getattr(after, table))
                 hit("audit.write")
-                self._audit(after.notes)
+                for note in after.notes:
+                    append_audit(self.db, note.at, note.event, note.facts)
         except sqlite3.OperationalError as error:
             raise unsaved(error) from error
         except OSError as error:
@@ -227,10 +225,6 @@ class Store:
         ]
         self.db.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", rows)  # noqa: S608
         self.db.executemany(f"DELETE FROM {table} WHERE id = ?", [(k,) for k in before if k not in after])  # noqa: S608
-
-    def _audit(self, notes: tuple[AuditNote, ...]) -> None:
-        for note in notes:
-            append_audit(self.db, note.at, note.event, note.facts)
 
     def purge_free_pages(self) -> bool:
         """Removes overwritten and deleted records from the database's log. False: try again later."""

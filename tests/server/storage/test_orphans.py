@@ -64,7 +64,7 @@ def test_the_state_is_read_after_the_files_are_listed(layout: Layout) -> None:
         return State()
 
     delete_orphans(layout, Listing(), newest)
-    assert order == ["models", "state", "spool", "state", "history", "state"]
+    assert order == ["models", "spool", "history", "state"]
 
 
 def test_files_being_written_stay_until_a_start(tmp_path: Path) -> None:
