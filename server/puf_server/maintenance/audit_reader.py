@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 from puf_common.errors import StorageCorrupted, TransferCorrupted, UsageError
@@ -38,31 +37,28 @@ def show(directory: Path, last: int) -> list[audit_chain.AuditEntry]:
     return lines[-last:] if last else lines
 
 
-@contextmanager
-def read_only(directory: Path) -> Iterator[sqlite3.Connection]:
+def read_only(directory: Path) -> closing[sqlite3.Connection]:
     """A read-only connection that sees one consistent state while a server writes."""
     path = directory / "state.db"
     if not path.exists():
         raise UsageError(f"{directory} holds no federation")
-    with closing(_connected(path)) as db:
-        yield db
+    return closing(_connected(path))
 
 
-def _connected(path: Path) -> sqlite3.Connection:
-    # Reading while a server runs needs SQLite's shared memory. A read-only directory without a server has none; its
-    # content cannot change, so it is opened as immutable.
-    for mode in ("mode=ro", "mode=ro&immutable=1"):
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None)
-        try:
-            db.execute("BEGIN")
-            db.execute("SELECT count(*) FROM meta").fetchone()
-        except sqlite3.DatabaseError as error:
-            db.close()
-            if "immutable" in mode or path.with_name(f"{path.name}-wal").exists():
-                raise StorageCorrupted(f"{path} cannot be read: {error}") from None
-        else:
-            return db
-    raise AssertionError("unreachable")
+def _connected(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
+    db = sqlite3.connect(uri, uri=True, isolation_level=None)
+    try:
+        db.execute("BEGIN")
+        db.execute("SELECT count(*) FROM meta").fetchone()
+    except sqlite3.DatabaseError as error:
+        db.close()
+        if immutable or path.with_name(f"{path.name}-wal").exists():
+            raise StorageCorrupted(f"{path} cannot be read: {error}") from None
+        # Reading while a server runs needs SQLite's shared memory. A read-only directory without a server has none; its
+        # content cannot change, so it is opened as immutable.
+        return _connected(path, immutable=True)
+    return db
 
 
 def _own(directory: Path, db: sqlite3.Connection, path: Path) -> Receipt:

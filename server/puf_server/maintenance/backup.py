@@ -31,7 +31,7 @@ from puf_server.core import audit_chain
 from puf_server.core.state.rounds import HistoryRecord
 from puf_server.storage.database import append_audit, audit_head
 from puf_server.storage.durable import DISK, Files, remove, sync_directory, sync_file
-from puf_server.storage.layout import KEY_FILE, history_name
+from puf_server.storage.layout import KEY_FILE, history_name, model_name
 
 FORMAT = 1
 # The last entry of a backup: the digests of all others.
@@ -89,10 +89,10 @@ def _snapshot(db: sqlite3.Connection, path: Path) -> tuple[audit_chain.Head, dic
         head = audit_head(copy)
         kept = copy.execute("SELECT name FROM sqlite_master WHERE name = 'history'").fetchone() is not None
         bodies = [body for (body,) in copy.execute("SELECT body FROM history")] if kept else []
-    names = {m["version"]: f"models/v{m['version']:06d}-{m['digest'][:16]}.safetensors" for m in models}
+    kept_models = [(m["version"], m["digest"]) for m in models if m["status"] != "deleted"]
     records = [TypeAdapter(HistoryRecord).validate_json(body) for body in bodies]
     history = [f"history/{history_name(r)}" for r in records if r.digest]
-    return head, {m["version"]: names[m["version"]] for m in models if m["status"] != "deleted"}, history
+    return head, {v: f"models/{model_name(v, digest)}" for v, digest in kept_models}, history
 
 
 def _opened(directory: Path, folder: Path, names: Sequence[str], stack: ExitStack) -> dict[str, IO[bytes]]:

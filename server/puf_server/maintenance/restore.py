@@ -14,6 +14,7 @@ import secrets
 import shutil
 import tarfile
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -63,15 +64,14 @@ def restore(
     if directory.exists() and any(directory.iterdir()):
         raise UsageError(f"{directory} is not empty; restore into a new directory")
     now = time.time() if now is None else now
-    found = _receipts(receipts) if receipts is not None else []
+    found = _receipts(receipts)
     make_directories(directory.parent, files)
     work = directory.with_name(f".{directory.name}.{secrets.token_hex(6)}.part")
     try:
         for folder in (work, work / "models", work / "spool"):
             files.mkdir(folder)
         made = _extract(source, work, files)
-        store = Store.open(work)
-        try:
+        with closing(Store.open(work)) as store:
             _verify(store)
             before = store.load()
             after = reopen.restored(before, now, made_at=made["made_at"], line=made["line"])
@@ -81,8 +81,6 @@ def restore(
             store.save(before, after)
             store.await_receipts(not found and not waived)
             summary = Restored(store.config.id, float(made["made_at"]), after.number, shown)
-        finally:
-            store.close()
         _install(work, directory, files)
         return summary
     finally:
@@ -93,8 +91,7 @@ def apply_receipts(directory: Path, receipts: Path | None, *, waived: bool) -> N
     """Applies receipts before a restored state is served. Raises NotNow if it needs receipts and none are given."""
     if receipts is not None and waived:
         raise UsageError("--receipts and --no-receipts exclude each other")
-    store = Store.open(directory)
-    try:
+    with closing(Store.open(directory)) as store:
         if receipts is None and not waived:
             if store.awaits_receipts:
                 raise NotNow(
@@ -104,18 +101,18 @@ def apply_receipts(directory: Path, receipts: Path | None, *, waived: bool) -> N
             return
         now = time.time()
         before = store.load()
-        after, shown = _apply(store, before, _receipts(receipts) if receipts is not None else [], now)
+        after, shown = _apply(store, before, _receipts(receipts), now)
         for path, reopened, why in shown:
             log.log(logging.WARNING if reopened else logging.INFO, "receipt applied", file=path.name, outcome=why)
         if waived and store.awaits_receipts:
             after = after.note("receipts.waived", now)
         store.save(before, after)
         store.await_receipts(False)
-    finally:
-        store.close()
 
 
-def _receipts(folder: Path) -> list[Path]:
+def _receipts(folder: Path | None) -> list[Path]:
+    if folder is None:
+        return []
     found = sorted(folder.glob("*.json"))
     if not found:
         raise UsageError(f"{folder} holds no receipts (*.json)")
