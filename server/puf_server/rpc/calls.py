@@ -35,6 +35,12 @@ class Threads:
         self.state = ThreadPoolExecutor(_STATE_THREADS, thread_name_prefix="puf-state")
         self.files = ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="puf-files")
 
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        return await in_thread(self.state, function, *args)
+
+    async def run_on_files(self, function: Callable[..., T], *args: object) -> T:
+        return await in_thread(self.files, function, *args)
+
     def shutdown(self) -> None:
         """Waits until all work is done."""
         self.files.shutdown(wait=True)

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -31,7 +31,7 @@ from puf_server.ingest.flow_control import TransferPermit, UploadFrames, UploadL
 from puf_server.ingest.header import UploadKey
 from puf_server.ingest.upload import Upload
 from puf_server.rpc import messages
-from puf_server.rpc.calls import Context, Threads, answered, in_thread, start, streamed, to_its_end
+from puf_server.rpc.calls import Context, Threads, answered, start, streamed, to_its_end
 from puf_server.rpc.model_stream import ModelStreams
 from puf_server.rpc.notifier import Notifier
 from puf_server.rpc.requests import Handlers
@@ -40,7 +40,6 @@ _LONGEST_WAIT = 55.0
 # Time for the server to keep or delete a broken upload: a write to disk at most.
 _ENDING_SECONDS = 10.0
 
-T = TypeVar("T")
 log = get_logger(__name__)
 
 
@@ -67,7 +66,7 @@ def _simple(handler: str) -> Callable[..., Any]:
     handle = attrgetter(handler)
 
     async def call(self: FederationService, request: Any, context: Context) -> Any:
-        return await self._run(handle(self._handlers), self._caller(context), request)
+        return await self._threads.run(handle(self._handlers), self._caller(context), request)
 
     call.__name__ = handler
     return answered(call)
@@ -94,7 +93,7 @@ class FederationService(rpc.FederationServicer):
         self._downloads = asyncio.Semaphore(handlers.config.limits.downloads)
         # The call that carries each upload.
         self._carriers: dict[UploadKey, asyncio.Task[Any]] = {}
-        self._models = ModelStreams(self._run_on_files, handlers.engine.store.models.read)
+        self._models = ModelStreams(self._threads.run_on_files, handlers.engine.store.models.read)
 
     def add_to(self, server: aio.Server) -> None:
         """Registers all methods; those that move tensors take and give frames as bytes."""
@@ -119,12 +118,6 @@ class FederationService(rpc.FederationServicer):
         ticket = next((t.id for t in state.tickets.values() if t.open and t.client == name), "")
         bind_contextvars(**(ids | {"ticket": ticket} if ticket else ids))
         return name
-
-    async def _run(self, function: Callable[..., T], *args: object) -> T:
-        return await in_thread(self._threads.state, function, *args)
-
-    async def _run_on_files(self, function: Callable[..., T], *args: object) -> T:
-        return await in_thread(self._threads.files, function, *args)
 
     @answered
     async def Describe(self, request: fed.DescribeRequest, context: Context) -> fed.DescribeReply:
@@ -165,7 +158,7 @@ class FederationService(rpc.FederationServicer):
         finally:
             permit.release()
         self._handlers.rates.record(name, time.monotonic() - begun, down=model.nbytes)
-        await self._run(self._handlers.count_sent, model.nbytes)
+        await self._threads.run(self._handlers.count_sent, model.nbytes)
 
     @answered
     async def SubmitUpdate(self, request_iterator: AsyncIterator[bytes], context: Context) -> fed.SubmitUpdateReply:
@@ -201,7 +194,7 @@ class FederationService(rpc.FederationServicer):
                 # A broken connection shows as a cancelled call or as a stream that ends early. Nothing is kept of a
                 # client that may no longer call.
                 broken = isinstance(error, (asyncio.CancelledError, CutShort)) and self._admitted(context)
-                await self._run_on_files(self._uploads.keep if broken else Upload.discard, beginning.result())
+                await self._threads.run_on_files(self._uploads.keep if broken else Upload.discard, beginning.result())
             raise
         finally:
             if self._carriers.get(key) is task:
@@ -230,8 +223,8 @@ class FederationService(rpc.FederationServicer):
                     await to_its_end(writing)
 
     async def _finish(self, upload: Upload) -> bool:
-        await self._run_on_files(upload.publish)
-        return await self._run(upload.book)
+        await self._threads.run_on_files(upload.publish)
+        return await self._threads.run(upload.book)
 
     def _admitted(self, context: Context) -> bool:
         """Whether the caller may still call. Calls of revoked clients are cancelled, too."""
@@ -250,7 +243,7 @@ class FederationService(rpc.FederationServicer):
         if carrier is not None:
             carrier.cancel()
             await asyncio.wait([carrier], timeout=_ENDING_SECONDS)
-        return fed.FindUploadReply(offset=await self._run_on_files(self._uploads.offset, name, header))
+        return fed.FindUploadReply(offset=await self._threads.run_on_files(self._uploads.offset, name, header))
 
     @answered
     async def ListMyTickets(self, request: fed.ListMyTicketsRequest, context: Context) -> fed.ListMyTicketsReply:

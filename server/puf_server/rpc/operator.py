@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import TypeVar
 
 from puf_common.errors import InvalidArgument, NotNow
 from puf_common.v1 import federation_pb2 as fed
@@ -18,10 +17,8 @@ from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import model_versions, rollback
 from puf_server.engine import receipts
 from puf_server.rpc import messages, operator_messages
-from puf_server.rpc.calls import Context, Threads, answered, in_thread, streamed
+from puf_server.rpc.calls import Context, Threads, answered, streamed
 from puf_server.rpc.requests import Handlers
-
-T = TypeVar("T")
 
 
 class OperatorService(rpc.OperatorServicer):
@@ -33,12 +30,9 @@ class OperatorService(rpc.OperatorServicer):
         self._stop = stop
         self._started_at = self._engine.clock()
 
-    async def _run(self, function: Callable[..., T], *args: object) -> T:
-        return await in_thread(self._threads.state, function, *args)
-
     async def _change(self, change: Callable[[State, float], State]) -> fed.Position:
         """Changes the state; returns the position after that."""
-        await self._run(self._engine.call, lambda state, now: (change(state, now), None))
+        await self._threads.run(self._engine.call, lambda state, now: (change(state, now), None))
         return self._handlers.position()
 
     @answered
@@ -108,7 +102,7 @@ class OperatorService(rpc.OperatorServicer):
             state = operations.extend(state, request.rounds, now)
             return state, state.planned
 
-        planned = await self._run(self._engine.call, change)
+        planned = await self._threads.run(self._engine.call, change)
         return op.ExtendReply(rounds_planned=planned, position=self._handlers.position())
 
     @answered
@@ -124,7 +118,9 @@ class OperatorService(rpc.OperatorServicer):
 
     @answered
     async def ReleaseShard(self, request: op.ReleaseShardRequest, context: Context) -> op.ReleaseShardReply:
-        shard = await self._run(self._engine.call, lambda state, now: shards.release(state, request.client, now))
+        shard = await self._threads.run(
+            self._engine.call, lambda state, now: shards.release(state, request.client, now)
+        )
         return op.ReleaseShardReply(shard=shard)
 
     @answered
@@ -149,19 +145,19 @@ class OperatorService(rpc.OperatorServicer):
             assert state.round is not None
             return state, state.round.base
 
-        version = await self._run(self._engine.call, change)
+        version = await self._threads.run(self._engine.call, change)
         return op.RollbackReply(version=version, position=self._handlers.position())
 
     @answered
     async def Forget(self, request: op.ForgetRequest, context: Context) -> op.ForgetReply:
-        ticket, duplicate = await self._run(
+        ticket, duplicate = await self._threads.run(
             self._handlers.tickets.forget, request.client, request.reference, request.received_at
         )
         return op.ForgetReply(ticket=ticket, duplicate=duplicate)
 
     @answered
     async def IssueReceipt(self, request: op.IssueReceiptRequest, context: Context) -> op.IssueReceiptReply:
-        return op.IssueReceiptReply(receipt=await self._run(receipts.issue, self._engine, request.ticket_id))
+        return op.IssueReceiptReply(receipt=await self._threads.run(receipts.issue, self._engine, request.ticket_id))
 
     @streamed
     async def ExportModel(self, request: op.ExportModelRequest, context: Context) -> AsyncIterator[op.ExportModelReply]:
@@ -174,10 +170,10 @@ class OperatorService(rpc.OperatorServicer):
         yield op.ExportModelReply(header=header)
         chunks = self._handlers.model_chunks(model)
         try:
-            while (chunk := await in_thread(self._threads.files, next, chunks, None)) is not None:
+            while (chunk := await self._threads.run_on_files(next, chunks, None)) is not None:
                 yield op.ExportModelReply(chunk=chunk)
         finally:
-            await in_thread(self._threads.files, chunks.close)
+            await self._threads.run_on_files(chunks.close)
 
     def _client(self, name: str, state: State, now: float) -> op.ClientInfo:
         info = operator_messages.client_info(name, state, self._engine.presence, self._config, now)

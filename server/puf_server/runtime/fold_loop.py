@@ -39,7 +39,6 @@ class FoldLoop:
         self._wanted.set()
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
         while not self._ending:
             await self._wanted.wait()
             self._wanted.clear()
@@ -53,14 +52,13 @@ class FoldLoop:
                     await asyncio.sleep(_RETRY_SECONDS)
                     if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
                         with contextlib.suppress(PufError):
-                            await loop.run_in_executor(self._threads.files, self._engine.verify_spool)
+                            await self._threads.run_on_files(self._engine.verify_spool)
 
     async def _fold(self, current: Round) -> None:
-        loop = asyncio.get_running_loop()
         closed = time.monotonic()
-        result = await loop.run_in_executor(self._threads.files, self._engine.fold, current)
+        result = await self._threads.run_on_files(self._engine.fold, current)
         folded = time.monotonic()
-        counts = await loop.run_in_executor(self._threads.state, self._engine.commit, result)
+        counts = await self._threads.run(self._engine.commit, result)
         self._engine.trouble = ""
         if not counts:
             return

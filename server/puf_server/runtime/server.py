@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from grpc_health.v1 import _async as health_aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -44,8 +44,6 @@ _TOKEN_SECONDS = 3600.0
 _SERVICES = ("puf.v1.Federation", "puf.v1.Operator")
 log = get_logger(__name__)
 
-R = TypeVar("R")
-
 
 @dataclass(frozen=True)
 class Addresses:
@@ -78,7 +76,7 @@ class Server:
         return self
 
     async def _start(self) -> None:
-        self.engine = await self._in_thread(lambda: Engine(self._store, time.time))
+        self.engine = await self._threads.run(Engine, self._store, time.time)
         self.handlers = Handlers(self.engine)
         self.metrics = Metrics(self.handlers)
         self._folding = FoldLoop(self.engine, self._threads, self.metrics.phase_took)
@@ -89,7 +87,7 @@ class Server:
             loop.call_soon_threadsafe(self._folding.wake)
 
         self.engine.subscribe(changed)
-        self._clients, self._operators, access = await self._in_thread(self._make_listeners)
+        self._clients, self._operators, access = await self._threads.run(self._make_listeners)
         self._serve_calls(notifier)
         self.port = self._clients.bind(self._federation, self._addresses.federation)
         self.operator_port = self._operators.bind(self._operator, self._addresses.operator)
@@ -103,7 +101,7 @@ class Server:
         tasks = (self._tick, self._recheck_calls, self._drop_tokens)
         self._tasks = [asyncio.create_task(_repeat(task)) for task in tasks]
         access = replace(access, address=_reachable(self._addresses.operator, self.operator_port))
-        await self._in_thread(lambda: access.write(self._store.directory))
+        await self._threads.run(access.write, self._store.directory)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
 
     def _make_listeners(self) -> tuple[Listener, Listener, OperatorAccess]:
@@ -135,12 +133,12 @@ class Server:
         # A round that is being summed is committed: otherwise the next start would sum it again. New calls are refused
         # meanwhile; open calls get one second to end.
         self._folding.end()
-        await self._in_thread(lambda: OperatorAccess.remove(self._store.directory))
+        await self._threads.run(OperatorAccess.remove, self._store.directory)
         await asyncio.gather(
             self._folder, self._federation.stop(1.0), self._operator.stop(1.0), *self._tasks, return_exceptions=True
         )
         if self._endpoint is not None:
-            await self._in_thread(self._endpoint.close)
+            await self._threads.run(self._endpoint.close)
         self._threads.shutdown()
         self.engine.close()
 
@@ -159,8 +157,8 @@ class Server:
     async def _tick(self) -> float:
         """Applies deadlines and absences."""
         try:
-            await self._in_thread(self.engine.tick)
-            await self._in_thread(self.handlers.uploads.drop_unwanted)
+            await self._threads.run(self.engine.tick)
+            await self._threads.run(self.handlers.uploads.drop_unwanted)
         except Exception as error:
             log.error("state not written", error=str(error))
             self.engine.trouble = f"the state cannot be written: {error}"
@@ -182,14 +180,11 @@ class Server:
         """Deletes the tokens of forgotten clients after their grace time."""
         gone = roster.past_grace(self.engine.state, self.engine.config, time.time())
         try:
-            for name in await self._in_thread(lambda: Tokens(self._store.directory).drop(gone)):
+            for name in await self._threads.run(lambda: Tokens(self._store.directory).drop(gone)):
                 log.info("token of a forgotten client deleted", client=name)
         except Exception as error:
             log.error("tokens of forgotten clients not deleted", error=str(error))
         return _TOKEN_SECONDS
-
-    async def _in_thread(self, work: Callable[[], R]) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self._threads.state, work)
 
 
 async def _repeat(work: Callable[[], Coroutine[Any, Any, float]]) -> None:
@@ -234,18 +229,13 @@ async def _serve(
         store.config = store.config.model_copy(update={"limits": changed})
     _raise_file_limit(store.config.limits.connections)
     async with Server(store, addresses, tls, stopped=stopped) as server:
-        metrics_port = [server.metrics_port] if server.metrics_port else []
-        log.info(
-            "serving",
-            federation=store.config.title,
-            round=server.engine.state.number,
-            port=server.port,
-            operator_port=server.operator_port,
-            **({"metrics_port": server.metrics_port} if metrics_port else {}),
-        )
+        ports = {"port": server.port, "operator_port": server.operator_port}
+        if server.metrics_port:
+            ports["metrics_port"] = server.metrics_port
+        log.info("serving", federation=store.config.title, round=server.engine.state.number, **ports)
         if announce is not None:
-            ports = " ".join(map(str, [server.port, server.operator_port, *metrics_port]))
-            await asyncio.to_thread(announce.write_text, f"{ports}\n")
+            written = " ".join(map(str, ports.values()))
+            await asyncio.to_thread(announce.write_text, f"{written}\n")
         await server.stopped.wait()
         log.info("stopping", round=server.engine.state.number)
 
