@@ -14,7 +14,7 @@ from puf_client.cli.main import main as client_main
 from puf_client.state.directory import StateDirectory
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import Forgotten, NotAuthenticated
-from puf_common.receipts import receipt_file
+from puf_common.receipts import signed_receipt
 from puf_common.receipts.content import canonical
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
@@ -181,7 +181,7 @@ def test_a_ticket_on_hold_waits_for_the_operator(tmp_path: Path) -> None:
         f.operator("Allow", ticket_id=held)
         f.run()
         assert f.handlers.tickets.view(None, held).state == tk.TICKET_STATE_COMPLETED
-        assert receipt_file.read(receipts.issue(f.engine, held)).ticket == held
+        assert signed_receipt.read(receipts.issue(f.engine, held)).ticket == held
 
 
 def test_recovery_completes_and_deletes_the_withdrawn_models(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_recovery_completes_and_deletes_the_withdrawn_models(tmp_path: Path) -> 
         assert (done.state, done.recovered) == (tk.TICKET_STATE_COMPLETED, True)
         assert set(done.deleted_versions) == withdrawn
         assert not [path for path in old.files() if path.startswith(tuple(f"models/v{v:06d}-" for v in withdrawn))]
-        shown = receipt_file.read(receipts.issue(f.engine, ticket))
+        shown = signed_receipt.read(receipts.issue(f.engine, ticket))
         assert shown.key.hex() == old.expected["facts"]["signing_key"]
         assert shown.content.as_json()["measured_by_client"]["unlearned"]["yeom"]["forget"]["members"] == 4
 
@@ -208,7 +208,7 @@ def test_recovery_completes_and_deletes_the_withdrawn_models(tmp_path: Path) -> 
 
 def test_a_kept_receipt_is_valid(idle: Old, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ticket, fingerprint = idle.expected["completed"]["whole"], idle.expected["fingerprint"]
-    shown = receipt_file.read(RECEIPT.read_bytes())
+    shown = signed_receipt.read(RECEIPT.read_bytes())
     assert (shown.ticket, shown.client, shown.federation) == (ticket, "cleo", "f-server-idle")
     assert shown.key_fingerprint == fingerprint
     assert shown.content.as_json() == idle.expected["receipts"][ticket]
@@ -233,7 +233,7 @@ def test_a_kept_receipt_is_valid(idle: Old, tmp_path: Path, capsys: pytest.Captu
 def test_a_receipt_that_is_issued_again_has_the_same_content(idle: Old, which: str) -> None:
     ticket = idle.expected["completed"][which]
     with idle.opened() as f:
-        again = receipt_file.read(receipts.issue(f.engine, ticket))
+        again = signed_receipt.read(receipts.issue(f.engine, ticket))
     assert again.key.hex() == idle.expected["facts"]["signing_key"]
     # Date, version and head of the log are those of the moment.
     expected = {
@@ -286,7 +286,7 @@ def test_a_client_directory_reports_the_same_facts(
     expected = old.expected[name]
     state = StateDirectory.of("f-server-idle", name, old.path)
     holds(expected, client_facts(state, IDS))
-    assert all(receipt_file.read(file).client == name for file in state.receipts())
+    assert all(signed_receipt.read(file).client == name for file in state.receipts())
     assert client_main(["data", "used", *IDS, "--name", name, "--state", str(old.path), "--json"]) == Exit.OK
     told = json.loads(printed(capsys))
     assert [t["excluded"] for t in told] == expected["excluded"]

@@ -14,7 +14,7 @@ import pytest
 from tests.grpc.raw import update_bytes
 from tests.running import TINY, tiny_config, tiny_payload
 
-from puf_common.receipts.signing import SigningKey
+from puf_common.receipts.signing_key import SigningKey
 from puf_common.tensors.chunks import chunks
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk

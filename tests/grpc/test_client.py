@@ -22,7 +22,7 @@ from puf_common.config.exit_codes import Exit
 from puf_common.errors import Forgotten, Mismatch
 from puf_common.models.module_tensors import manifest_of, payload_of
 from puf_common.models.networks import build
-from puf_common.receipts import receipt_file
+from puf_common.receipts import signed_receipt
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.cli.operator_client import OperatorClient
 from puf_server.maintenance.backup import backup
@@ -152,7 +152,7 @@ def test_a_whole_client_is_forgotten_while_its_worker_runs(
     assert path.with_suffix(".html").exists()
     pinned = ["--state", str(clinic.state)]
     assert main(["verify", str(path), *pinned]) == Exit.OK
-    shown = receipt_file.read(path.read_bytes()).content.as_json()
+    shown = signed_receipt.read(path.read_bytes()).content.as_json()
     assert shown["measured_by_client"]["recovered"]["verdict"] is not None
     path.write_bytes(path.read_bytes().replace(b"client-2", b"client-1", 1))
     assert main(["verify", str(path), *pinned]) == Exit.FAILURE

@@ -17,7 +17,7 @@ from tests.running import make_state, running, tiny_config
 
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import NotFound, NotNow
-from puf_common.receipts import receipt_file
+from puf_common.receipts import signed_receipt
 from puf_common.receipts.evidence import BINS
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
@@ -131,7 +131,7 @@ def test_a_receipt_is_there_for_its_owner_once_the_ticket_is_completed(everyone:
     anna, _, cleo = everyone.values()
     key = anna.stub.Describe(fed.DescribeRequest(), **anna.options).server_key
     ticket = forgotten(everyone)
-    receipt = receipt_file.read(receipt_of(cleo, ticket.id))
+    receipt = signed_receipt.read(receipt_of(cleo, ticket.id))
     assert receipt.key == key
     assert (receipt.ticket, receipt.client) == (ticket.id, "cleo")
     mine = receipt.content.as_json()["measured_by_client"]
@@ -244,7 +244,7 @@ class TestOperator:
         assert main(["receipt", ticket.id, "--out", str(tmp_path / "out"), *self.operator(server)]) == Exit.OK
         assert "written" in capsys.readouterr().out
         file = (tmp_path / "out" / f"receipt-{ticket.id}.json").read_bytes()
-        assert receipt_file.read(file).ticket == ticket.id
+        assert signed_receipt.read(file).ticket == ticket.id
         assert (tmp_path / "out" / f"receipt-{ticket.id}.html").exists()
         with pytest.raises(NotFound):
             control.receipt("t-none")
@@ -261,5 +261,5 @@ def test_an_export_of_a_model_that_knew_the_client_is_on_the_receipt(tmp_path: P
         digest = server.engine.state.models[1].digest
     with OnDisk(directory) as f:
         f.join(*NAMES)
-        told = receipt_file.read(receipts.issue(f.engine, f.forget("cleo"))).content.as_json()
+        told = signed_receipt.read(receipts.issue(f.engine, f.forget("cleo"))).content.as_json()
     assert [(e["version"], e["digest"]) for e in told["exports"]] == [(1, digest)]

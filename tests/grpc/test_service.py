@@ -19,7 +19,7 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.cli.operator_client import OperatorClient
-from puf_server.ingest.transfer_rates import TransferRate
+from puf_server.ingest.transfer_statistics import TransferRate
 from puf_server.runtime.server import Server
 
 

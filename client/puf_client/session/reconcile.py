@@ -8,7 +8,7 @@ from puf_client.state.directory import StateDirectory
 from puf_client.transport.base import Transport
 from puf_common.errors import Mismatch, NotFound, NotNow, StorageCorrupted, TransferCorrupted
 from puf_common.logging import get_logger
-from puf_common.receipts import receipt_file
+from puf_common.receipts import signed_receipt
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
@@ -33,7 +33,7 @@ def reconcile(transport: Transport, state: StateDirectory) -> list[str]:
     require_exclusions(state, known)
     reopened = []
     for file in state.receipts():
-        receipt = receipt_file.read(file)
+        receipt = signed_receipt.read(file)
         if any(t.id == receipt.ticket for t in known):
             continue
         try:

@@ -29,7 +29,7 @@ from puf_common.errors import (
     UnknownSession,
 )
 from puf_common.logging import get_logger
-from puf_common.receipts.signing import fingerprint
+from puf_common.receipts.signing_key import fingerprint
 from puf_common.tensors.chunks import Payload
 from puf_common.tensors.digests import DigestKind, digest_kind
 from puf_common.tensors.manifest import MODEL, Manifest

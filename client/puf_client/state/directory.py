@@ -37,7 +37,7 @@ from puf_common.errors import Mismatch, StorageCorrupted, UsageError
 from puf_common.files.durable import DISK, Writes, make_directories
 from puf_common.files.private import create_once, write_over
 from puf_common.names import check_name
-from puf_common.receipts.signing import fingerprint
+from puf_common.receipts.signing_key import fingerprint
 
 T = TypeVar("T")
 

@@ -13,18 +13,18 @@ from puf_client.transport.base import Transport
 from puf_client.transport.dial import dial
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import Mismatch, StorageCorrupted, TransferCorrupted, UsageError
-from puf_common.receipts import receipt_file
+from puf_common.receipts import signed_receipt
 from puf_common.receipts.evidence import STATEMENT
 from puf_common.receipts.page import write
-from puf_common.receipts.receipt_file import Receipt
-from puf_common.receipts.signing import KEY_BYTES, fingerprint
+from puf_common.receipts.signed_receipt import Receipt
+from puf_common.receipts.signing_key import KEY_BYTES, fingerprint
 from puf_common.v1 import federation_pb2 as pb
 
 
 def collect(transport: Transport, state: StateDirectory, ticket_id: str, directory: Path) -> list[Path]:
     """Fetches a receipt, checks it against the pinned key, and writes it with its page."""
     file = transport.get_receipt(ticket_id).receipt
-    receipt = receipt_file.read(file)
+    receipt = signed_receipt.read(file)
     state.check_server_key(receipt.key)
     if (receipt.ticket, receipt.client) != (ticket_id, transport.name):
         raise TransferCorrupted(
@@ -54,7 +54,7 @@ def fetch_receipt(options: ReceiptOptions, ticket_id: str) -> Exit:
 def present_receipt(options: PresentOptions, path: str) -> Exit:
     """Presents a receipt to the server that signed it. A server without the ticket, from an older backup, opens it again."""
     file = _bytes(Path(path))
-    receipt_file.read(file)
+    signed_receipt.read(file)
     with dial(options, server=options.server, name=options.name, patience=options.patience) as transport:
         reply = transport.present_receipt(pb.PresentReceiptRequest(receipt=file))
     console().print(reply.outcome, soft_wrap=True)
@@ -67,7 +67,7 @@ def verify_receipt(options: VerifyOptions, path: str) -> Exit:
     """Prints one line and returns 0 if the pinned key signed this receipt, else 1. Uses no network."""
     file = _bytes(Path(path))
     try:
-        receipt = receipt_file.read(file)
+        receipt = signed_receipt.read(file)
         _trusted(receipt, options)
     except (TransferCorrupted, StorageCorrupted, Mismatch) as error:
         console().print(f"NOT VALID: {Path(path).name}: {error.message}", soft_wrap=True)

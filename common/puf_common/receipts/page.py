@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from puf_common.files.private import write_over
 from puf_common.receipts.content import MeasuredByClient, MethodFacts, ReceiptContent
 from puf_common.receipts.evidence import STATEMENT, Verdict
-from puf_common.receipts.receipt_file import Receipt, read
+from puf_common.receipts.signed_receipt import Receipt, read
 
 # Stage, its name in the table, its name in a sentence.
 _STAGES = (

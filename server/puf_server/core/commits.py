@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from puf_server.core import update_bounds
+from puf_server.core import norm_bounds
 from puf_server.core.state.members import Member
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.rounds import Round, RoundKind, RoundPhase, RoundRecord
@@ -57,7 +57,7 @@ def _record(current: Round, version: int, now: float, nbytes_down: int) -> Round
     updates = current.received.values()
     losses = [(u.train_loss, u.samples) for u in updates if u.train_loss is not None]
     weight = sum(n for _, n in losses)
-    usual = update_bounds.of_round(current)
+    usual = norm_bounds.of_round(current)
     return RoundRecord(
         number=current.number,
         attempt=current.attempt,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from puf_common.errors import Mismatch, NotYours
-from puf_common.receipts import receipt_file
-from puf_common.receipts.receipt_file import Receipt
-from puf_common.receipts.signing import fingerprint
+from puf_common.receipts import signed_receipt
+from puf_common.receipts.signed_receipt import Receipt
+from puf_common.receipts.signing_key import fingerprint
 from puf_common.version import VERSION
 from puf_server.core import tickets
 from puf_server.core.state.state import State
@@ -24,7 +24,7 @@ def issue(engine: Engine, ticket_id: str, name: str | None = None) -> bytes:
     content = receipt_content.build(
         state, engine.config, ticket, head=head, lines=lines, now=engine.clock(), software=VERSION
     )
-    return receipt_file.issue(content, engine.store.key)
+    return signed_receipt.issue(content, engine.store.key)
 
 
 def present(engine: Engine, file: bytes, name: str | None = None) -> tuple[bool, str, str]:
@@ -42,7 +42,7 @@ def present(engine: Engine, file: bytes, name: str | None = None) -> tuple[bool,
 
 def read_own(file: bytes, federation: str, key: bytes) -> Receipt:
     """The receipt in `file`; raises unless this federation has signed it."""
-    shown = receipt_file.read(file)
+    shown = signed_receipt.read(file)
     if shown.federation != federation:
         raise Mismatch(f"the receipt is of federation {shown.federation}, this is {federation}")
     if shown.key != key:

@@ -10,14 +10,14 @@ from puf_common.errors import Unavailable
 from puf_common.tensors.chunks import ChunkSequence, ChunkView, check_offset
 from puf_common.tensors.encodings import Expander
 from puf_common.v1 import tensors_pb2 as ts
-from puf_server.core import rounds, update_bounds, validation
+from puf_server.core import norm_bounds, rounds, validation
 from puf_server.core.state.rounds import ReceivedUpdate
 from puf_server.core.state.state import State
 from puf_server.engine.engine import Engine
 from puf_server.failpoints import hit
 from puf_server.ingest.header import ExpectedUpdate, UploadKey
 from puf_server.ingest.quota import Quota
-from puf_server.ingest.value_checks import UpdateCheck
+from puf_server.ingest.update_checks import UpdateCheck
 from puf_server.storage.durable import NewFile, unwritten
 from puf_server.storage.layout import spool_name
 
@@ -35,7 +35,7 @@ class Upload:
         self._expected = expected
         self._header = header
         self._sequence = ChunkSequence(header.byte_length, header.digest, header.digest_kind)
-        bounds = update_bounds.allowed(engine.state, engine.config, expected.assignment)
+        bounds = norm_bounds.allowed(engine.state, engine.config, expected.assignment)
         self._check = UpdateCheck(layout, scale=header.applied_scale, most=bounds)
         self._expander = None if header.encoding == "full" else Expander(layout, header.encoding)
         # Bytes on the wire; the sequence counts the bytes of the update that they stand for.

@@ -23,7 +23,7 @@ from puf_server.core.state.state import State
 from puf_server.core.unlearning import evaluation, history, model_versions
 from puf_server.engine.engine import Engine
 from puf_server.failpoints import hit
-from puf_server.ingest.transfer_rates import TransferRates
+from puf_server.ingest.transfer_statistics import TransferRates
 from puf_server.ingest.upload import Upload
 from puf_server.ingest.uploads import Uploads
 from puf_server.rpc import messages

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from puf_common.errors import UsageError
-from puf_common.receipts.signing import SigningKey, fingerprint
+from puf_common.receipts.signing_key import SigningKey, fingerprint
 from puf_common.tensors.digests import digest
 from puf_common.tensors.manifest import Manifest
 from puf_common.tensors.model_file import write_header

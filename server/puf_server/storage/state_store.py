@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from puf_common.errors import Mismatch, StorageCorrupted, UsageError
 from puf_common.files.private import write_new
-from puf_common.receipts.signing import SigningKey, fingerprint
+from puf_common.receipts.signing_key import SigningKey, fingerprint
 from puf_common.tensors.manifest import Manifest
 from puf_server import plugins
 from puf_server.core.config import FederationConfig

@@ -13,7 +13,7 @@ import pytest
 
 from puf_client.state.directory import StateDirectory, default_root
 from puf_common.errors import Mismatch, StorageCorrupted, UsageError
-from puf_common.receipts.signing import fingerprint
+from puf_common.receipts.signing_key import fingerprint
 
 IDS = [f"patient-{i}" for i in range(20)]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.common.receipts.test_receipt_file import content
+from tests.common.receipts.test_signed_receipt import content
 
 from puf_client.cli.main import main
 from puf_client.state.directory import StateDirectory
 from puf_common.config.exit_codes import Exit
-from puf_common.receipts import receipt_file
-from puf_common.receipts.signing import SigningKey, fingerprint
+from puf_common.receipts import signed_receipt
+from puf_common.receipts.signing_key import SigningKey, fingerprint
 
 KEY, OTHER = SigningKey.generate(), SigningKey.generate()
 
@@ -19,7 +19,7 @@ KEY, OTHER = SigningKey.generate(), SigningKey.generate()
 @pytest.fixture
 def receipt(tmp_path: Path) -> Path:
     path = tmp_path / "receipt-t-1.json"
-    path.write_bytes(receipt_file.issue(content(), KEY))
+    path.write_bytes(signed_receipt.issue(content(), KEY))
     return path
 
 
@@ -53,7 +53,7 @@ def test_a_receipt_of_another_key_is_not_valid(
     tmp_path: Path, pinned: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     forged = tmp_path / "forged.json"
-    forged.write_bytes(receipt_file.issue(content(), OTHER))
+    forged.write_bytes(signed_receipt.issue(content(), OTHER))
     assert main(["verify", str(forged), *pinned]) == Exit.FAILURE
     output = capsys.readouterr().out
     assert fingerprint(KEY.public) in output

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.common.receipts.test_receipt_file import content
+from tests.common.receipts.test_signed_receipt import content
 
 from puf_client.state.directory import StateDirectory
 from puf_common.errors import PufError
-from puf_common.receipts import receipt_file
-from puf_common.receipts.signing import SigningKey
+from puf_common.receipts import signed_receipt
+from puf_common.receipts.signing_key import SigningKey
 from puf_lab.demo.report import verify_receipt
 
 KEY = SigningKey.generate()
@@ -21,7 +21,7 @@ KEY = SigningKey.generate()
 def finished(out: Path, pinned: SigningKey) -> Console:
     """The files of a finished demo: a receipt, and a target that has pinned the server's key."""
     out.mkdir()
-    (out / "receipt-t-1.json").write_bytes(receipt_file.issue(content(), KEY))
+    (out / "receipt-t-1.json").write_bytes(signed_receipt.issue(content(), KEY))
     StateDirectory.of("f-1", "clinic-7", out / "clients").pin_server_key(pinned.public)
     return Console(file=StringIO(), width=200)
 

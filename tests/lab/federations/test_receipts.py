@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.tickets import applied
 
-from puf_common.receipts import receipt_file
+from puf_common.receipts import signed_receipt
 from puf_common.receipts.page import page
 from puf_lab.federations.in_process import InProcessFederation
 from puf_lab.spec.federation import DataSpec, FederationSpec
@@ -27,7 +27,7 @@ def test_the_page_of_every_method(method: str, strength: str, tmp_path: Path) ->
     with InProcessFederation(setting, tmp_path / "federation") as federation:
         federation.train()
         (ticket,) = federation.forget([0])
-        shown = page(receipt_file.read(receipts.issue(federation.engine, ticket.id)))
+        shown = page(signed_receipt.read(receipts.issue(federation.engine, ticket.id)))
     assert applied(ticket).method in shown
     assert ("kappa" in shown) == bool(strength)
     assert strength in shown

@@ -11,7 +11,7 @@ import pytest
 from tests.forgotten import EVERYONE, OnDisk, trained_state
 
 from puf_common.errors import Unavailable
-from puf_common.receipts.receipt_file import read
+from puf_common.receipts.signed_receipt import read
 from puf_server.engine import receipts
 from puf_server.maintenance import audit_reader
 from puf_server.maintenance.backup import backup

@@ -14,7 +14,7 @@ from tests.forgotten import EVERYONE, OnDisk, trained_state
 
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import Mismatch, StorageCorrupted, TransferCorrupted, UsageError
-from puf_common.receipts.receipt_file import read
+from puf_common.receipts.signed_receipt import read
 from puf_common.v1 import federation_pb2 as fed
 from puf_server.cli.main import main
 from puf_server.core.state.members import MemberStatus

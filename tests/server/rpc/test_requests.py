@@ -19,7 +19,7 @@ from puf_common.errors import InvalidArgument, Mismatch, NotFound, PufError, Sup
 from puf_common.tensors.manifest import MODEL
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
-from puf_server.ingest.transfer_rates import TransferRate
+from puf_server.ingest.transfer_statistics import TransferRate
 
 NAMES = ("a", "b", "c")
 

@@ -14,7 +14,7 @@ from tests.running import make_state, tiny_config, tiny_payload
 from tests.server.core.builders import Federation, config
 
 from puf_common.errors import Mismatch, PufError, StorageCorrupted, UsageError
-from puf_common.receipts.signing import SigningKey
+from puf_common.receipts.signing_key import SigningKey
 from puf_common.tensors.model_file import read_payload
 from puf_server.core.state.state import State
 from puf_server.storage.layout import KEY_FILE

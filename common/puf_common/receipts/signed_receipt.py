@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from puf_common.errors import TransferCorrupted
 from puf_common.receipts.content import FORMAT, KIND, ReceiptContent, canonical
-from puf_common.receipts.signing import SigningKey, fingerprint, signed_by
+from puf_common.receipts.signing_key import SigningKey, fingerprint, signed_by
 
 _PURPOSE = b"puf receipt 1\n"
 _ALGORITHM = "Ed25519"

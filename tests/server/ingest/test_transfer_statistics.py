@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from puf_server.ingest.transfer_rates import TransferRate, TransferRates
+from puf_server.ingest.transfer_statistics import TransferRate, TransferRates
 
 
 def test_each_direction_has_the_rate_of_its_last_transfer() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from puf_common.errors import InvalidUpdate
 from puf_common.tensors.chunks import Payload
 from puf_common.tensors.manifest import UPDATE, Manifest, TensorRange
-from puf_server.core.update_bounds import Norms
+from puf_server.core.norm_bounds import Norms
 
 UNBOUNDED = Norms(math.inf, math.inf)
 

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from puf_common.errors import StorageCorrupted
-from puf_common.receipts.signing import KEY_BYTES, SigningKey, fingerprint, signed_by
+from puf_common.receipts.signing_key import KEY_BYTES, SigningKey, fingerprint, signed_by
 
 KEY = SigningKey.generate()
 

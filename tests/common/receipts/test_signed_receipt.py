@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puf_common.errors import TransferCorrupted
-from puf_common.receipts import receipt_file
+from puf_common.receipts import signed_receipt
 from puf_common.receipts.content import ReceiptContent, canonical
 from puf_common.receipts.evidence import STATEMENT
 from puf_common.receipts.page import page, write
-from puf_common.receipts.signing import SigningKey, fingerprint
+from puf_common.receipts.signing_key import SigningKey, fingerprint
 
 KEY = SigningKey.generate()
 
@@ -111,11 +111,11 @@ def receipts_stages() -> tuple[str, ...]:
     return ("before", "unlearned", "recovered")
 
 
-FILE = receipt_file.issue(content(), KEY)
+FILE = signed_receipt.issue(content(), KEY)
 
 
 def test_an_issued_receipt_can_be_read() -> None:
-    receipt = receipt_file.read(FILE)
+    receipt = signed_receipt.read(FILE)
     assert receipt.content == content()
     assert receipt.content.as_json() == stated()
     assert (receipt.ticket, receipt.client, receipt.federation) == ("t-1", "clinic-7", "f-1")
@@ -129,28 +129,28 @@ def test_every_changed_byte_is_detected() -> None:
         # Another digit, or the same letter in the other case.
         forged[place] ^= 0x20 if place % 2 else 0x01
         with pytest.raises(TransferCorrupted):
-            receipt_file.read(bytes(forged))
+            signed_receipt.read(bytes(forged))
 
 
 @pytest.mark.parametrize("place", [0, 1, len(FILE) // 2, len(FILE)])
 @pytest.mark.parametrize("added", [b" ", b"\n", b"\x00"])
 def test_every_added_byte_is_detected(place: int, added: bytes) -> None:
     with pytest.raises(TransferCorrupted):
-        receipt_file.read(FILE[:place] + added + FILE[place:])
+        signed_receipt.read(FILE[:place] + added + FILE[place:])
 
 
 @given(st.integers(0, len(FILE) - 1))
 @settings(max_examples=50)
 def test_a_truncated_receipt_is_refused(length: int) -> None:
     with pytest.raises(TransferCorrupted):
-        receipt_file.read(FILE[:length])
+        signed_receipt.read(FILE[:length])
 
 
 def test_the_signature_of_another_receipt_is_refused() -> None:
-    other = json.loads(receipt_file.issue(content(issued_at="2027-01-01T00:00:00Z"), KEY))
+    other = json.loads(signed_receipt.issue(content(issued_at="2027-01-01T00:00:00Z"), KEY))
     mixed = json.dumps({**json.loads(FILE), "signature": other["signature"]}, indent=1, sort_keys=True) + "\n"
     with pytest.raises(TransferCorrupted, match="changed after it was signed"):
-        receipt_file.read(mixed.encode())
+        signed_receipt.read(mixed.encode())
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_the_signature_of_another_receipt_is_refused() -> None:
 )
 def test_junk_is_not_a_receipt(junk: bytes) -> None:
     with pytest.raises(TransferCorrupted):
-        receipt_file.read(junk)
+        signed_receipt.read(junk)
 
 
 def signed(content: dict[str, Any]) -> bytes:
@@ -170,15 +170,15 @@ def signed(content: dict[str, Any]) -> bytes:
 
 def test_another_format_is_refused_even_when_signed() -> None:
     with pytest.raises(TransferCorrupted, match="of format 2 cannot be read"):
-        receipt_file.read(signed(stated() | {"format": 2}))
+        signed_receipt.read(signed(stated() | {"format": 2}))
 
 
 def test_facts_that_a_newer_server_adds_are_ignored_and_signed() -> None:
     newer = stated() | {"noise": {"sigma": 1.5}, "audit": stated()["audit"] | {"tree": "ab"}}
     file = signed(newer)
-    assert receipt_file.read(file).content == content()
+    assert signed_receipt.read(file).content == content()
     with pytest.raises(TransferCorrupted, match="changed after it was signed"):
-        receipt_file.read(file.replace(b"1.5", b"2.5"))
+        signed_receipt.read(file.replace(b"1.5", b"2.5"))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_facts_that_a_newer_server_adds_are_ignored_and_signed() -> None:
 )
 def test_a_signed_receipt_that_lacks_facts_is_refused(change: dict[str, Any], where: str) -> None:
     with pytest.raises(TransferCorrupted, match=f"intact, but {where} is missing or has another type"):
-        receipt_file.read(signed(stated() | change))
+        signed_receipt.read(signed(stated() | change))
 
 
 KEPT = Path(__file__).parents[2] / "fixtures" / "state_0_1" / "receipt.json"
@@ -200,7 +200,7 @@ KEPT = Path(__file__).parents[2] / "fixtures" / "state_0_1" / "receipt.json"
 
 def test_a_receipt_of_version_0_1_has_the_same_canonical_bytes() -> None:
     exact = json.loads(KEPT.read_bytes())["receipt"]
-    receipt = receipt_file.read(KEPT.read_bytes())
+    receipt = signed_receipt.read(KEPT.read_bytes())
     assert canonical(receipt.content.as_json()) == canonical(exact)
     again = canonical(exact)
     assert hashlib.sha256(again).hexdigest() == "55711c024279c67e468d6feb7a441503a6228bb78774e0cf92c2fafe79770f93"
@@ -215,7 +215,7 @@ def test_whole_numbers_stay_whole_and_fractions_stay_fractions() -> None:
 
 class TestPage:
     def test_states_the_main_facts(self) -> None:
-        html = page(receipt_file.read(FILE))
+        html = page(signed_receipt.read(FILE))
         for words in (
             "clinic-7 was forgotten",
             "16 November 2026",
@@ -230,7 +230,7 @@ class TestPage:
             assert words in html
 
     def test_loads_nothing_and_runs_no_script(self) -> None:
-        html = page(receipt_file.read(FILE))
+        html = page(signed_receipt.read(FILE))
         assert not re.search(r"<script|<link|<img|src=|href=|url\(|https?://", html)
 
     def test_texts_of_the_receipt_are_escaped(self) -> None:
@@ -238,7 +238,7 @@ class TestPage:
             ticket=stated()["ticket"] | {"reference": "<script>alert(1)</script>"},
             federation=stated()["federation"] | {"title": "<b>&"},
         )
-        html = page(receipt_file.read(receipt_file.issue(evil, KEY)))
+        html = page(signed_receipt.read(signed_receipt.issue(evil, KEY)))
         assert "<script>" not in html
         assert "&lt;b&gt;&amp;" in html
 
@@ -253,7 +253,7 @@ class TestPage:
     )
     def test_states_every_verdict(self, verdict: str | None, says: str) -> None:
         mine = stated()["measured_by_client"] | {"verdict": verdict}
-        assert says in page(receipt_file.read(receipt_file.issue(content(measured_by_client=mine), KEY)))
+        assert says in page(signed_receipt.read(signed_receipt.issue(content(measured_by_client=mine), KEY)))
 
     @pytest.mark.parametrize(
         ("forget", "says"), [(0.9, "more like its training data"), (0.1, "does worse on the forgotten data")]
@@ -264,7 +264,7 @@ class TestPage:
             "verdict": "not like unseen data",
         }
         mine = stated()["measured_by_client"] | {"recovered": found, "verdict": "not like unseen data"}
-        assert says in page(receipt_file.read(receipt_file.issue(content(measured_by_client=mine), KEY)))
+        assert says in page(signed_receipt.read(signed_receipt.issue(content(measured_by_client=mine), KEY)))
 
     def test_a_receipt_without_measurements_has_a_page(self) -> None:
         nothing = {"by": "no client", **dict.fromkeys(receipts_stages()), "verdict": None}
@@ -278,7 +278,7 @@ class TestPage:
             backups=[],
             method=stated()["method"] | {"name": "none", "kappa": None, "eta_u": 3.0},
         )
-        html = page(receipt_file.read(receipt_file.issue(bare, KEY)))
+        html = page(signed_receipt.read(signed_receipt.issue(bare, KEY)))
         assert "did not measure" in html
         assert "none that the federation knows of" in html
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from puf_server.core import update_bounds
+from puf_server.core import norm_bounds
 from puf_server.core.state.rounds import RoundKind, RoundRecord
 from puf_server.core.state.state import State
 from tests.server.core.builders import Federation, config
@@ -37,11 +37,11 @@ def test_an_update_may_have_ten_times_the_norm_of_recent_rounds() -> None:
     f.join("a", "b")
     assignment = f.round.assignments[0]
 
-    def most(*records: RoundRecord, epochs: float = 1.0) -> update_bounds.Norms:
-        return update_bounds.allowed(after(*records), f.config, replace(assignment, epochs=epochs))
+    def most(*records: RoundRecord, epochs: float = 1.0) -> norm_bounds.Norms:
+        return norm_bounds.allowed(after(*records), f.config, replace(assignment, epochs=epochs))
 
-    assert most() == update_bounds.Norms(1000.0, 1e12)
-    assert most(record(1, 2.0, 3.0)) == update_bounds.Norms(20.0, 30.0)
+    assert most() == norm_bounds.Norms(1000.0, 1e12)
+    assert most(record(1, 2.0, 3.0)) == norm_bounds.Norms(20.0, 30.0)
     # The largest recent median. Older rounds and rounds without ordinary updates do not count.
     assert most(record(1, 50.0), record(2, 3.0), record(3, 2.0)).parameters == 30.0
     assert most(record(1, 2.0), record(2, None)).parameters == 20.0
@@ -62,7 +62,7 @@ def test_only_recent_rounds_are_read() -> None:
     f.join("a", "b")
     records = {n: record(n, float(n)) for n in range(1, 100)}
     state = State(number=99, records=LookUpsOnly(records))
-    assert update_bounds.allowed(state, f.config, f.round.assignments[0]).parameters == 990.0
+    assert norm_bounds.allowed(state, f.config, f.round.assignments[0]).parameters == 990.0
 
 
 def test_a_round_records_the_median_of_its_ordinary_updates() -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from puf_common.errors import InvalidUpdate
 from puf_common.tensors.manifest import UPDATE, Manifest, TensorSpec
-from puf_server.core.update_bounds import Norms
-from puf_server.ingest.value_checks import UpdateCheck
+from puf_server.core.norm_bounds import Norms
+from puf_server.ingest.update_checks import UpdateCheck
 
 MIXED = Manifest(
     (
