@@ -1,7 +1,7 @@
 """Tasks: the loss for training, and the values that are measured for each sample.
 
-Every method takes the model's output for a batch and the batch's targets. Only `loss` is differentiated. All built-in
-methods give equal bits in every run, also on a GPU.
+Every method takes the model's output for a batch and the batch's targets. Only `loss` is differentiated. The
+functions of the built-in tasks give equal bits in every run, also on a GPU.
 """
 
 from __future__ import annotations

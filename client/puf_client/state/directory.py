@@ -260,7 +260,7 @@ class StateDirectory:
     def _members(self, ids: Sequence[str], hashes: frozenset[str]) -> NDArray[np.bool_]:
         if not hashes:
             return np.zeros(len(ids), dtype=np.bool_)
-        # A worker calls this before every work, always with the same ids.
+        # A worker calls this before every assignment, always with the same ids.
         if self._hashed is None or self._hashed[0] is not ids:
             self._hashed = (ids, [self.salted(i) for i in ids])
         return np.fromiter((h in hashes for h in self._hashed[1]), dtype=np.bool_, count=len(ids))

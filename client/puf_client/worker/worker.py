@@ -20,6 +20,7 @@ from puf_client.state.local_models import LOCAL_MODEL, LocalModels
 from puf_client.state.usage import SampleUsage
 from puf_client.terminal import Display
 from puf_client.transport.base import Transport
+from puf_client.worker.sample_selection import selected, trainable
 from puf_client.worker.trainer import Trainer
 from puf_common.errors import PufError, Superseded
 from puf_common.logging import get_logger
@@ -34,7 +35,7 @@ _FAILURES_IN_A_ROW = 3
 
 
 class Worker:
-    """Executes one work after the other. Forgotten samples are never trained on."""
+    """Executes assignments and evaluation requests one after the other. Excluded samples are never trained on."""
 
     def __init__(
         self,
@@ -55,18 +56,18 @@ class Worker:
         self._failures = 0
 
     def count(self) -> int:
-        """Returns the number of training samples. It may change before every work: other processes file requests."""
+        """Returns the number of training samples. It may change before every assignment: other processes file requests."""
         settle(self._state, self._transport)
-        return 0 if self._distiller else len(self.current())
+        return 0 if self._distiller else len(self.trainable())
 
     @property
     def unlabeled(self) -> int:
         """The number of samples for distillation, for a client that only distills."""
-        return len(self.current()) if self._distiller else 0
+        return len(self.trainable()) if self._distiller else 0
 
-    def current(self) -> NDArray[np.intp]:
-        """Returns the positions of the samples that are not forgotten."""
-        return np.flatnonzero(~self._state.excluded(self._trainer.data.ids))
+    def trainable(self) -> NDArray[np.intp]:
+        """Returns the positions of the samples that no request excludes."""
+        return trainable(self._state, self._trainer.data.ids)
 
     def join(self, description: pb.DescribeReply, *, rejoin: bool = False, only_if_no_worker: bool = False) -> Session:
         """Joins the federation with this client's data, model and device."""
@@ -99,18 +100,11 @@ class Worker:
         else:
             self._failures = 0
 
-    def samples_of(self, work: Assignment) -> NDArray[np.intp]:
-        """Returns the positions of the assignment's samples: all current ones, or those that a request names."""
-        settle(self._state, self._transport)
-        if work.part == "forget":
-            named = self._state.forget_indices(self._trainer.data.ids, work.forget_request)
-            return np.union1d(named, self.current()) if work.routine in WITH_RETAINED_SAMPLES else named
-        return self.current()
-
     def _train(self, work: Assignment, session: Session) -> None:
-        indices = self.samples_of(work)
+        settle(self._state, self._transport)
+        indices = selected(self._state, self._trainer.data.ids, work)
         takes_retained = work.part == "forget" and work.routine in WITH_RETAINED_SAMPLES
-        forget = ~np.isin(indices, self.current()) if takes_retained else None
+        forget = ~np.isin(indices, self.trainable()) if takes_retained else None
         if work.routine == "ascent":
             # The second model of this routine is the client's local model.
             number, nbytes = int(work.options.get("last_round", 0)), work.manifest.nbytes(MODEL)
@@ -151,7 +145,7 @@ class Worker:
         self._display.say(f"evaluating model {work.version}")
         sums = summed(self._trainer.evaluate_holdout(work.payload))
         training = None
-        if work.training_side and len(mine := self.current()):
+        if work.training_side and len(mine := self.trainable()):
             training = summed(self._trainer.evaluate_samples(work.payload, mine))
         work.report(sums.samples, sums.loss_sum, sums.score_sum, confidences=sums.confidences, training=training)
         log.info(

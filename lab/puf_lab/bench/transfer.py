@@ -17,7 +17,7 @@ from puf_lab.bench.report import Report, seconds, spread
 from puf_lab.federations.processes import Process
 
 _CLIENTS = 10
-# Consecutive rounds of one kind before the next kind, because rounds of a federation are consecutive.
+# Rounds of one kind that are measured in a row: a federation also runs its rounds in a row, with warm caches.
 _IN_A_ROW = 3
 
 

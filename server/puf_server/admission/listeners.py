@@ -71,7 +71,7 @@ def insecure_listeners(limits: Limits) -> tuple[Listener, Listener, OperatorAcce
 
 
 def secure_listeners(directory: Path, tls: ServerTls, limits: Limits) -> tuple[Listener, Listener, OperatorAccess]:
-    """Listeners with TLS. Clients need a certificate if they have an authority, otherwise a token."""
+    """Listeners with TLS. Clients need a certificate if the server has a client authority, otherwise a token."""
     revocations, tokens = Revocations(directory), Tokens(directory)
     client: Identify = CertificateIdentity(revocations) if tls.client_ca else TokenIdentity(tokens, revocations)
     operator = CertificateIdentity(revocations, "operator")

@@ -105,9 +105,7 @@ class Forgetting(_Settings):
         ge=1,
         description="targets that PUF-Special waits for: the models disclose only the sum of their updates",
     )
-    deadline_days: float = Field(
-        30.0, gt=0, description="days from receipt after which a request that was not applied fails"
-    )
+    deadline_days: float = Field(30.0, gt=0, description="days from receipt; then a request of an absent client fails")
     recovery_ratio: float = Field(
         0.98, gt=0, le=1, description="share of the score before unlearning at which a model has recovered"
     )
@@ -156,7 +154,7 @@ class Forgetting(_Settings):
 
 
 class Limits(_Settings):
-    """Limits on clients. A call beyond them ends with RESOURCE_EXHAUSTED; other clients are not affected."""
+    """Limits on clients. Most calls beyond a limit end with RESOURCE_EXHAUSTED, transfers wait, too large updates are refused."""
 
     max_clients: int = Field(10_000, ge=1, description="names on the roster, forgotten ones included")
     max_samples: int = Field(1_000_000_000, ge=1, le=2**40, description="samples that one client may announce")

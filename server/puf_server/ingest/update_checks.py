@@ -106,8 +106,7 @@ class UpdateCheck:
         mine = [i for i, s in enumerate(self._ranges) if s.spec.role == role and s.spec.floating]
         worst = self._ranges[max(mine, key=lambda i: self._squares[i])].spec.name
         raise InvalidUpdate(
-            f"the update's {what} reaches {norm:.4g}, allowed are {most:.4g} after recent rounds; most of it is in "
-            f"tensor {worst}",
+            f"the update's {what} reaches {norm:.4g}, the limit is {most:.4g}; most of it is in tensor {worst}",
             tensor=worst,
             bound=f"{most:.6g}",
         )

@@ -148,7 +148,7 @@ def test_a_norm_far_beyond_recent_rounds_is_refused_also_after_a_restart(state: 
     local.engine.close()
     local = Local(state, Clock())
     local.submit("a", 1.9)
-    with pytest.raises(InvalidUpdate, match=r"reaches 6\..*, allowed are 6 .*layer\.weight"):
+    with pytest.raises(InvalidUpdate, match=r"reaches 6\..*, the limit is 6.*layer\.weight"):
         local.submit("b", 2.1)
     assert len(local.spool()) == 2  # one of a, and the refused one
     local.engine.close()

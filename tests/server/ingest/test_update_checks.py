@@ -64,7 +64,7 @@ def test_the_tensor_that_is_not_finite_is_named(sizes: list[int], name: str, val
 
 @given(pieces)
 def test_too_large_names_the_tensor_with_the_largest_share_and_the_bound(sizes: list[int]) -> None:
-    with pytest.raises(InvalidUpdate, match=r"allowed are 10 .*tensor half") as caught:
+    with pytest.raises(InvalidUpdate, match=r"the limit is 10.*tensor half") as caught:
         look(update(w=0.1, half=100.0), sizes, most=10.0)
     assert caught.value.facts == {"tensor": "half", "bound": "10"}
     with pytest.raises(InvalidUpdate, match=r"norm of buffers .*tensor mean"):
