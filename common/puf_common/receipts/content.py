@@ -13,6 +13,34 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+__all__ = [
+    "FORMAT",
+    "KIND",
+    "STAGES",
+    "AttackFacts",
+    "AuditHead",
+    "Backup",
+    "ClientMeasurement",
+    "Cost",
+    "Costs",
+    "DeletedHistory",
+    "Export",
+    "FederationFacts",
+    "HistoryEntry",
+    "MeasuredByClient",
+    "MeasuredByOthers",
+    "MemberShare",
+    "MethodFacts",
+    "ModelFacts",
+    "ReceiptContent",
+    "RoundFacts",
+    "Score",
+    "Stages",
+    "TicketFacts",
+    "canonical",
+]
+
+
 KIND = "puf-receipt"
 FORMAT = 1
 # The moments at which a model is described and measured.
