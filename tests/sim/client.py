@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from puf_common.errors import PufError, Unavailable
-from puf_server.core.state.tickets import Scope, Ticket, TicketState
-from puf_server.core.tickets import RequestForm
+from puf_server.core.state.tickets import RequestForm, Scope, Ticket, TicketState
 from tests.sim.client_state import Exclusion, Process, score
 from tests.sim.worker import Worker
 

@@ -17,7 +17,7 @@ from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.rounds import ReceivedUpdate, Round
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import FiledBy, Ticket
+from puf_server.core.state.tickets import FiledBy, RequestForm, Ticket
 from puf_server.core.unlearning import evaluation, model_versions, reopen
 from puf_server.engine.engine import Engine
 from puf_server.storage.layout import spool_name
@@ -267,7 +267,7 @@ class SimServer:
 
     # -- requests to be forgotten ----------------------------------------------------------------------------
 
-    def file(self, name: str, request: tickets.RequestForm) -> Ticket:
+    def file(self, name: str, request: RequestForm) -> Ticket:
         self._tokens += 1
         ticket_id = f"t-{self._tokens:04d}"
 
@@ -282,7 +282,7 @@ class SimServer:
 
     def forget(self, name: str) -> Ticket:
         """The operator's request for a client."""
-        return self.file(name, tickets.RequestForm(key=f"operator-{self._tokens}", by=FiledBy.OPERATOR))
+        return self.file(name, RequestForm(key=f"operator-{self._tokens}", by=FiledBy.OPERATOR))
 
     def withdraw(self, name: str, ticket_id: str) -> None:
         self.engine.call(lambda state, now: (tickets.withdraw(state, name, ticket_id, now)[0], None))

@@ -15,8 +15,7 @@ from puf_server.core.config import FederationConfig, Forgetting, Plan
 from puf_server.core.state.measurements import Sums
 from puf_server.core.state.rounds import Assignment, Part, RoundPhase
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Flip, Mode, Scope
-from puf_server.core.tickets import RequestForm
+from puf_server.core.state.tickets import Flip, Mode, RequestForm, Scope
 from tests.sim.checker import PERSISTENT
 from tests.sim.scenario import NOBODY_ASKS, Scenario
 from tests.sim.server import Header

@@ -9,8 +9,6 @@ from puf_server.core.config import FederationConfig
 from puf_server.core.state.rounds import Assignment, Round, RoundKind, RoundPhase
 from puf_server.core.state.state import State
 
-__all__ = ["Evaluate", "Train", "training_id", "work_for"]
-
 
 @dataclass(frozen=True, slots=True)
 class Train:

@@ -14,8 +14,6 @@ from typing import Any
 
 from puf_common.errors import StorageCorrupted
 
-__all__ = ["EMPTY", "AuditEntry", "Head", "append", "follow", "link"]
-
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:

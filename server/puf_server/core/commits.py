@@ -11,8 +11,6 @@ from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.rounds import Round, RoundKind, RoundPhase, RoundRecord
 from puf_server.core.state.state import State
 
-__all__ = ["ModelFile", "commit"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:

@@ -15,8 +15,6 @@ from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import FiledBy, Ticket, TicketState
 
-__all__ = ["require", "weighed"]
-
 _HOUR, _DAY = 3600.0, 86400.0
 _OVER = (TicketState.FAILED, TicketState.WITHDRAWN)
 

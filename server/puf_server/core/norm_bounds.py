@@ -15,8 +15,6 @@ from puf_server.core.config import FederationConfig
 from puf_server.core.state.rounds import Assignment, Round, RoundRecord
 from puf_server.core.state.state import State
 
-__all__ = ["Norms", "allowed", "of_round"]
-
 # The limit for buffers before the first commit: a model may store counts or sums there.
 _LARGEST_BUFFER = 1e12
 

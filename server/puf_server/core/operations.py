@@ -7,8 +7,6 @@ from dataclasses import replace
 from puf_common.errors import InvalidArgument
 from puf_server.core.state.state import State
 
-__all__ = ["extend", "pause", "resume", "stop"]
-
 _MOST_ROUNDS = 1_000_000
 
 

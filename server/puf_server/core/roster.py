@@ -15,29 +15,6 @@ from puf_server.core.state.presence import Presence
 from puf_server.core.state.state import State
 from puf_server.core.validation import SESSION_CHARS
 
-__all__ = [
-    "JoinRequest",
-    "absentees",
-    "approve",
-    "cohort",
-    "distillers",
-    "evaluators",
-    "forgotten",
-    "hold",
-    "join",
-    "leave",
-    "member_of",
-    "no_client_remains",
-    "past_grace",
-    "readmit",
-    "required",
-    "retained",
-    "session_member",
-    "weigh",
-    "worker_alive",
-]
-
-
 # With fewer clients every share is large.
 _COMPARABLE = 3
 

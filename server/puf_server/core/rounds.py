@@ -23,26 +23,6 @@ from puf_server.core.state.rounds import (
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Flip
 
-__all__ = [
-    "UpdateHeader",
-    "abandon",
-    "check_header",
-    "close",
-    "close_if_due",
-    "close_without",
-    "decline",
-    "drop_client",
-    "expected_assignment",
-    "has_quorum",
-    "hopeful",
-    "lose",
-    "open_round",
-    "ordinary_step",
-    "receive",
-    "samples_changed",
-    "stalled",
-]
-
 
 def _ordinary(members: Sequence[Member], config: FederationConfig) -> tuple[Assignment, ...]:
     return tuple(

@@ -18,8 +18,6 @@ from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import evaluation, history, jobs, model_versions, recovery, rollback
 
-__all__ = ["advance", "committed", "fold_failed", "phase", "restarted", "unfit", "waiting_for"]
-
 
 def advance(
     state: State, presence: Presence, config: FederationConfig, now: float, since: State | None = None

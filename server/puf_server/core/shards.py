@@ -13,8 +13,6 @@ from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.state import State
 
-__all__ = ["lease", "release"]
-
 
 def lease(state: State, config: FederationConfig, name: str, wish: int | None, now: float) -> tuple[State, int]:
     """The shard of this name: its lease, else the wished one if free, else the first free one."""

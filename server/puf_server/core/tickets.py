@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from puf_common.errors import InvalidArgument, NotFound, NotNow
 from puf_server.core import forget_budget, methods, rounds, validation
 from puf_server.core.config import FederationConfig, Forgetting
-from puf_server.core.methods.base import Asked
 from puf_server.core.roster import worker_alive
 from puf_server.core.state.measurements import Measurement
 from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import FiledBy, Flip, Mode, Request, Scope, Ticket, TicketEvent, TicketState
+from puf_server.core.state.tickets import (
+    FiledBy,
+    Flip,
+    Mode,
+    Request,
+    RequestForm,
+    Scope,
+    Ticket,
+    TicketEvent,
+    TicketState,
+)
 from puf_server.core.unlearning import model_versions
-
-__all__ = ["RequestForm", "approve", "expire", "file", "find", "measure", "move", "withdraw"]
 
 _DAY = 86400.0
 _MOVES: dict[TicketState, frozenset[TicketState]] = {
@@ -33,26 +40,6 @@ _MOVES: dict[TicketState, frozenset[TicketState]] = {
     TicketState.FAILED: frozenset({TicketState.WITHDRAWN}),
     TicketState.WITHDRAWN: frozenset(),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestForm:
-    """What a client asks for; None where it leaves the choice to the federation."""
-
-    key: str
-    scope: Scope = Scope.CLIENT
-    mode: Mode | None = None
-    flip: Flip | None = None
-    kappa: float | None = None
-    eta_u: float | None = None
-    epochs: int | None = None
-    forget_samples: int = 0
-    retain_samples: int = 0
-    reference: str = ""
-    received_at: float | None = None
-    # The failed ticket for the same samples that this request replaces.
-    replaces: str = ""
-    by: FiledBy = FiledBy.CLIENT
 
 
 def file(
@@ -73,19 +60,22 @@ def file(
     known = _existing(mine, form)
     if known is not None:
         return state, known, True
-    _require_servable(state, config, name, form)
+    # A request that the method cannot serve is refused now and not after weeks.
+    refused = methods.method_of(config.forgetting).refuse(name, form, state, config)
+    if refused is not None:
+        raise NotNow(refused, method=config.forgetting.method)
     if form.by is FiledBy.CLIENT:
         forget_budget.require(mine, config.limits, now)
     state, member = _replace_failed(state, member, mine, form, ticket_id, now)
     request = _checked(form, config.forgetting, member.samples, now)
-    event = TicketEvent(state=TicketState.PENDING, at=now, note=_filed(form, name))
+    how = "filed" if form.by is FiledBy.CLIENT else f"filed by the {form.by} on behalf of {name}"
     ticket = Ticket(
         id=ticket_id,
         client=name,
         membership=member.membership,
         request=request,
         deadline_at=request.received_at + config.forgetting.deadline_days * _DAY,
-        history=(event,),
+        history=(TicketEvent(state=TicketState.PENDING, at=now, note=how),),
     )
     if form.by is FiledBy.OPERATOR and not worker_alive(presence, name, config, now):
         ticket = _fallen_back(ticket, state, config, "absent") or ticket
@@ -99,10 +89,6 @@ def _existing(mine: list[Ticket], form: RequestForm) -> Ticket | None:
     same = (t for t in mine if t.request.key == form.key)
     whole = (t for t in mine if t.whole_client and (t.open or t.state is TicketState.COMPLETED))
     return next(same, None) or next(whole, None)
-
-
-def _filed(form: RequestForm, name: str) -> str:
-    return "filed" if form.by is FiledBy.CLIENT else f"filed by the {form.by} on behalf of {name}"
 
 
 def _replace_failed(
@@ -250,31 +236,14 @@ def _without_method(state: State, config: FederationConfig, ticket: Ticket, shor
     return state.with_ticket(fallen_back).note("ticket.fell_back", now, **facts, why=why)
 
 
-def _require_servable(state: State, config: FederationConfig, name: str, form: RequestForm) -> None:
-    """Refuses a request that the method cannot serve, now and not after weeks."""
-    asked = Asked(
-        client=name,
-        scope=form.scope,
-        mode=form.mode,
-        kappa=form.kappa,
-        eta_u=form.eta_u,
-        epochs=form.epochs,
-        flip=form.flip,
-        by=form.by,
-    )
-    why = methods.method_of(config.forgetting).refuse(asked, state, config)
-    if why is not None:
-        raise NotNow(why, method=config.forgetting.method)
-
-
 def _fallen_back(ticket: Ticket, state: State, config: FederationConfig, why: str) -> Ticket | None:
     """The ticket as one that the fallback serves; None without a fallback, or where it is not needed or cannot."""
     fallback = methods.fallback_of(config.forgetting)
     needed = methods.serving(config.forgetting, ticket).requires.target_takes_part
     if fallback is None or not needed:
         return None
-    asked = Asked(client=ticket.client, scope=ticket.request.scope, by=ticket.request.filed_by)
-    if fallback.refuse(asked, state, config) is not None:
+    form = RequestForm(key=ticket.request.key, scope=ticket.request.scope, by=ticket.request.filed_by)
+    if fallback.refuse(ticket.client, form, state, config) is not None:
         return None
     # The pause was for the target to come back.
     return replace(ticket, fallback=why, not_before=None)

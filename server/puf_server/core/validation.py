@@ -14,17 +14,6 @@ from puf_common.receipts.evidence import BINS, Attack
 from puf_server.core.state.measurements import Sums
 from puf_server.core.state.rounds import Assignment
 
-__all__ = [
-    "KEY_CHARS",
-    "SESSION_CHARS",
-    "attack",
-    "day",
-    "key",
-    "processed",
-    "sums",
-    "train_loss",
-]
-
 KEY_CHARS = 128
 SESSION_CHARS = 64
 

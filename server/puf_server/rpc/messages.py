@@ -23,8 +23,7 @@ from puf_server.core.state.measurements import Measurement, Sums
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import Part
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Flip, Mode, Scope, Ticket
-from puf_server.core.tickets import RequestForm
+from puf_server.core.state.tickets import Flip, Mode, RequestForm, Scope, Ticket
 from puf_server.core.unlearning import recovery
 from puf_server.ingest.header import UploadHeader
 

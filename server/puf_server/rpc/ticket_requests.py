@@ -9,7 +9,7 @@ from puf_common.v1 import tickets_pb2 as tk
 from puf_server.core import tickets
 from puf_server.core.state.measurements import Measurement
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import FiledBy
+from puf_server.core.state.tickets import FiledBy, RequestForm
 from puf_server.engine import receipts
 from puf_server.engine.engine import Engine
 from puf_server.failpoints import hit
@@ -42,13 +42,13 @@ class TicketRequests:
     def forget(self, client: str, reference: str, received_at: float) -> tuple[tk.Ticket, bool]:
         """The operator's request to forget a whole client with the federation's defaults. True: it was filed before."""
         ticket_id = _new_id()
-        wanted = tickets.RequestForm(
+        wanted = RequestForm(
             key=f"operator-{ticket_id}", reference=reference, received_at=received_at or None, by=FiledBy.OPERATOR
         )
         ticket, duplicate = self._file(client, wanted, ticket_id)
         return self.view(None, ticket), duplicate
 
-    def _file(self, client: str, wanted: tickets.RequestForm, ticket_id: str) -> tuple[str, bool]:
+    def _file(self, client: str, wanted: RequestForm, ticket_id: str) -> tuple[str, bool]:
         """Files a request and deletes what has arrived of updates that it makes unwanted."""
         engine = self._engine
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from puf_common.errors import StorageCorrupted
 
 SCHEMA = 3
 OLDEST = 1
@@ -42,13 +44,21 @@ def upgrade(db: sqlite3.Connection) -> None:
     for old, new in _META.items():
         db.execute("UPDATE meta SET key = ? WHERE key = ?", (new, old))
     for key, change in {"round": _round, "job": _renamed, "recovery": _on_hold}.items():
-        for (body,) in db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchall():
-            if (row := json.loads(body)) is not None:
-                db.execute("UPDATE meta SET value = ? WHERE key = ?", (_text(change(row)), key))
+        for (body,) in db.execute("SELECT value FROM meta WHERE key = ? AND value != 'null'", (key,)).fetchall():
+            db.execute("UPDATE meta SET value = ? WHERE key = ?", (_changed(key, body, change), key))
     for table, change in {"members": _on_hold, "tickets": _ticket}.items():
         rows = db.execute(f"SELECT id, body FROM {table}").fetchall()  # noqa: S608
-        changed = [(_text(change(json.loads(body))), key) for key, body in rows]
+        changed = [(_changed(f"{table}/{key}", body, change), key) for key, body in rows]
         db.executemany(f"UPDATE {table} SET body = ? WHERE id = ?", changed)  # noqa: S608
+
+
+def _changed(record: str, body: str, change: Callable[[Row], Row]) -> str:
+    try:
+        return json.dumps(change(json.loads(body)), separators=(",", ":"), allow_nan=False)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StorageCorrupted(
+            f"the record {record} cannot be read: {error!r}; restore a backup", record=record
+        ) from None
 
 
 def _on_hold(row: Row) -> Row:
@@ -87,7 +97,3 @@ def _part(row: Row, names: Sequence[str]) -> Row:
 
 def _renamed(row: Row) -> Row:
     return {_FIELDS.get(key, key): value for key, value in row.items()}
-
-
-def _text(row: Row) -> str:
-    return json.dumps(row, separators=(",", ":"), allow_nan=False)

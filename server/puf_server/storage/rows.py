@@ -1,4 +1,4 @@
-"""Records of the state as text in a row, and back. What could not be read again is never written."""
+"""Records of the state as text in rows. A record that could not be read again is not written."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from puf_common.errors import PufError, StorageCorrupted
 
 
 def adapter(kind: Any) -> TypeAdapter[Any]:
-    """Between a record and its row. What is not finite is written as such, so that `text` can see it."""
+    """Converts a record to its row and back. Numbers that are not finite become constants that `text` finds."""
     return TypeAdapter(kind | None, config=ConfigDict(ser_json_inf_nan="constants"))
 
 
 def text(adapter: TypeAdapter[Any], record: str, value: Any) -> str:
-    """A record as it is written. One that holds a number that is not finite is not: JSON has none."""
+    """The text of a record. Raises PufError for a number that is not finite: JSON has none."""
     written = adapter.dump_json(value).decode()
     if "NaN" in written or "Infinity" in written:
         try:
@@ -28,13 +28,14 @@ def text(adapter: TypeAdapter[Any], record: str, value: Any) -> str:
 
 
 def read(adapter: TypeAdapter[Any], written: str, record: str, where: Path) -> Any:
+    """The record of a row. Raises StorageCorrupted with the name of the record."""
     try:
         return adapter.validate_json(written)
     except ValidationError as error:
         why = error.errors()[0]
         raise StorageCorrupted(
-            f"{where}: the record {record} cannot be read: {why['msg']} ({'.'.join(map(str, why['loc']))}); bring it back "
-            "from a backup",
+            f"{where}: the record {record} cannot be read: {why['msg']} ({'.'.join(map(str, why['loc']))}); restore "
+            "a backup",
             record=record,
         ) from None
 

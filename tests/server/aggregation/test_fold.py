@@ -15,6 +15,7 @@ from puf_common.tensors.manifest import UPDATE, Manifest, TensorSpec
 from puf_common.tensors.scaling import scale_update
 from puf_server.aggregation.fold import ArraySource, Contribution, NotFinite, fold
 from puf_server.core.methods import puf
+from puf_server.core.methods.view import Target
 from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.tickets import Flip, Mode, Request, Scope, Ticket
 
@@ -86,7 +87,7 @@ def puf_round(
     """An unlearning round as clients and server compute it: plan, scale on the given side, fold with the fixed n."""
     members = {name: member(name, n) for name, (_, n) in deltas.items()}
     plan = puf.plan(
-        [puf.Target(ticket(name, mode, flip=flip, **strength), members[name]) for name in targets],
+        [Target(ticket(name, mode, flip=flip, **strength), members[name]) for name in targets],
         [m for name, m in sorted(members.items()) if name not in targets],
         mode=Mode(mode),
         retained_rate=eta_r,
@@ -195,7 +196,7 @@ def test_an_absent_retained_client_contributes_zero(deltas: dict[str, tuple[Delt
     zeroed = {name: ((0.0, 0.0) if name == others[0] else delta, n) for name, (delta, n) in deltas.items()}
     members = {name: member(name, n) for name, (_, n) in deltas.items()}
     plan = puf.plan(
-        [puf.Target(ticket(target, "regular", kappa=2.0), members[target])],
+        [Target(ticket(target, "regular", kappa=2.0), members[target])],
         [members[name] for name in others],
         mode=Mode.REGULAR,
         retained_rate=1.0,

@@ -13,7 +13,7 @@ from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.presence import Presence, after_restart, settled
 from puf_server.core.state.rounds import Assignment, Part, ReceivedUpdate, Round, RoundKind
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import FiledBy, Flip, Mode, Scope, Ticket
+from puf_server.core.state.tickets import FiledBy, Flip, Mode, RequestForm, Scope, Ticket
 from puf_server.core.unlearning import evaluation
 
 
@@ -137,7 +137,7 @@ class Federation:
     def file(self, name: str, **request: Any) -> Ticket:
         enums: dict[str, Any] = {"scope": Scope, "mode": Mode, "flip": Flip, "by": FiledBy}
         stated = {field: enums.get(field, lambda value: value)(value) for field, value in request.items()}
-        wanted = tickets.RequestForm(**{"key": f"k-{name}"} | stated)
+        wanted = RequestForm(**{"key": f"k-{name}"} | stated)
         state, ticket, _ = tickets.file(
             self.state, self.presence, self.config, name, wanted, ticket_id=f"t-{len(self.state.tickets)}", now=self.now
         )

@@ -34,19 +34,6 @@ from puf_server.core.methods.weight_negation import NoT
 from puf_server.core.state.rounds import Round
 from puf_server.core.state.tickets import Ticket
 
-__all__ = [
-    "by_name",
-    "check",
-    "fallback_of",
-    "known",
-    "method_of",
-    "named",
-    "serving",
-    "serving_round",
-    "stored_history",
-    "use_loader",
-]
-
 _load: Callable[[str], type[Method]] | None = None
 _own: dict[str, type[Method]] = {}
 _made: dict[tuple[str, tuple[tuple[str, str], ...]], Method] = {}

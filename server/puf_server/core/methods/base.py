@@ -23,10 +23,9 @@ from puf_server.core.methods.blocks import Rule, TensorBlock, UpdateBlock
 from puf_server.core.methods.view import Target, View
 from puf_server.core.state.rounds import Combine, CombineRule, Step
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import FiledBy, Flip, Mode, Scope, Ticket
+from puf_server.core.state.tickets import RequestForm, Scope, Ticket
 
 __all__ = [
-    "Asked",
     "Method",
     "Options",
     "Requirements",
@@ -97,20 +96,6 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A request that is being filed; None where the client left the choice open."""
-
-    client: str
-    scope: Scope
-    mode: Mode | None = None
-    kappa: float | None = None
-    eta_u: float | None = None
-    epochs: int | None = None
-    flip: Flip | None = None
-    by: FiledBy = FiledBy.CLIENT
-
-
 class Method:
     """Base class of all methods: options and pure functions. What a method needs later is in the state."""
 
@@ -130,16 +115,16 @@ class Method:
     def __init__(self, options: Options) -> None:
         self.options = options
 
-    def refuse(self, asked: Asked, state: State, config: FederationConfig) -> str | None:
+    def refuse(self, client: str, form: RequestForm, state: State, config: FederationConfig) -> str | None:
         """Why a request cannot be served, and what would work; None if it can. A method adds its own reasons."""
-        if asked.scope not in self.requires.scopes:
+        if form.scope not in self.requires.scopes:
             return (
                 f"this federation forgets by {self.name}, which cannot forget single samples: ask for the whole client, "
                 "or for a federation that forgets by puf"
             )
         if not self.requires.task_agnostic and config.task != "classification":
             return f"{self.name} is defined for classification only, this federation's task is {config.task}"
-        if any(wish is not None for wish in (asked.mode, asked.flip, asked.kappa, asked.eta_u, asked.epochs)):
+        if any(wish is not None for wish in (form.mode, form.flip, form.kappa, form.eta_u, form.epochs)):
             return (
                 f"this federation forgets by {self.name}: mode, side, strength and epochs belong to PUF; leave them out"
             )

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from puf_common.tensors.manifest import TensorSpec
 
-__all__ = ["Rule", "TensorBlock", "UpdateBlock", "installed", "mean_of_buffers"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateBlock:

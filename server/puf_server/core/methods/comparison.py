@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from puf_server.core import methods
 
-__all__ = ["COLUMNS", "markdown", "rows"]
-
 COLUMNS = (
     "method",
     "history",

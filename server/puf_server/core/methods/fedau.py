@@ -22,8 +22,6 @@ from puf_server.core.methods.blocks import Rule, TensorBlock, UpdateBlock
 from puf_server.core.methods.layers import HEAD, last_layer
 from puf_server.core.state.rounds import Assignment, Combine, CombineRule
 
-__all__ = ["FedAU", "FedauOptions", "mix_heads"]
-
 
 class FedauOptions(Options):
     alpha_aux: float = Field(

@@ -25,13 +25,11 @@ from pydantic import Field
 from puf_common.tensors.manifest import Manifest
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
-from puf_server.core.methods.base import Asked, Method, Options, Requirements, Step, StoredHistory, View
+from puf_server.core.methods.base import Method, Options, Requirements, Step, StoredHistory, View
 from puf_server.core.methods.blocks import Rule, TensorBlock, UpdateBlock, mean_of_buffers
 from puf_server.core.state.rounds import Combine, CombineRule, HistoryRecord
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Scope
-
-__all__ = ["FedEraser", "FedEraserOptions", "calibrated", "factors", "replayed"]
+from puf_server.core.state.tickets import RequestForm, Scope
 
 
 class FedEraserOptions(Options):
@@ -52,14 +50,14 @@ class FedEraser(Method):
     rewrites = True
     measures = True
 
-    def refuse(self, asked: Asked, state: State, config: FederationConfig) -> str | None:
-        refused = super().refuse(asked, state, config)
-        member = state.members.get(asked.client)
+    def refuse(self, client: str, form: RequestForm, state: State, config: FederationConfig) -> str | None:
+        refused = super().refuse(client, form, state, config)
+        member = state.members.get(client)
         if refused is not None or member is None or member.first_round == 0:
             return refused
         first = min(r.number for r in state.records.values() if r.kind in ("train", "recover"))
         kept = {(r.client, r.round) for r in state.history.values() if r.kind == "norms"}
-        others = [m for m in roster.retained(state) if m.first_round == first and m.name != asked.client]
+        others = [m for m in roster.retained(state) if m.first_round == first and m.name != client]
         if not kept or any((m.name, first) not in kept for m in others):
             return (
                 "federaser needs the history of every round since the first, but this federation stored none of round "

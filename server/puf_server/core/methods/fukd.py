@@ -20,14 +20,12 @@ from pydantic import Field
 from puf_common.tensors.manifest import Manifest
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
-from puf_server.core.methods.base import Asked, Method, Options, Requirements, Step, StoredHistory, View
+from puf_server.core.methods.base import Method, Options, Requirements, Step, StoredHistory, View
 from puf_server.core.methods.blocks import Rule, UpdateBlock, installed
 from puf_server.core.state.members import Member
 from puf_server.core.state.rounds import Assignment, Combine, CombineRule, Part
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Scope, Ticket
-
-__all__ = ["Fukd", "FukdOptions", "accumulate", "erase"]
+from puf_server.core.state.tickets import RequestForm, Scope, Ticket
 
 
 class FukdOptions(Options):
@@ -50,16 +48,16 @@ class Fukd(Method):
     options_type = FukdOptions
     options: FukdOptions
 
-    def refuse(self, asked: Asked, state: State, config: FederationConfig) -> str | None:
-        refused = super().refuse(asked, state, config)
-        member = state.members.get(asked.client)
+    def refuse(self, client: str, form: RequestForm, state: State, config: FederationConfig) -> str | None:
+        refused = super().refuse(client, form, state, config)
+        member = state.members.get(client)
         if refused is not None or member is None or member.first_round == 0:
             return refused
         kept = state.history.get(_key(member))
         if kept is None or kept.since > member.first_round:
             since = f"only since round {kept.since}" if kept else "not at all"
             return (
-                f"fukd needs the sum of all updates of {asked.client} since round {member.first_round}, which was stored "
+                f"fukd needs the sum of all updates of {client} since round {member.first_round}, which was stored "
                 f"{since}: choose retrain, not or puf"
             )
         if not any(m.unlabeled for m in state.members.values()):

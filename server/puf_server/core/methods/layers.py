@@ -5,8 +5,6 @@ from __future__ import annotations
 from puf_common.errors import InvalidArgument
 from puf_common.tensors.manifest import Manifest, TensorSpec
 
-__all__ = ["HEAD", "first_layer", "last_layer", "outputs"]
-
 # In the outputs of an assignment: the model's last layer.
 HEAD = "@head"
 

@@ -26,8 +26,6 @@ from puf_server.core.methods.base import Method, Options, Requirements, Step, Ta
 from puf_server.core.methods.blocks import Rule, TensorBlock, UpdateBlock
 from puf_server.core.state.rounds import Assignment, Combine, CombineRule
 
-__all__ = ["MoDe", "ModeOptions", "blend", "permuted", "phases"]
-
 Phase = Literal["fresh", "degrade", "blend", "guide"]
 
 # The name of the degradation model in a job.

@@ -7,8 +7,6 @@ from pydantic import Field
 from puf_server.core.methods.base import Method, Options, Requirements, Step, View
 from puf_server.core.state.rounds import Combine, CombineRule
 
-__all__ = ["Natural", "NaturalOptions"]
-
 
 class NaturalOptions(Options):
     # The model has not lost quality, so the stop rule does not apply: the number is fixed.

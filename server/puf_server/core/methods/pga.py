@@ -19,14 +19,12 @@ from pydantic import Field
 
 from puf_common.tensors.manifest import Manifest
 from puf_server.core.config import FederationConfig
-from puf_server.core.methods.base import Asked, Method, Options, Requirements, Step, StoredHistory, View
+from puf_server.core.methods.base import Method, Options, Requirements, Step, StoredHistory, View
 from puf_server.core.methods.blocks import Rule, UpdateBlock, installed
 from puf_server.core.state.members import Member
 from puf_server.core.state.rounds import Combine, CombineRule, RoundKind
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Scope, Ticket
-
-__all__ = ["Pga", "PgaOptions", "share"]
+from puf_server.core.state.tickets import RequestForm, Scope, Ticket
 
 
 class PgaOptions(Options):
@@ -72,12 +70,12 @@ class Pga(Method):
     options: PgaOptions
     as_it_was = True
 
-    def refuse(self, asked: Asked, state: State, config: FederationConfig) -> str | None:
-        refused = super().refuse(asked, state, config)
-        member = state.members.get(asked.client)
+    def refuse(self, client: str, form: RequestForm, state: State, config: FederationConfig) -> str | None:
+        refused = super().refuse(client, form, state, config)
+        member = state.members.get(client)
         if refused is not None or member is None or member.first_round == 0:
             return refused
-        other = next((t for t in state.tickets.values() if t.waiting and t.client != asked.client), None)
+        other = next((t for t in state.tickets.values() if t.waiting and t.client != client), None)
         if other is not None:
             return (
                 f"pga forgets one client at a time, and ticket {other.id} already waits: ask again when it is applied and "

@@ -19,13 +19,11 @@ from pydantic import Field
 
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
-from puf_server.core.methods.base import Asked, Method, Options, Requirements, Step, Target, View
+from puf_server.core.methods.base import Method, Options, Requirements, Step, Target, View
 from puf_server.core.state.members import Member
 from puf_server.core.state.rounds import Assignment, Part
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Flip, Mode, Ticket
-
-__all__ = ["Puf", "PufOptions", "RoundPlan", "Target", "effective_kappa", "plan"]
+from puf_server.core.state.tickets import Flip, Mode, RequestForm, Ticket
 
 
 class PufOptions(Options):
@@ -42,7 +40,7 @@ class Puf(Method):
     options_type = PufOptions
     options: PufOptions
 
-    def refuse(self, asked: Asked, state: State, config: FederationConfig) -> str | None:
+    def refuse(self, client: str, form: RequestForm, state: State, config: FederationConfig) -> str | None:
         """None. Mode, strength and epochs belong to this method; filing compares them with the operator's limits."""
         return None
 

@@ -17,8 +17,6 @@ from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.rounds import Combine, CombineRule, RoundKind
 from puf_server.core.state.state import State
 
-__all__ = ["Rapid", "RapidOptions", "checkpoints", "rollback"]
-
 
 class RapidOptions(Options):
     rounds: int = Field(0, ge=0, description="rounds to train from the checkpoint; 0: as many as were trained since")

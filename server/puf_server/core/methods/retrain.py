@@ -11,8 +11,6 @@ from pydantic import Field
 from puf_server.core.methods.base import Method, Options, Requirements, Step, View
 from puf_server.core.state.rounds import Combine, CombineRule
 
-__all__ = ["Retrain", "RetrainOptions"]
-
 
 class RetrainOptions(Options):
     rounds: int = Field(0, ge=0, description="rounds to train again; 0: as many as were trained so far")

@@ -16,8 +16,6 @@ from puf_server.core.state.rounds import Assignment, Part
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket
 
-__all__ = ["Target", "View"]
-
 
 @dataclass(frozen=True, slots=True)
 class Target:

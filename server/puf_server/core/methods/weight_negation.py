@@ -19,8 +19,6 @@ from puf_server.core.methods.blocks import Rule, UpdateBlock
 from puf_server.core.methods.layers import first_layer
 from puf_server.core.state.rounds import Combine, CombineRule
 
-__all__ = ["NoT", "NoTOptions"]
-
 
 class NoTOptions(Options):
     include_bias: bool = Field(False, description="also negate the bias of the first layer")

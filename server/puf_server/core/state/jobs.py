@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from puf_server.core.state.measurements import Sums
 from puf_server.core.state.tickets import Mode
 
-__all__ = ["Recovery", "UnlearningJob"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnlearningJob:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from puf_common.receipts.evidence import Attack
 
-__all__ = ["Evaluation", "Measurement", "Sums"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:

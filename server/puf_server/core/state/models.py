@@ -7,8 +7,6 @@ from enum import StrEnum
 
 from puf_server.core.state.measurements import Sums
 
-__all__ = ["ModelStatus", "ModelVersion"]
-
 
 class ModelStatus(StrEnum):
     READY = "ready"

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from puf_server.core.state.state import State
 
-__all__ = ["Presence", "after_restart", "settled"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:

@@ -9,20 +9,6 @@ from typing import Literal
 
 from puf_server.core.state.tickets import Flip
 
-__all__ = [
-    "Assignment",
-    "Combine",
-    "CombineRule",
-    "HistoryRecord",
-    "Part",
-    "ReceivedUpdate",
-    "Round",
-    "RoundKind",
-    "RoundPhase",
-    "RoundRecord",
-    "Step",
-]
-
 
 class RoundKind(StrEnum):
     TRAIN = "train"

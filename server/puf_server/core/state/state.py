@@ -17,8 +17,6 @@ from puf_server.core.state.models import ModelVersion
 from puf_server.core.state.rounds import HistoryRecord, Round, RoundRecord
 from puf_server.core.state.tickets import Ticket
 
-__all__ = ["AuditNote", "State"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditNote:

@@ -8,8 +8,6 @@ from enum import StrEnum
 
 from puf_server.core.state.measurements import Measurement, Sums
 
-__all__ = ["Applied", "FiledBy", "Flip", "Mode", "Outcome", "Request", "Scope", "Ticket", "TicketEvent", "TicketState"]
-
 
 class Scope(StrEnum):
     CLIENT = "client"
@@ -51,6 +49,26 @@ class TicketEvent:
     state: TicketState
     at: float
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestForm:
+    """What a client asks for; None where it leaves the choice to the federation."""
+
+    key: str
+    scope: Scope = Scope.CLIENT
+    mode: Mode | None = None
+    flip: Flip | None = None
+    kappa: float | None = None
+    eta_u: float | None = None
+    epochs: int | None = None
+    forget_samples: int = 0
+    retain_samples: int = 0
+    reference: str = ""
+    received_at: float | None = None
+    # The failed ticket for the same samples that this request replaces.
+    replaces: str = ""
+    by: FiledBy = FiledBy.CLIENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

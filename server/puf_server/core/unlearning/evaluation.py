@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from puf_common.errors import InvalidArgument, StaleRound
+from puf_common.errors import StaleRound
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.measurements import Evaluation, Sums
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
-
-__all__ = ["answer", "close_if_due", "open_evaluation", "total"]
 
 
 def open_evaluation(
@@ -40,8 +38,6 @@ def answer(
         or name not in evaluation.asked
     ):
         raise StaleRound(f"measurement {evaluation_id} of model {version} is over", current_round=state.number)
-    if sums.samples < 1 or not 0.0 <= sums.score_sum <= sums.samples:
-        raise InvalidArgument("a measurement needs at least one sample and a score between 0 and the number of samples")
     if name in evaluation.answers:
         return state
     evaluation = replace(evaluation, answers={**evaluation.answers, name: sums})

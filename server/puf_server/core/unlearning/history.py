@@ -11,8 +11,6 @@ from puf_server.core.state.rounds import HistoryRecord, Round, RoundKind
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket
 
-__all__ = ["forget", "keep", "kinds", "rewritten", "wanted", "words"]
-
 
 def words(policy: Forgetting) -> tuple[str, ...]:
     """Everything that is stored, as clients learn it when they join."""

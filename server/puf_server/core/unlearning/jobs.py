@@ -19,8 +19,6 @@ from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Applied, Mode, Outcome, Ticket, TicketState
 from puf_server.core.unlearning import evaluation, history, model_versions
 
-__all__ = ["applied", "close_if_due", "drive", "failed_target", "ready", "start", "stepped"]
-
 _LONGEST_PAUSE = 3600.0
 _NO_CLIENT = "all other clients have asked to be forgotten meanwhile"
 

@@ -14,21 +14,6 @@ from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
 
-__all__ = [
-    "collect",
-    "delete",
-    "delete_withdrawn",
-    "inherited",
-    "made_by",
-    "mark",
-    "may_fetch",
-    "newest_ready",
-    "readable",
-    "ready",
-    "release",
-    "withdraw",
-]
-
 _DAY = 86400.0
 
 

@@ -39,8 +39,6 @@ from puf_server.core.state.rounds import RoundKind, RoundRecord
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Applied, Outcome, Ticket, TicketState
 
-__all__ = ["EVENTS", "build", "known_versions"]
-
 # Audit entries that a receipt is made from.
 EVENTS = ("model.exported", "backup.made")
 

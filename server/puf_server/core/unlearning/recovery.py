@@ -8,13 +8,12 @@ from math import ceil
 from puf_server.core import roster, rounds, tickets
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.jobs import Recovery
+from puf_server.core.state.measurements import Sums
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Outcome, Ticket, TicketState
 from puf_server.core.unlearning import evaluation, model_versions
-
-__all__ = ["drive", "still_measured"]
 
 
 def drive(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
@@ -52,13 +51,9 @@ def _verdict(state: State, config: FederationConfig, recovery: Recovery, now: fl
     timed_out = now >= recovery.started_at + policy.recovery_days * 86400
     if recovery.rounds < recovery.at_least and not timed_out and roster.retained(state):
         return False, None
-    common = recovery.before.keys() & recovery.latest.keys()
-    if common:
-        before, latest = (evaluation.total({n: s[n] for n in common}) for s in (recovery.before, recovery.latest))
-        assert before is not None
-        assert latest is not None
-        if latest.score >= policy.recovery_ratio * before.score:
-            return True, True
+    before, latest = _scores(recovery)
+    if before and latest and latest.score >= policy.recovery_ratio * before.score:
+        return True, True
     known = bool(recovery.before)
     most = policy.max_recovery_rounds if known else policy.blind_recovery_rounds
     if recovery.at_most is not None:
@@ -68,10 +63,16 @@ def _verdict(state: State, config: FederationConfig, recovery: Recovery, now: fl
     return False, None
 
 
+def _scores(recovery: Recovery) -> tuple[Sums | None, Sums | None]:
+    """The scores before unlearning and now, of the clients that measured both."""
+    both = recovery.before.keys() & recovery.latest.keys()
+    before, latest = (evaluation.total({n: s[n] for n in both}) for s in (recovery.before, recovery.latest))
+    return before, latest
+
+
 def _collapsed(config: FederationConfig, recovery: Recovery, version: int) -> str:
     """Why the model needs operator approval before it is served; empty if it does not."""
-    common = recovery.before.keys() & recovery.latest.keys()
-    before, latest = (evaluation.total({n: s[n] for n in common}) for s in (recovery.before, recovery.latest))
+    before, latest = _scores(recovery)
     ratio = config.forgetting.collapse_ratio
     if before is None or latest is None or latest.score >= ratio * before.score:
         return ""

@@ -21,8 +21,6 @@ from puf_server.core.state.state import State
 from puf_server.core.state.tickets import FiledBy, Flip, Mode, Request, Scope, Ticket, TicketEvent, TicketState
 from puf_server.core.unlearning import model_versions
 
-__all__ = ["reopen", "restored"]
-
 
 def restored(state: State, now: float, **facts: Any) -> State:
     """The state after a restore. A backup holds no updates, so the open round is abandoned."""

@@ -18,8 +18,6 @@ from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import model_versions
 
-__all__ = ["begin", "done", "release"]
-
 
 def release(state: State, now: float) -> State:
     """Operator approval for a collapsed model: it is served."""

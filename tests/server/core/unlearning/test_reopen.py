@@ -17,7 +17,7 @@ from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import TicketState
+from puf_server.core.state.tickets import RequestForm, TicketState
 from puf_server.core.unlearning import reopen
 from puf_server.core.unlearning.receipt_content import build
 
@@ -114,7 +114,7 @@ def test_showing_a_receipt_twice_changes_nothing_more() -> None:
 def test_asking_again_finds_the_reopened_ticket() -> None:
     f, receipt = older()
     show(f, receipt)
-    again = tickets.RequestForm(key="another")
+    again = RequestForm(key="another")
     _, ticket, duplicate = tickets.file(f.state, f.presence, f.config, "b", again, ticket_id="t-new", now=f.now)
     assert duplicate
     assert ticket.id == receipt.ticket.id
