@@ -7,6 +7,7 @@ that the result does not depend on the order of arrival.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import fsum, sqrt
 
 import numpy as np
@@ -50,14 +51,9 @@ def combine(
             count = min(_BLOCK, tensor.spec.size - start)
             w = read_block(base, tensor, start, count)
             blocks = [
-                UpdateBlock(
-                    client=update.client,
-                    samples=update.samples,
-                    norms=update.norms,
-                    u=read_block(c.source, place[tensor.spec.name], start, count)
-                    if tensor.spec.name in place
-                    else None,
-                )
+                replace(update, u=read_block(c.source, place[tensor.spec.name], start, count))
+                if tensor.spec.name in place
+                else update
                 for c, update, place in zip(ordered, known, places, strict=True)
             ]
             block = TensorBlock(

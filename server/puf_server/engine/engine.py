@@ -228,10 +228,9 @@ class Engine:
             return after, True
 
         kind = RoundKind.UNLEARN if result.round.kind in (RoundKind.RESET, RoundKind.ROLLBACK) else result.round.kind
-        point = f"commit.{kind}"
-        hit(f"{point}.before")
+        hit(f"commit.{kind}.before")
         committed = self.call(change)
-        hit(f"{point}.after")
+        hit(f"commit.{kind}.after")
         return committed
 
     def fold_ready(self) -> None:

@@ -27,10 +27,10 @@ def issue(engine: Engine, ticket_id: str, name: str | None = None) -> bytes:
     return signed_receipt.issue(content, engine.store.key)
 
 
-def present(engine: Engine, file: bytes, name: str | None = None) -> tuple[bool, str, str]:
+def present(engine: Engine, file: bytes, name: str) -> tuple[bool, str, str]:
     """Whether a receipt of this federation opened its ticket again, why, and the ticket's id."""
     shown = read_own(file, engine.config.id, engine.store.key.public)
-    if name is not None and shown.client != name:
+    if shown.client != name:
         raise NotYours(f"the receipt is not one of {name}", client=name)
 
     def change(state: State, now: float) -> tuple[State, tuple[bool, str, str]]:

@@ -49,8 +49,6 @@ class Handlers:
         if before.members is not after.members:
             self.rates.drop_former_members()
 
-    # -- membership ----------------------------------------------------------------------------------------------------
-
     def describe(self, _: fed.DescribeRequest) -> fed.DescribeReply:
         c = self.config
         return fed.DescribeReply(
@@ -146,8 +144,6 @@ class Handlers:
         self.engine.call(lambda state, now: (roster.leave(state, name, request.session, now), None))
         return fed.LeaveReply()
 
-    # -- work ----------------------------------------------------------------------------------------------------------
-
     def work(self, name: str, session: str) -> fed.WaitForWorkReply | None:
         """The work of this worker now; None: none yet."""
         state = self.engine.state
@@ -200,8 +196,6 @@ class Handlers:
         hit("evaluation.after_persist")
         return fed.ReportEvaluationReply(position=self.position())
 
-    # -- updates -------------------------------------------------------------------------------------------------------
-
     def begin_upload(self, name: str, header: fed.UpdateHeader) -> Upload:
         """Checks an update by its header. For callers without a network; the service streams uploads itself."""
         return self.uploads.begin(name, messages.update_header(header))
@@ -211,8 +205,6 @@ class Handlers:
         upload.publish()
         duplicate = upload.book()
         return fed.SubmitUpdateReply(position=self.position(), duplicate=duplicate)
-
-    # -- models --------------------------------------------------------------------------------------------------------
 
     def model_for(self, name: str, version: int) -> ModelVersion:
         """The version, if this client may fetch it."""

@@ -60,11 +60,9 @@ class Metrics:
         self.registry.register(_StateCollector(handlers))
 
     def update_refused(self, reason: str) -> None:
-        """Counts a refused update under the reason of its error."""
         self._refused.labels(reason=reason).inc()
 
     def phase_took(self, kind: str, phase: str, seconds: float) -> None:
-        """Records the duration of one phase of a round."""
         self._phase_seconds.labels(kind=kind, phase=phase).observe(seconds)
 
 

@@ -227,7 +227,6 @@ class Store:
         self.db.executemany(f"DELETE FROM {table} WHERE id = ?", [(k,) for k in before if k not in after])  # noqa: S608
 
     def purge_free_pages(self) -> bool:
-        """Removes overwritten and deleted records from the database's log. False: try again later."""
         return purge_free_pages(self.layout.database)
 
     def require_files(self, state: State) -> None:
@@ -239,11 +238,9 @@ class Store:
         self.models.require(state)
 
     def damaged_updates(self, current: Round | None) -> dict[str, str]:
-        """Received updates that are missing or damaged on disk, each with the reason."""
         return self.spool.damaged(current)
 
     def delete_orphans(self, newest: Callable[[], State], *, everything: bool = False) -> None:
-        """Deletes files that no record names. `everything` includes files being written: only before serving."""
         delete_orphans(self.layout, self.files, newest, everything=everything)
 
 
