@@ -177,6 +177,43 @@ def test_the_core_imports_no_network_no_files_no_clocks() -> None:
                 assert any(f"{rest}.".startswith(f"{shared}.") for shared in CORE_MAY_SHARE), f"{path.name}: {name}"
 
 
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+MAX_PARAMETERS = 8
+# The public entry point of user's code: every option is a keyword argument.
+WIDE_FUNCTIONS = {"connect"}
+
+
+def oversized(path: Path) -> Iterator[str]:
+    """The file and its functions, if they are larger than the limits."""
+    text = path.read_text()
+    if text.count("\n") > MAX_FILE_LINES:
+        yield f"{path.name} has {text.count(chr(10))} lines"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            parameters = sum(argument.arg not in ("self", "cls") for argument in arguments)
+            if lines > MAX_FUNCTION_LINES or (parameters > MAX_PARAMETERS and node.name not in WIDE_FUNCTIONS):
+                yield f"{path.name}:{node.lineno} {node.name} has {lines} lines and {parameters} parameters"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_files_and_functions_stay_small(package: str) -> None:
+    assert [found for path in sources(PACKAGES[package]) for found in oversized(path)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x = 1\n" * 401, "def long():\n" + "    pass\n" * 60, "def wide(a, b, c, d, e, f, g, h, i): ...\n"],
+    ids=["file", "function", "parameters"],
+)
+def test_a_large_file_or_function_is_found(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(text)
+    assert list(oversized(path))
+
+
 # Modules that turn bytes into objects or code, and calls that do.
 FORBIDDEN_MODULES = {
     "pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "jsonpickle", "yaml", "code",
