@@ -1,0 +1,1 @@
+"""Unlearning: jobs, evaluations, recovery, rollback, receipts and the model versions that they make."""
