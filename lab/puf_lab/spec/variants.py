@@ -70,6 +70,8 @@ class Variant:
             if not equals or not key or not value:
                 raise UsageError(f"method {text!r}: options are written as key=value")
             options[key] = value
+        if {"kappa", "eta_u"} <= options.keys():
+            raise UsageError(f"method {text!r}: kappa and eta_u both state the strength; give one of them")
         base = {key: str(value) for key, value in defaults.get(name, {}).items()}
         if {"kappa", "eta_u"} & options.keys():
             base = {key: value for key, value in base.items() if key not in ("kappa", "eta_u")}

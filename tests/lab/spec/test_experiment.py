@@ -70,6 +70,7 @@ def test_strengths_by_profile_and_by_setting() -> None:
         ('title = "x"\ntargets = [0]\ndevice = "cuda"', "device is not a known key"),
         ('title = "x"\ntargets = [0]\nmethods = ["puff"]', "there is no method 'puff'; use one of original, retrain"),
         ('title = "x"\ntargets = [0]\nmethods = ["puf-special 3"]', "options are written as key=value"),
+        ('title = "x"\ntargets = [0]\nmethods = ["puf-special kappa=2 eta_u=3"]', "give one of them"),
         ('title = "x"\ntargets = [0]\n[recipe]\nlr = -1', "setting .*bad.toml: recipe.lr must be above 0"),
         (
             'title = "x"\ntargets = [0]\n[defaults]\npuf-special = { kappa = 1, eta_u = 1 }',
