@@ -85,9 +85,9 @@ class Upload:
         if whole.data or self._expander is None:
             self._sequence.check(whole)
             self._check.feed(whole.data)
+            self._sequence.add(whole.data)
             with _on_disk():
                 self._open_file().write(whole.data)
-            self._sequence.add(whole.data)
             if not whole.offset:
                 hit("upload.after_first_chunk")
         self.received += len(chunk.data)
