@@ -31,5 +31,5 @@ def extend(state: State, rounds: int, now: float) -> State:
 
 
 def stop(state: State, now: float) -> State:
-    """Workers are told to leave. A later start of the server continues."""
+    """Workers get the order to leave. A later start of the server continues."""
     return replace(state, stopping=True).note("federation.stopped", now)
