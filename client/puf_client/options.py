@@ -108,7 +108,14 @@ class UnlearnOptions(LocalOptions, Connection):
 
     forget: Path | None = Field(None, description="sample ids or group:NAME, one per line (default: the whole client)")
     mode: Literal["regular", "special"] | None = Field(None, description="how to forget (default: the federation's)")
-    kappa: float | None = Field(None, gt=0, description="strength, independent of this client's share of the data")
+    strength: Literal["auto", "fixed"] | None = Field(
+        None,
+        description="auto: several rounds, each as strong as its measured effect requires; fixed: one round with kappa "
+        "(default: the federation's)",
+    )
+    kappa: float | None = Field(
+        None, gt=0, description="fixed strength, independent of this client's share of the data"
+    )
     eta_u: float | None = Field(None, gt=0, description="the paper's unlearning rate, instead of kappa")
     unlearn_epochs: int | None = Field(None, ge=1, description="local epochs of the unlearning round")
     flip: Literal["client", "server"] | None = Field(None, description="side that negates the update")
@@ -124,6 +131,10 @@ class UnlearnOptions(LocalOptions, Connection):
     def _has_one_strength(self) -> Self:
         if self.kappa is not None and self.eta_u is not None:
             raise ValueError("--kappa and --eta-u both set the strength: give one of them")
+        if self.strength == "auto" and (self.kappa is not None or self.eta_u is not None):
+            raise ValueError("--kappa and --eta-u set a fixed strength: leave out --strength auto")
+        if self.strength == "auto" and self.mode == "special":
+            raise ValueError("--strength auto needs the mode regular: the effect is measured over several rounds")
         return self
 
 

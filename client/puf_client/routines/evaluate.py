@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from puf_client.data.samples import Samples, batch, count, explain_out_of_memory, stacked_if_tensors
 from puf_client.routines.context import Abandoned
 from puf_client.tasks import Task
+from puf_common.receipts.gap import ClassTable, table
 from puf_common.v1.tickets_pb2 import EvaluationSums
 
 
@@ -23,6 +25,14 @@ class PerSample:
     losses: NDArray[np.float64]
     scores: NDArray[np.float64]
     confidences: NDArray[np.float64]
+    # The class of every sample and the number of classes; None and 1 if the task has no classes.
+    labels: NDArray[np.int64] | None = None
+    classes: int = 1
+
+    @property
+    def by_class(self) -> ClassTable:
+        """The confidences, summed by class."""
+        return table(self.confidences, self.labels, self.classes)
 
 
 def evaluate(model: nn.Module, dataset: Samples, task: Task, *, device: torch.device) -> EvaluationSums:
@@ -42,11 +52,29 @@ def per_sample(
 ) -> PerSample:
     """Returns loss, score and confidence of every sample, for membership attacks."""
     columns: tuple[list[NDArray[np.float64]], ...] = ([], [], [])
+    labels: list[NDArray[np.int64]] | None = []
+    classes = 1
     for output, y in outputs(model, dataset, device, batch_size, should_stop):
+        if labels is not None and has_classes(output, y):
+            labels.append(y.long().cpu().numpy())
+            classes = int(output.shape[1])
+        else:
+            labels = None
         for column, measure in zip(columns, (task.sample_losses, task.sample_scores, task.confidences), strict=True):
             column.append(measure(output, y).double().cpu().numpy())
     losses, scores, confidences = (np.concatenate([np.empty(0), *column]) for column in columns)
-    return PerSample(losses, scores, confidences)
+    return PerSample(losses, scores, confidences, np.concatenate(labels) if labels else None, classes if labels else 1)
+
+
+def has_classes(output: Any, y: Tensor) -> bool:
+    """Whether a sample has one class: an output of (batch, classes) and class numbers as targets."""
+    return (
+        isinstance(output, Tensor)
+        and output.ndim == 2
+        and output.shape[1] > 1
+        and y.ndim == 1
+        and not y.is_floating_point()
+    )
 
 
 def outputs(

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from torch import Tensor, nn
 
+from puf_client.routines.evaluate import has_classes
 from puf_common.errors import UsageError
 from puf_common.models.module_tensors import load_payload
 from puf_common.tensors.manifest import Manifest
@@ -45,7 +46,7 @@ def model_from(model: nn.Module, manifest: Manifest, payload: bytearray | memory
 
 def require_classes(routine: str, output: Tensor, target: Tensor) -> None:
     """Raises for a task without one class per sample, such as segmentation."""
-    if output.ndim != 2 or output.shape[1] < 2 or target.ndim != 1 or target.is_floating_point():
+    if not has_classes(output, target):
         raise UsageError(
             f"{routine} works on classification: an output of (batch, classes) and one class number per sample, "
             f"not an output of {tuple(output.shape)} with targets of {tuple(target.shape)} {target.dtype}; "

@@ -10,12 +10,15 @@ import numpy as np
 
 from puf_common.errors import InvalidArgument
 from puf_common.receipts.evidence import Attack, Verdict, histogram, judge, song, yeom
+from puf_common.receipts.gap import ClassTable, Gap, gap
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
 if TYPE_CHECKING:
     from puf_client.routines.evaluate import PerSample
 
+# A hold-out of this size is compared with alone.
+ENOUGH_OWN = 200
 # Upper bound of the loss that one sample contributes.
 WORST_LOSS = 1e6
 
@@ -28,6 +31,7 @@ class ModelMeasurement:
     holdout: tk.EvaluationSums | None = None
     yeom: Attack | None = None
     song: Attack | None = None
+    gap: Gap | None = None
 
     @property
     def verdict(self) -> Verdict | None:
@@ -40,6 +44,7 @@ class ModelMeasurement:
             message.holdout if message.HasField("holdout") else None,
             _attack(message.yeom) if message.HasField("yeom") else None,
             _attack(message.song) if message.HasField("song") else None,
+            Gap(value=message.gap.value, error=message.gap.error) if message.HasField("gap") else None,
         )
 
     def request(self, ticket_id: str, version: int) -> pb.ReportMeasurementRequest:
@@ -50,6 +55,7 @@ class ModelMeasurement:
             holdout=self.holdout,
             yeom=tk.MembershipAttack(**asdict(self.yeom)) if self.yeom else None,
             song=tk.MembershipAttack(**asdict(self.song)) if self.song else None,
+            gap=tk.Gap(**asdict(self.gap)) if self.gap else None,
         )
 
 
@@ -68,20 +74,46 @@ def summed(samples: PerSample) -> tk.EvaluationSums:
     )
 
 
-def measure(forget: PerSample, holdout: PerSample | None, retained: tk.EvaluationSums | None) -> ModelMeasurement:
-    """Returns sums over the samples to forget and the hold-out, and both attacks.
+def summed_by_class(samples: PerSample) -> tk.EvaluationSums:
+    """Returns the sums of a hold-out, also by class."""
+    sums = summed(samples)
+    sums.classes.CopyFrom(tk.ClassTable(**asdict(samples.by_class)))
+    return sums
 
-    The attacks are calibrated with the training sums of the retained clients.
+
+def measure(forget: PerSample, holdout: PerSample | None, retained: tk.RetainedSums | None) -> ModelMeasurement:
+    """Returns sums over the samples to forget and the hold-out, both attacks and the gap.
+
+    The attacks are calibrated with the training sums of the retained clients. The gap compares with all hold-outs.
     """
+    others = class_table(retained.holdout) if retained is not None and retained.HasField("holdout") else None
+    found = gap(forget.confidences, forget.labels, unseen(others, holdout)) if others or holdout else None
     if holdout is None:
-        return ModelMeasurement(summed(forget))
-    found: dict[str, Attack] = {}
+        return ModelMeasurement(summed(forget), gap=found)
+    attacks: dict[str, Attack] = {}
     # If the retained clients reported too little for an attack, it is left out.
     with suppress(InvalidArgument):
-        if retained is not None:
-            found["yeom"] = yeom(forget.losses, holdout.losses, loss_sum=retained.loss_sum, samples=retained.samples)
-            found["song"] = song(forget.confidences, holdout.confidences, members=list(retained.confidences))
-    return ModelMeasurement(summed(forget), summed(holdout), **found)
+        if retained is not None and retained.HasField("training"):
+            sums = retained.training
+            attacks["yeom"] = yeom(forget.losses, holdout.losses, loss_sum=sums.loss_sum, samples=sums.samples)
+            attacks["song"] = song(forget.confidences, holdout.confidences, members=list(sums.confidences))
+    return ModelMeasurement(summed(forget), summed(holdout), **attacks, gap=found)
+
+
+def unseen(others: ClassTable | None, own: PerSample | None) -> ClassTable:
+    """Returns the hold-outs to compare with: the client's own if it is large, else those of all clients together.
+
+    A large own hold-out is the better one where clients' data differ.
+    """
+    mine = own.by_class if own is not None else None
+    if others is None or (mine is not None and mine.samples >= ENOUGH_OWN):
+        assert mine is not None
+        return mine
+    return others + mine if mine is not None and len(mine.counts) == len(others.counts) else others
+
+
+def class_table(message: tk.ClassTable) -> ClassTable:
+    return ClassTable(counts=tuple(message.counts), sums=tuple(message.sums), squares=tuple(message.squares))
 
 
 def _attack(message: tk.MembershipAttack) -> Attack:

@@ -19,6 +19,7 @@ from puf_client.routines.inputs import options_from
 from puf_client.routines.train import TrainResult, TrainSettings, train
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
+from puf_common.receipts.gap import ClassTable
 
 # Features are computed once, so augmentation would be the same in every epoch.
 WITHOUT_AUGMENTATION = frozenset({"aux_head"})
@@ -43,6 +44,10 @@ class RoutineInputs:
     second: nn.Module | None
     # Builds a model with the weights of another seed.
     fresh: Callable[[int], nn.Module]
+    # The same samples without augmentation, the client's hold-out, and the others' hold-outs by class, to measure with.
+    plain: Samples
+    holdout: Samples | None = None
+    unseen: ClassTable | None = None
 
     @property
     def common(self) -> tuple[nn.Module, Samples, Task, TrainSettings]:
@@ -101,8 +106,16 @@ def _distill(given: RoutineInputs, context: RoutineContext) -> TrainResult:
     return distill(given.model, given.samples, given.settings, options, context, teacher=given.required_second)
 
 
+def _dose(given: RoutineInputs, context: RoutineContext) -> TrainResult:
+    from puf_client.routines.dose import DoseOptions, Unseen, dose
+
+    options = options_from(DoseOptions, given.options)
+    return dose(*given.common, options, context, plain=given.plain, unseen=Unseen(given.holdout, given.unseen))
+
+
 _ROUTINES: dict[str, Callable[[RoutineInputs, RoutineContext], TrainResult]] = {
     "train": _train,
+    "dose": _dose,
     "ascent": _ascent,
     "guide": _guide,
     "aux_head": _aux_head,

@@ -17,6 +17,7 @@ from torch.optim.sgd import sgd
 
 from puf_client.data.samples import Samples, batch, count, explain_out_of_memory, stacked_if_tensors
 from puf_client.routines.context import Abandoned, RoutineContext
+from puf_client.session.update import Dose
 from puf_client.tasks import Task
 from puf_common.errors import PufError, UsageError
 
@@ -60,6 +61,8 @@ class TrainResult:
     loss: float
     """Mean over the samples, each at the time it was trained on."""
     samples_processed: int
+    dose: Dose | None = None
+    """The chosen strength, of the routine "dose" only."""
 
 
 def prepare(device: torch.device, threads: int) -> None:

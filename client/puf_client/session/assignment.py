@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from numpy.typing import NDArray
 
-from puf_client.session.update import LocalUpdate, TrainingResult, cut, difference, restricted
+from puf_client.session.update import Dose, LocalUpdate, TrainingResult, cut, difference, restricted
 from puf_common.errors import InvalidUpdate
 from puf_common.seeds import derive
 from puf_common.tensors.manifest import MODEL, Manifest
@@ -88,6 +88,11 @@ class Assignment:
     """Whether to train without augmentation."""
 
     @property
+    def unseen(self) -> tickets_pb2.ClassTable | None:
+        """For the routine "dose": the other clients' hold-outs by class."""
+        return self.message.unseen if self.message.HasField("unseen") else None
+
+    @property
     def round(self) -> int:
         return self.key.round
 
@@ -126,10 +131,12 @@ class Assignment:
         samples: int | None = None,
         train_loss: float = float("nan"),
         samples_processed: int = 0,
+        dose: Dose | None = None,
     ) -> bool:
         """Sends the result of the training: a module, new weights by name, or the bytes of an update.
 
-        Scales the update if the client has to. Returns False if the server no longer wants the update.
+        Scales the update if the client has to. Returns False if the server no longer wants the update. `dose` is the
+        strength that the routine "dose" chose, and only that routine has one.
         """
         stated = samples if samples is not None else (self.samples or self.announced)
         if self.samples and stated != self.samples:
@@ -138,9 +145,11 @@ class Assignment:
                 expected=self.samples,
                 stated=stated,
             )
+        if (dose is not None) != (self.routine == "dose"):
+            raise InvalidUpdate(f"the routine {self.routine} {'needs a' if dose is None else 'has no'} chosen strength")
         layout = restricted(self.manifest, self.outputs)
         payload = cut(self.manifest, difference(self.manifest, self.payload, result), layout)
-        return self.deliver(self.message, LocalUpdate(payload, stated, train_loss, samples_processed))
+        return self.deliver(self.message, LocalUpdate(payload, stated, train_loss, samples_processed, dose))
 
     def decline(self, reason: str) -> None:
         """Declines the assignment, so that the round does not wait for its update."""
@@ -172,15 +181,17 @@ class EvaluationRequest:
         score_sum: float,
         *,
         confidences: Sequence[int] = (),
+        classes: tickets_pb2.ClassTable | None = None,
         training: tickets_pb2.EvaluationSums | None = None,
     ) -> bool:
         """Reports sums over the hold-out samples; a score is in [0, 1]. Returns whether the server still wanted them.
 
         `confidences` are the counts that `puf_common.receipts.evidence.histogram` returns. `training` has the same sums
         over the training samples. Both are optional; without them a target's membership attacks cannot be calibrated.
+        `classes` are the confidences by class; without them strength cannot adapt.
         """
         holdout = tickets_pb2.EvaluationSums(
-            samples=samples, loss_sum=loss_sum, score_sum=score_sum, confidences=confidences
+            samples=samples, loss_sum=loss_sum, score_sum=score_sum, confidences=confidences, classes=classes
         )
         return self.answer(self.message, holdout, training)
 

@@ -30,6 +30,7 @@ def connect(
     description: pb.DescribeReply | None = None,
     plugin_version: str = "",
     device: str = "cpu",
+    adapts: bool = False,
     rejoin: bool = False,
     only_if_no_worker: bool = False,
     heartbeats: bool = True,
@@ -43,6 +44,7 @@ def connect(
     `samples` is the number of training samples, or a function that returns it and is called before every assignment.
     `unlabeled_samples` is for a client that distills on public data and does not train. `manifest` describes the local
     model: `connect` raises before joining if it differs from the federation's. Without it there is no comparison.
+    `adapts` says that the worker can run the routine "dose".
     """
     owned = isinstance(server, str)
     if isinstance(server, str):
@@ -61,6 +63,7 @@ def connect(
                 plugin_version=plugin_version,
                 client_version=VERSION,
                 device=device,
+                adapts=adapts,
                 rejoin=rejoin,
                 only_if_no_worker=only_if_no_worker,
             ),

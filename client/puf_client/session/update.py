@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puf_common.errors import InvalidUpdate
+from puf_common.receipts.gap import Gap
 from puf_common.tensors.chunks import Payload
 from puf_common.tensors.digests import DigestKind, digest, to_pb
 from puf_common.tensors.encodings import compact, expand
@@ -30,6 +31,14 @@ TrainingResult: TypeAlias = "HasStateDict | Mapping[str, Any] | Payload"
 
 
 @dataclass(frozen=True)
+class Dose:
+    """The strength that a target chose for one round, and the gap that it measured before."""
+
+    kappa: float
+    gap: Gap
+
+
+@dataclass(frozen=True)
 class LocalUpdate:
     """An update before scaling, and what its header states about it."""
 
@@ -37,6 +46,7 @@ class LocalUpdate:
     samples: int
     train_loss: float
     samples_processed: int
+    dose: Dose | None = None
 
 
 def difference(manifest: Manifest, base: Payload, result: TrainingResult) -> Payload:
@@ -99,7 +109,9 @@ def upload_of(
 
     The digest is over the decoded bytes, because they are what the server sums.
     """
-    scale = 1.0 if work.flip == tickets_pb2.FLIP_SERVER else work.scale
+    dose = update.dose
+    full = work.scale * dose.kappa if dose else work.scale
+    scale = 1.0 if work.flip == tickets_pb2.FLIP_SERVER else full
     layout = restricted(manifest, work.outputs)
     payload = update.payload
     if scale != 1.0:
@@ -122,6 +134,7 @@ def upload_of(
         train_loss=update.train_loss,
         samples_processed=update.samples_processed,
         encoding=encoding,
+        dose=pb.DoseReport(kappa=dose.kappa, gap=tickets_pb2.Gap(**asdict(dose.gap))) if dose else None,
     )
     return header, sent
 

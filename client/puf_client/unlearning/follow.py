@@ -134,7 +134,7 @@ class TicketFollower:
         if ticket.retained_pending and version == ticket.version_unlearned:
             # The retained clients still evaluate this model. The attacks need their sums, and the model may be gone then.
             return
-        retained = next((r.training for r in ticket.retained if r.version == version), None)
+        retained = next((r for r in ticket.retained if r.version == version), None)
         found = self.measurements[version] = measure(*values, retained)
         del self._values[version]
         try:

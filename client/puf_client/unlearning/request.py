@@ -46,14 +46,21 @@ def plan(
     request = tk.UnlearningRequest(
         mode=f"MODE_{options.mode.upper()}" if options.mode else policy.default_mode if puf else None,
         flip=f"FLIP_{options.flip.upper()}" if options.flip else policy.default_flip if puf else None,
-        strength=tk.Strength(epochs=options.unlearn_epochs or (policy.default_epochs if puf else 0)),
+        strength=tk.Strength(epochs=options.unlearn_epochs or 0),
         reference=options.reference,
         received_at=options.received.timestamp() if options.received else 0.0,
     )
+    regular = request.mode != tk.MODE_SPECIAL
     if options.eta_u is not None:
         request.strength.eta_u = options.eta_u
-    elif puf or options.kappa is not None:
-        request.strength.kappa = policy.default_kappa if options.kappa is None else options.kappa
+    elif options.kappa is not None:
+        request.strength.kappa = options.kappa
+    elif options.strength == "auto" or (options.strength is None and policy.default_auto and regular):
+        request.strength.auto = True
+    elif puf:
+        request.strength.kappa = policy.default_kappa
+    if puf and not request.strength.epochs and not request.strength.auto:
+        request.strength.epochs = policy.default_epochs
     if options.forget is None or trainer is None:
         return _whole_client(request, tickets)
     indices = sample_list.read(options.forget, trainer.data.ids, trainer.data.groups)

@@ -105,6 +105,8 @@ def strength(request: tk.UnlearningRequest) -> str:
     rate = request.strength.WhichOneof("rate")
     if rate is None:
         return "set by the method"
+    if rate == "auto":
+        return "adaptive: several rounds, each as strong as its measured effect requires"
     value = request.strength.eta_u if rate == "eta_u" else request.strength.kappa
     return f"{rate} {value:g}, {request.strength.epochs} epoch{'s' if request.strength.epochs != 1 else ''}"
 

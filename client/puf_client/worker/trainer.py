@@ -16,6 +16,7 @@ from puf_client.options import LocalOptions
 from puf_client.routines.context import Progress, RoutineContext
 from puf_client.routines.evaluate import PerSample, outputs, per_sample
 from puf_client.routines.inputs import model_from
+from puf_client.routines.measure import class_table
 from puf_client.routines.registry import WITHOUT_AUGMENTATION, RoutineInputs, run_routine
 from puf_client.routines.train import TrainResult, TrainSettings
 from puf_client.routines.train import prepare as prepare_torch
@@ -133,6 +134,9 @@ class Trainer:
             forget=forget,
             second=None if second is None else model_from(self.model, self.manifest, second),
             fresh=self.fresh,
+            plain=_part(self._plain, indices),
+            holdout=self._holdout if self.data.holdout_samples else None,
+            unseen=class_table(assignment.unseen) if assignment.unseen else None,
         )
         context = RoutineContext(self.choice.device, assignment.stream, progress, assignment.abandoned)
         return run_routine(assignment.routine, inputs, context)

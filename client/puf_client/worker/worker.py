@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puf_client.routines.context import Abandoned
-from puf_client.routines.measure import summed
+from puf_client.routines.measure import summed, summed_by_class
 from puf_client.routines.registry import WITH_RETAINED_SAMPLES
 from puf_client.session.assignment import Assignment, EvaluationRequest, Work
 from puf_client.session.connect import connect
@@ -82,6 +82,7 @@ class Worker:
             description=description,
             plugin_version=trainer.plugin_version,
             device=str(trainer.choice.device),
+            adapts=True,
             rejoin=rejoin,
             only_if_no_worker=only_if_no_worker,
         )
@@ -129,6 +130,7 @@ class Worker:
             samples=len(indices),
             train_loss=result.loss,
             samples_processed=result.samples_processed,
+            dose=result.dose,
         )
         log.info(
             "trained",
@@ -139,15 +141,23 @@ class Worker:
             seconds=round(time.monotonic() - started, 2),
             taken=taken,
             **({"scale": work.scale, "ticket": work.ticket_id} if work.ticket_id else {}),
+            **({"kappa": result.dose.kappa, "gap": round(result.dose.gap.value, 4)} if result.dose else {}),
         )
 
     def _evaluate(self, work: EvaluationRequest) -> None:
         self._display.say(f"evaluating model {work.version}")
-        sums = summed(self._trainer.evaluate_holdout(work.payload))
+        sums = summed_by_class(self._trainer.evaluate_holdout(work.payload))
         training = None
         if work.training_side and len(mine := self.trainable()):
             training = summed(self._trainer.evaluate_samples(work.payload, mine))
-        work.report(sums.samples, sums.loss_sum, sums.score_sum, confidences=sums.confidences, training=training)
+        work.report(
+            sums.samples,
+            sums.loss_sum,
+            sums.score_sum,
+            confidences=sums.confidences,
+            classes=sums.classes,
+            training=training,
+        )
         log.info(
             "evaluated",
             version=work.version,

@@ -131,7 +131,7 @@ class DescribeReply(_message.Message):
     def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., server_version: _Optional[str] = ..., model: _Optional[str] = ..., model_options: _Optional[_Mapping[str, str]] = ..., task: _Optional[str] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., manifest: _Optional[_Union[_tensors_pb2.Manifest, _Mapping]] = ..., plugin_version: _Optional[str] = ..., rounds_planned: _Optional[int] = ..., forgetting: _Optional[_Union[ForgettingPolicy, _Mapping]] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., server_key: _Optional[bytes] = ..., method: _Optional[str] = ..., fallback: _Optional[str] = ..., remembers: _Optional[_Iterable[str]] = ..., update_encoding: _Optional[_Union[_tensors_pb2.Encoding, str]] = ...) -> None: ...
 
 class ForgettingPolicy(_message.Message):
-    __slots__ = ("default_mode", "default_kappa", "min_kappa", "max_kappa", "max_eta_u", "default_epochs", "max_epochs", "special_allowed", "default_flip", "deadline_days", "max_recovery_rounds", "special_min_targets")
+    __slots__ = ("default_mode", "default_kappa", "min_kappa", "max_kappa", "max_eta_u", "default_epochs", "max_epochs", "special_allowed", "default_flip", "deadline_days", "max_recovery_rounds", "special_min_targets", "default_auto", "max_dose", "max_doses")
     DEFAULT_MODE_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_KAPPA_FIELD_NUMBER: _ClassVar[int]
     MIN_KAPPA_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +144,9 @@ class ForgettingPolicy(_message.Message):
     DEADLINE_DAYS_FIELD_NUMBER: _ClassVar[int]
     MAX_RECOVERY_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     SPECIAL_MIN_TARGETS_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_AUTO_FIELD_NUMBER: _ClassVar[int]
+    MAX_DOSE_FIELD_NUMBER: _ClassVar[int]
+    MAX_DOSES_FIELD_NUMBER: _ClassVar[int]
     default_mode: _tickets_pb2.Mode
     default_kappa: float
     min_kappa: float
@@ -156,7 +159,10 @@ class ForgettingPolicy(_message.Message):
     deadline_days: float
     max_recovery_rounds: int
     special_min_targets: int
-    def __init__(self, default_mode: _Optional[_Union[_tickets_pb2.Mode, str]] = ..., default_kappa: _Optional[float] = ..., min_kappa: _Optional[float] = ..., max_kappa: _Optional[float] = ..., max_eta_u: _Optional[float] = ..., default_epochs: _Optional[int] = ..., max_epochs: _Optional[int] = ..., special_allowed: _Optional[bool] = ..., default_flip: _Optional[_Union[_tickets_pb2.Flip, str]] = ..., deadline_days: _Optional[float] = ..., max_recovery_rounds: _Optional[int] = ..., special_min_targets: _Optional[int] = ...) -> None: ...
+    default_auto: bool
+    max_dose: float
+    max_doses: int
+    def __init__(self, default_mode: _Optional[_Union[_tickets_pb2.Mode, str]] = ..., default_kappa: _Optional[float] = ..., min_kappa: _Optional[float] = ..., max_kappa: _Optional[float] = ..., max_eta_u: _Optional[float] = ..., default_epochs: _Optional[int] = ..., max_epochs: _Optional[int] = ..., special_allowed: _Optional[bool] = ..., default_flip: _Optional[_Union[_tickets_pb2.Flip, str]] = ..., deadline_days: _Optional[float] = ..., max_recovery_rounds: _Optional[int] = ..., special_min_targets: _Optional[int] = ..., default_auto: _Optional[bool] = ..., max_dose: _Optional[float] = ..., max_doses: _Optional[int] = ...) -> None: ...
 
 class LeaseShardRequest(_message.Message):
     __slots__ = ("wish",)
@@ -173,7 +179,7 @@ class LeaseShardReply(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("instance", "samples", "holdout_samples", "manifest_fingerprint", "recipe_fingerprint", "plugin_version", "client_version", "device", "rejoin", "only_if_no_worker", "unlabeled_samples")
+    __slots__ = ("instance", "samples", "holdout_samples", "manifest_fingerprint", "recipe_fingerprint", "plugin_version", "client_version", "device", "rejoin", "only_if_no_worker", "unlabeled_samples", "adapts")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     HOLDOUT_SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -185,6 +191,7 @@ class JoinRequest(_message.Message):
     REJOIN_FIELD_NUMBER: _ClassVar[int]
     ONLY_IF_NO_WORKER_FIELD_NUMBER: _ClassVar[int]
     UNLABELED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    ADAPTS_FIELD_NUMBER: _ClassVar[int]
     instance: str
     samples: int
     holdout_samples: int
@@ -196,7 +203,8 @@ class JoinRequest(_message.Message):
     rejoin: bool
     only_if_no_worker: bool
     unlabeled_samples: int
-    def __init__(self, instance: _Optional[str] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., manifest_fingerprint: _Optional[bytes] = ..., recipe_fingerprint: _Optional[bytes] = ..., plugin_version: _Optional[str] = ..., client_version: _Optional[str] = ..., device: _Optional[str] = ..., rejoin: _Optional[bool] = ..., only_if_no_worker: _Optional[bool] = ..., unlabeled_samples: _Optional[int] = ...) -> None: ...
+    adapts: bool
+    def __init__(self, instance: _Optional[str] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., manifest_fingerprint: _Optional[bytes] = ..., recipe_fingerprint: _Optional[bytes] = ..., plugin_version: _Optional[str] = ..., client_version: _Optional[str] = ..., device: _Optional[str] = ..., rejoin: _Optional[bool] = ..., only_if_no_worker: _Optional[bool] = ..., unlabeled_samples: _Optional[int] = ..., adapts: _Optional[bool] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("session", "membership", "heartbeat_seconds", "chunk_bytes", "position", "server_key", "digest_kinds", "remembers")
@@ -295,7 +303,7 @@ class WorkKey(_message.Message):
     def __init__(self, membership: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., part: _Optional[_Union[Part, str]] = ...) -> None: ...
 
 class TrainWork(_message.Message):
-    __slots__ = ("key", "base_version", "lr", "epochs", "scale", "flip", "samples", "seconds_left", "ticket_id", "forget_request", "plain", "training_id", "routine", "options", "aux_version", "outputs", "stream_round")
+    __slots__ = ("key", "base_version", "lr", "epochs", "scale", "flip", "samples", "seconds_left", "ticket_id", "forget_request", "plain", "training_id", "routine", "options", "aux_version", "outputs", "stream_round", "unseen")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -320,6 +328,7 @@ class TrainWork(_message.Message):
     AUX_VERSION_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     STREAM_ROUND_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_FIELD_NUMBER: _ClassVar[int]
     key: WorkKey
     base_version: int
     lr: float
@@ -337,7 +346,8 @@ class TrainWork(_message.Message):
     aux_version: int
     outputs: _containers.RepeatedScalarFieldContainer[str]
     stream_round: int
-    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., lr: _Optional[float] = ..., epochs: _Optional[float] = ..., scale: _Optional[float] = ..., flip: _Optional[_Union[_tickets_pb2.Flip, str]] = ..., samples: _Optional[int] = ..., seconds_left: _Optional[float] = ..., ticket_id: _Optional[str] = ..., forget_request: _Optional[str] = ..., plain: _Optional[bool] = ..., training_id: _Optional[str] = ..., routine: _Optional[str] = ..., options: _Optional[_Mapping[str, float]] = ..., aux_version: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., stream_round: _Optional[int] = ...) -> None: ...
+    unseen: _tickets_pb2.ClassTable
+    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., lr: _Optional[float] = ..., epochs: _Optional[float] = ..., scale: _Optional[float] = ..., flip: _Optional[_Union[_tickets_pb2.Flip, str]] = ..., samples: _Optional[int] = ..., seconds_left: _Optional[float] = ..., ticket_id: _Optional[str] = ..., forget_request: _Optional[str] = ..., plain: _Optional[bool] = ..., training_id: _Optional[str] = ..., routine: _Optional[str] = ..., options: _Optional[_Mapping[str, float]] = ..., aux_version: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., stream_round: _Optional[int] = ..., unseen: _Optional[_Union[_tickets_pb2.ClassTable, _Mapping]] = ...) -> None: ...
 
 class EvaluateWork(_message.Message):
     __slots__ = ("evaluation", "version", "training_side")
@@ -398,7 +408,7 @@ class FetchModelReply(_message.Message):
     def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., chunk: _Optional[_Union[_tensors_pb2.Chunk, _Mapping]] = ...) -> None: ...
 
 class UpdateHeader(_message.Message):
-    __slots__ = ("key", "base_version", "samples", "applied_scale", "byte_length", "digest", "manifest_fingerprint", "train_loss", "samples_processed", "encoding", "resume_at", "digest_kind")
+    __slots__ = ("key", "base_version", "samples", "applied_scale", "byte_length", "digest", "manifest_fingerprint", "train_loss", "samples_processed", "encoding", "resume_at", "digest_kind", "dose")
     KEY_FIELD_NUMBER: _ClassVar[int]
     BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -411,6 +421,7 @@ class UpdateHeader(_message.Message):
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     RESUME_AT_FIELD_NUMBER: _ClassVar[int]
     DIGEST_KIND_FIELD_NUMBER: _ClassVar[int]
+    DOSE_FIELD_NUMBER: _ClassVar[int]
     key: WorkKey
     base_version: int
     samples: int
@@ -423,7 +434,16 @@ class UpdateHeader(_message.Message):
     encoding: _tensors_pb2.Encoding
     resume_at: int
     digest_kind: _tensors_pb2.DigestKind
-    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., samples: _Optional[int] = ..., applied_scale: _Optional[float] = ..., byte_length: _Optional[int] = ..., digest: _Optional[bytes] = ..., manifest_fingerprint: _Optional[bytes] = ..., train_loss: _Optional[float] = ..., samples_processed: _Optional[int] = ..., encoding: _Optional[_Union[_tensors_pb2.Encoding, str]] = ..., resume_at: _Optional[int] = ..., digest_kind: _Optional[_Union[_tensors_pb2.DigestKind, str]] = ...) -> None: ...
+    dose: DoseReport
+    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., samples: _Optional[int] = ..., applied_scale: _Optional[float] = ..., byte_length: _Optional[int] = ..., digest: _Optional[bytes] = ..., manifest_fingerprint: _Optional[bytes] = ..., train_loss: _Optional[float] = ..., samples_processed: _Optional[int] = ..., encoding: _Optional[_Union[_tensors_pb2.Encoding, str]] = ..., resume_at: _Optional[int] = ..., digest_kind: _Optional[_Union[_tensors_pb2.DigestKind, str]] = ..., dose: _Optional[_Union[DoseReport, _Mapping]] = ...) -> None: ...
+
+class DoseReport(_message.Message):
+    __slots__ = ("kappa", "gap")
+    KAPPA_FIELD_NUMBER: _ClassVar[int]
+    GAP_FIELD_NUMBER: _ClassVar[int]
+    kappa: float
+    gap: _tickets_pb2.Gap
+    def __init__(self, kappa: _Optional[float] = ..., gap: _Optional[_Union[_tickets_pb2.Gap, _Mapping]] = ...) -> None: ...
 
 class FindUploadRequest(_message.Message):
     __slots__ = ("header",)
@@ -514,20 +534,22 @@ class FollowTicketReply(_message.Message):
     def __init__(self, ticket: _Optional[_Union[_tickets_pb2.Ticket, _Mapping]] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class ReportMeasurementRequest(_message.Message):
-    __slots__ = ("ticket_id", "version", "forget", "holdout", "yeom", "song")
+    __slots__ = ("ticket_id", "version", "forget", "holdout", "yeom", "song", "gap")
     TICKET_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
     HOLDOUT_FIELD_NUMBER: _ClassVar[int]
     YEOM_FIELD_NUMBER: _ClassVar[int]
     SONG_FIELD_NUMBER: _ClassVar[int]
+    GAP_FIELD_NUMBER: _ClassVar[int]
     ticket_id: str
     version: int
     forget: _tickets_pb2.EvaluationSums
     holdout: _tickets_pb2.EvaluationSums
     yeom: _tickets_pb2.MembershipAttack
     song: _tickets_pb2.MembershipAttack
-    def __init__(self, ticket_id: _Optional[str] = ..., version: _Optional[int] = ..., forget: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ..., holdout: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ..., yeom: _Optional[_Union[_tickets_pb2.MembershipAttack, _Mapping]] = ..., song: _Optional[_Union[_tickets_pb2.MembershipAttack, _Mapping]] = ...) -> None: ...
+    gap: _tickets_pb2.Gap
+    def __init__(self, ticket_id: _Optional[str] = ..., version: _Optional[int] = ..., forget: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ..., holdout: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ..., yeom: _Optional[_Union[_tickets_pb2.MembershipAttack, _Mapping]] = ..., song: _Optional[_Union[_tickets_pb2.MembershipAttack, _Mapping]] = ..., gap: _Optional[_Union[_tickets_pb2.Gap, _Mapping]] = ...) -> None: ...
 
 class ReportMeasurementReply(_message.Message):
     __slots__ = ("ticket",)

@@ -54,14 +54,16 @@ TICKET_STATE_FAILED: TicketState
 TICKET_STATE_WITHDRAWN: TicketState
 
 class Strength(_message.Message):
-    __slots__ = ("kappa", "eta_u", "epochs")
+    __slots__ = ("kappa", "eta_u", "auto", "epochs")
     KAPPA_FIELD_NUMBER: _ClassVar[int]
     ETA_U_FIELD_NUMBER: _ClassVar[int]
+    AUTO_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     kappa: float
     eta_u: float
+    auto: bool
     epochs: int
-    def __init__(self, kappa: _Optional[float] = ..., eta_u: _Optional[float] = ..., epochs: _Optional[int] = ...) -> None: ...
+    def __init__(self, kappa: _Optional[float] = ..., eta_u: _Optional[float] = ..., auto: _Optional[bool] = ..., epochs: _Optional[int] = ...) -> None: ...
 
 class UnlearningRequest(_message.Message):
     __slots__ = ("request_key", "scope", "mode", "flip", "strength", "forget_samples", "retain_samples", "reference", "received_at", "replaces")
@@ -98,16 +100,28 @@ class TicketStep(_message.Message):
     def __init__(self, state: _Optional[_Union[TicketState, str]] = ..., at: _Optional[float] = ..., note: _Optional[str] = ...) -> None: ...
 
 class EvaluationSums(_message.Message):
-    __slots__ = ("samples", "loss_sum", "score_sum", "confidences")
+    __slots__ = ("samples", "loss_sum", "score_sum", "confidences", "classes")
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
     SCORE_SUM_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCES_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
     samples: int
     loss_sum: float
     score_sum: float
     confidences: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, samples: _Optional[int] = ..., loss_sum: _Optional[float] = ..., score_sum: _Optional[float] = ..., confidences: _Optional[_Iterable[int]] = ...) -> None: ...
+    classes: ClassTable
+    def __init__(self, samples: _Optional[int] = ..., loss_sum: _Optional[float] = ..., score_sum: _Optional[float] = ..., confidences: _Optional[_Iterable[int]] = ..., classes: _Optional[_Union[ClassTable, _Mapping]] = ...) -> None: ...
+
+class ClassTable(_message.Message):
+    __slots__ = ("counts", "sums", "squares")
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
+    SQUARES_FIELD_NUMBER: _ClassVar[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    sums: _containers.RepeatedScalarFieldContainer[float]
+    squares: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, counts: _Optional[_Iterable[int]] = ..., sums: _Optional[_Iterable[float]] = ..., squares: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class MembershipAttack(_message.Message):
     __slots__ = ("threshold", "forget_members", "forget_samples", "holdout_members", "holdout_samples")
@@ -124,26 +138,50 @@ class MembershipAttack(_message.Message):
     def __init__(self, threshold: _Optional[float] = ..., forget_members: _Optional[int] = ..., forget_samples: _Optional[int] = ..., holdout_members: _Optional[int] = ..., holdout_samples: _Optional[int] = ...) -> None: ...
 
 class RetainedSums(_message.Message):
-    __slots__ = ("version", "training")
+    __slots__ = ("version", "training", "holdout")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TRAINING_FIELD_NUMBER: _ClassVar[int]
+    HOLDOUT_FIELD_NUMBER: _ClassVar[int]
     version: int
     training: EvaluationSums
-    def __init__(self, version: _Optional[int] = ..., training: _Optional[_Union[EvaluationSums, _Mapping]] = ...) -> None: ...
+    holdout: ClassTable
+    def __init__(self, version: _Optional[int] = ..., training: _Optional[_Union[EvaluationSums, _Mapping]] = ..., holdout: _Optional[_Union[ClassTable, _Mapping]] = ...) -> None: ...
 
 class Measurement(_message.Message):
-    __slots__ = ("version", "forget", "holdout", "yeom", "song")
+    __slots__ = ("version", "forget", "holdout", "yeom", "song", "gap")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
     HOLDOUT_FIELD_NUMBER: _ClassVar[int]
     YEOM_FIELD_NUMBER: _ClassVar[int]
     SONG_FIELD_NUMBER: _ClassVar[int]
+    GAP_FIELD_NUMBER: _ClassVar[int]
     version: int
     forget: EvaluationSums
     holdout: EvaluationSums
     yeom: MembershipAttack
     song: MembershipAttack
-    def __init__(self, version: _Optional[int] = ..., forget: _Optional[_Union[EvaluationSums, _Mapping]] = ..., holdout: _Optional[_Union[EvaluationSums, _Mapping]] = ..., yeom: _Optional[_Union[MembershipAttack, _Mapping]] = ..., song: _Optional[_Union[MembershipAttack, _Mapping]] = ...) -> None: ...
+    gap: Gap
+    def __init__(self, version: _Optional[int] = ..., forget: _Optional[_Union[EvaluationSums, _Mapping]] = ..., holdout: _Optional[_Union[EvaluationSums, _Mapping]] = ..., yeom: _Optional[_Union[MembershipAttack, _Mapping]] = ..., song: _Optional[_Union[MembershipAttack, _Mapping]] = ..., gap: _Optional[_Union[Gap, _Mapping]] = ...) -> None: ...
+
+class Gap(_message.Message):
+    __slots__ = ("value", "error")
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    value: float
+    error: float
+    def __init__(self, value: _Optional[float] = ..., error: _Optional[float] = ...) -> None: ...
+
+class Dose(_message.Message):
+    __slots__ = ("round", "kappa", "gap", "score")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    KAPPA_FIELD_NUMBER: _ClassVar[int]
+    GAP_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    kappa: float
+    gap: Gap
+    score: float
+    def __init__(self, round: _Optional[int] = ..., kappa: _Optional[float] = ..., gap: _Optional[_Union[Gap, _Mapping]] = ..., score: _Optional[float] = ...) -> None: ...
 
 class Score(_message.Message):
     __slots__ = ("accuracy", "loss", "samples", "clients")
@@ -158,7 +196,7 @@ class Score(_message.Message):
     def __init__(self, accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., clients: _Optional[int] = ...) -> None: ...
 
 class Ticket(_message.Message):
-    __slots__ = ("id", "client", "request", "state", "history", "deadline_at", "applied_round", "scale", "version_before", "version_unlearned", "version_recovered", "recovery_rounds", "recovered", "score_before", "score_unlearned", "score_recovered", "deleted_versions", "method", "worker_alive", "attempts", "membership", "measurements", "retained", "retained_pending", "filed_by", "fallback", "deleted_records", "deleted_bytes", "held", "taken_over")
+    __slots__ = ("id", "client", "request", "state", "history", "deadline_at", "applied_round", "scale", "version_before", "version_unlearned", "version_recovered", "recovery_rounds", "recovered", "score_before", "score_unlearned", "score_recovered", "deleted_versions", "method", "worker_alive", "attempts", "membership", "measurements", "retained", "retained_pending", "filed_by", "fallback", "deleted_records", "deleted_bytes", "held", "taken_over", "doses", "fixed_because", "recovery_end", "escalated")
     ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +227,10 @@ class Ticket(_message.Message):
     DELETED_BYTES_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     TAKEN_OVER_FIELD_NUMBER: _ClassVar[int]
+    DOSES_FIELD_NUMBER: _ClassVar[int]
+    FIXED_BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_END_FIELD_NUMBER: _ClassVar[int]
+    ESCALATED_FIELD_NUMBER: _ClassVar[int]
     id: str
     client: str
     request: UnlearningRequest
@@ -219,4 +261,8 @@ class Ticket(_message.Message):
     deleted_bytes: int
     held: str
     taken_over: str
-    def __init__(self, id: _Optional[str] = ..., client: _Optional[str] = ..., request: _Optional[_Union[UnlearningRequest, _Mapping]] = ..., state: _Optional[_Union[TicketState, str]] = ..., history: _Optional[_Iterable[_Union[TicketStep, _Mapping]]] = ..., deadline_at: _Optional[float] = ..., applied_round: _Optional[int] = ..., scale: _Optional[float] = ..., version_before: _Optional[int] = ..., version_unlearned: _Optional[int] = ..., version_recovered: _Optional[int] = ..., recovery_rounds: _Optional[int] = ..., recovered: _Optional[bool] = ..., score_before: _Optional[_Union[Score, _Mapping]] = ..., score_unlearned: _Optional[_Union[Score, _Mapping]] = ..., score_recovered: _Optional[_Union[Score, _Mapping]] = ..., deleted_versions: _Optional[_Iterable[int]] = ..., method: _Optional[str] = ..., worker_alive: _Optional[bool] = ..., attempts: _Optional[int] = ..., membership: _Optional[int] = ..., measurements: _Optional[_Iterable[_Union[Measurement, _Mapping]]] = ..., retained: _Optional[_Iterable[_Union[RetainedSums, _Mapping]]] = ..., retained_pending: _Optional[bool] = ..., filed_by: _Optional[str] = ..., fallback: _Optional[str] = ..., deleted_records: _Optional[int] = ..., deleted_bytes: _Optional[int] = ..., held: _Optional[str] = ..., taken_over: _Optional[str] = ...) -> None: ...
+    doses: _containers.RepeatedCompositeFieldContainer[Dose]
+    fixed_because: str
+    recovery_end: str
+    escalated: str
+    def __init__(self, id: _Optional[str] = ..., client: _Optional[str] = ..., request: _Optional[_Union[UnlearningRequest, _Mapping]] = ..., state: _Optional[_Union[TicketState, str]] = ..., history: _Optional[_Iterable[_Union[TicketStep, _Mapping]]] = ..., deadline_at: _Optional[float] = ..., applied_round: _Optional[int] = ..., scale: _Optional[float] = ..., version_before: _Optional[int] = ..., version_unlearned: _Optional[int] = ..., version_recovered: _Optional[int] = ..., recovery_rounds: _Optional[int] = ..., recovered: _Optional[bool] = ..., score_before: _Optional[_Union[Score, _Mapping]] = ..., score_unlearned: _Optional[_Union[Score, _Mapping]] = ..., score_recovered: _Optional[_Union[Score, _Mapping]] = ..., deleted_versions: _Optional[_Iterable[int]] = ..., method: _Optional[str] = ..., worker_alive: _Optional[bool] = ..., attempts: _Optional[int] = ..., membership: _Optional[int] = ..., measurements: _Optional[_Iterable[_Union[Measurement, _Mapping]]] = ..., retained: _Optional[_Iterable[_Union[RetainedSums, _Mapping]]] = ..., retained_pending: _Optional[bool] = ..., filed_by: _Optional[str] = ..., fallback: _Optional[str] = ..., deleted_records: _Optional[int] = ..., deleted_bytes: _Optional[int] = ..., held: _Optional[str] = ..., taken_over: _Optional[str] = ..., doses: _Optional[_Iterable[_Union[Dose, _Mapping]]] = ..., fixed_because: _Optional[str] = ..., recovery_end: _Optional[str] = ..., escalated: _Optional[str] = ...) -> None: ...

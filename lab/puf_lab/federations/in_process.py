@@ -187,6 +187,7 @@ class InProcessFederation:
             unlabeled_samples=worker.unlabeled,
             manifest=trainer.manifest,
             description=description,
+            adapts=True,
             heartbeats=False,
         )
         return session, worker

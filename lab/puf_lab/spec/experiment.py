@@ -25,6 +25,8 @@ _POLICY = {
     "max_kappa": 1e6,
     "max_total_kappa": 1e9,
     "max_eta_u": 1e6,
+    # A variant states its strength, or takes the policy's kappa. Only puf-auto adapts.
+    "strength": "fixed",
     "max_epochs": 1000,
 }
 

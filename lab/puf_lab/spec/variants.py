@@ -37,6 +37,7 @@ METHODS: dict[str, Method] = {
     "natural": Method("Natural", "natural"),
     "puf-special": Method("PUF-Special", mode="special"),
     "puf-regular": Method("PUF-Regular", mode="regular"),
+    "puf-auto": Method("PUF-auto", mode="regular", policy={"strength": "auto"}),
     "not": Method("NoT", policy={"method": "not"}),
     "federaser": Method("FedEraser", policy={"method": "federaser"}),
     "pga": Method("PGA", policy={"method": "pga"}),

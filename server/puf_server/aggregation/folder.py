@@ -88,7 +88,7 @@ class Folder:
                 part=assignment.part,
                 samples=current.received[assignment.key].samples,
                 source=stack.enter_context(self._store.spool.read(current, assignment.key)),
-                scale=assignment.scale if assignment.flip == "server" else 1.0,
+                scale=current.scale_of(assignment) if assignment.flip == "server" else 1.0,
                 negated=assignment.negated,
                 layout=outputs(self._manifest, assignment.outputs),
             )

@@ -87,7 +87,22 @@ class Forgetting(_Settings):
     )
     mode: Literal["regular", "special"] = Field("regular", description="mode of requests that name none")
     flip: Literal["client", "server"] = Field("client", description="side that negates and scales the target's update")
-    kappa: float = Field(2.0, gt=0, description="strength of requests that name none")
+    strength: Literal["auto", "fixed"] = Field(
+        "auto",
+        description="strength of PUF-Regular requests that name none. auto: several rounds by the measured effect; "
+        "fixed: one round with kappa",
+    )
+    max_dose: float = Field(8.0, ge=0.125, description="largest kappa of one round with adaptive strength")
+    max_doses: int = Field(6, ge=1, description="largest number of unlearning rounds with adaptive strength")
+    dose_epochs: int = Field(
+        3, ge=1, description="local epochs of the target in a round with adaptive strength, at most max_epochs"
+    )
+    escalate: str = Field(
+        "",
+        description="method that follows if the target's data can still be told from unseen data: retrain, federaser or "
+        "not; empty: the request completes with that verdict",
+    )
+    kappa: float = Field(2.0, gt=0, description="fixed strength of requests that name none")
     min_kappa: float = Field(0.5, gt=0, description="smallest kappa of a request")
     max_kappa: float = Field(4.0, gt=0, description="largest kappa of a request")
     max_total_kappa: float = Field(
@@ -143,7 +158,7 @@ class Forgetting(_Settings):
 
     @model_validator(mode="after")
     def _methods_are_known(self) -> Self:
-        if self.method != "puf" or self.method_options or self.fallback or self.also_remember:
+        if self.method != "puf" or self.method_options or self.fallback or self.also_remember or self.escalate:
             # The methods import this module.
             from puf_server.core import methods
 

@@ -30,7 +30,7 @@ class Norms:
 def allowed(state: State, config: FederationConfig, assignment: Assignment) -> Norms:
     """The largest norms that an update for this assignment may have."""
     limits = config.limits
-    if assignment.routine != "train":
+    if assignment.routine not in ("train", "dose"):
         # Updates of a method's own routine (ascent, distillation, heads) are not comparable with training.
         return Norms(limits.max_norm, _LARGEST_BUFFER)
     # Committed rounds are numbered without gaps: this looks at the recent ones only, however many there are.

@@ -29,6 +29,7 @@ class JoinRequest:
     holdout: int
     unlabeled: int = 0
     device: str = ""
+    adapts: bool = False
     rejoin: bool = False
     only_if_no_worker: bool = False
 
@@ -85,6 +86,7 @@ def join(
             holdout=request.holdout,
             unlabeled=request.unlabeled,
             device=request.device,
+            adapts=request.adapts,
         )
     )
 
@@ -119,6 +121,7 @@ def forgotten(member: Member) -> Member:
         holdout=0,
         unlabeled=0,
         last_samples=0,
+        adapts=False,
     )
 
 

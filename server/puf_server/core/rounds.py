@@ -13,6 +13,7 @@ from puf_server.core.state.members import Member
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import (
     Assignment,
+    DoseReport,
     Part,
     ReceivedUpdate,
     Round,
@@ -81,6 +82,8 @@ class UpdateHeader:
     base: int
     samples: int
     applied_scale: float
+    # Of a dose: the strength that the target chose, and what it measured.
+    dose: DoseReport | None = None
 
 
 def expected_assignment(state: State, name: str, header: UpdateHeader) -> tuple[Round, Assignment]:
@@ -114,12 +117,27 @@ def check_header(current: Round, assignment: Assignment, header: UpdateHeader) -
             f"the update states {header.samples} samples, announced were {assignment.samples}",
             announced=assignment.samples,
         )
-    wanted = assignment.scale if assignment.flip is Flip.CLIENT else 1.0
+    _check_dose(assignment, header.dose)
+    full = assignment.scale * header.dose.kappa if header.dose else assignment.scale
+    wanted = full if assignment.flip is Flip.CLIENT else 1.0
     if header.applied_scale != wanted:
         raise InvalidUpdate(
             f"the update was scaled by {header.applied_scale!r}, assigned was {wanted!r} on the side of the "
             f"{assignment.flip}",
             assigned=wanted,
+        )
+
+
+def _check_dose(assignment: Assignment, dose: DoseReport | None) -> None:
+    """Refuses a strength outside the assignment's limits, and one where none was to be chosen."""
+    if (dose is not None) != (assignment.routine == "dose"):
+        raise InvalidUpdate("an update states a chosen strength if and only if its routine is dose")
+    if dose is None:
+        return
+    least, most = assignment.options["min_kappa"], assignment.options["max_kappa"]
+    if not least <= dose.kappa <= most:
+        raise InvalidUpdate(
+            f"the update was scaled by kappa {dose.kappa:g}; allowed is {least:g} to {most:g}", least=least, most=most
         )
 
 

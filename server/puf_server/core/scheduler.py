@@ -80,6 +80,7 @@ def committed(
     if current is None:
         raise AssertionError("no round to commit")
     before = state.version
+    state = jobs.recorded(state, config, current, now)
     recovering = current.kind in (RoundKind.UNLEARN, RoundKind.RESET) or (
         state.recovery is not None and current.kind is not RoundKind.ROLLBACK
     )

@@ -21,6 +21,7 @@ from puf_server.core.state.tickets import (
     Request,
     RequestForm,
     Scope,
+    Strength,
     Ticket,
     TicketEvent,
     TicketState,
@@ -34,8 +35,11 @@ _MOVES: dict[TicketState, frozenset[TicketState]] = {
     ),
     TicketState.SCHEDULED: frozenset({TicketState.PENDING, TicketState.APPLIED}),
     # Only a rollback leads back to PENDING. It takes the round back as well.
-    TicketState.APPLIED: frozenset({TicketState.RECOVERING, TicketState.COMPLETED, TicketState.PENDING}),
-    TicketState.RECOVERING: frozenset({TicketState.COMPLETED, TicketState.PENDING}),
+    # Escalation leads back to SCHEDULED.
+    TicketState.APPLIED: frozenset(
+        {TicketState.RECOVERING, TicketState.COMPLETED, TicketState.PENDING, TicketState.SCHEDULED}
+    ),
+    TicketState.RECOVERING: frozenset({TicketState.COMPLETED, TicketState.PENDING, TicketState.SCHEDULED}),
     TicketState.COMPLETED: frozenset(),
     TicketState.FAILED: frozenset({TicketState.WITHDRAWN}),
     TicketState.WITHDRAWN: frozenset(),
@@ -134,6 +138,8 @@ def _filed_state(state: State, config: FederationConfig, ticket: Ticket, now: fl
     asked, name = ticket.request, ticket.client
     facts: dict[str, Any] = {"ticket": ticket.id, "client": name, "scope": asked.scope, "mode": asked.mode}
     facts |= {"kappa": asked.kappa, "eta_u": asked.eta_u, "reference": asked.reference, "by": asked.filed_by}
+    if ticket.adaptive:
+        facts["strength"] = asked.strength
     if ticket.on_hold:
         facts["held"] = ticket.on_hold
     state = state.with_ticket(ticket).note("ticket.filed", now, **facts)
@@ -151,7 +157,7 @@ def withdraw(state: State, name: str, ticket_id: str, now: float) -> tuple[State
     ticket = find(state, name, ticket_id)
     if ticket.state is TicketState.WITHDRAWN:
         return state, ticket
-    if ticket.state not in (TicketState.PENDING, TicketState.FAILED):
+    if ticket.state not in (TicketState.PENDING, TicketState.FAILED) or ticket.applied is not None:
         raise NotNow(
             f"ticket {ticket_id} is {ticket.state} and can no longer be withdrawn", ticket=ticket_id, state=ticket.state
         )
@@ -202,6 +208,14 @@ def move(state: State, ticket_id: str, to: TicketState, now: float, note: str, *
     return state.with_ticket(ticket).note(f"ticket.{to}", now, ticket=ticket_id, client=ticket.client, why=note)
 
 
+def remark(state: State, ticket_id: str, now: float, note: str) -> State:
+    """The state with a line in the ticket's history. The ticket stays in its state."""
+    ticket = state.tickets[ticket_id]
+    event = TicketEvent(state=ticket.state, at=now, note=note)
+    state = state.with_ticket(replace(ticket, history=(*ticket.history, event)))
+    return state.note("ticket.step", now, ticket=ticket_id, client=ticket.client, why=note)
+
+
 def expire(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
     """Fails tickets that are past their deadline while their client is away, or gives them to the fallback.
 
@@ -211,7 +225,7 @@ def expire(state: State, presence: Presence, config: FederationConfig, now: floa
     if state.round is not None and state.round.kind is RoundKind.RESET:
         return state
     for ticket in state.tickets.values():
-        if ticket.state is not TicketState.PENDING:
+        if ticket.state is not TicketState.PENDING or ticket.applied is not None:
             continue
         method = methods.serving(config.forgetting, ticket)
         hopeless = method.hopeless(ticket, state, config)
@@ -252,9 +266,11 @@ def _fallen_back(ticket: Ticket, state: State, config: FederationConfig, why: st
 def _checked(form: RequestForm, policy: Forgetting, samples: int, now: float) -> Request:
     """The request with every choice made. Refuses values outside the operator's limits."""
     mode = form.mode or Mode(policy.mode)
-    epochs = form.epochs or policy.epochs
+    strength = _strength(form, policy, mode)
+    usual = min(policy.dose_epochs, policy.max_epochs) if strength is Strength.AUTO else policy.epochs
+    epochs = form.epochs or usual
     # Strength belongs to PUF. Other methods refuse a request that names one.
-    open_strength = form.kappa is None and form.eta_u is None
+    open_strength = form.kappa is None and form.eta_u is None and strength is Strength.FIXED
     kappa = policy.kappa if open_strength and policy.method == "puf" else form.kappa
     if mode is Mode.SPECIAL and not policy.special_allowed:
         raise InvalidArgument("this federation does not accept PUF-Special: ask for mode regular")
@@ -278,6 +294,7 @@ def _checked(form: RequestForm, policy: Forgetting, samples: int, now: float) ->
         flip=form.flip or Flip(policy.flip),
         kappa=kappa,
         eta_u=form.eta_u,
+        strength=strength,
         epochs=epochs,
         forget_samples=form.forget_samples if single else None,
         retain_samples=form.retain_samples if single else None,
@@ -286,6 +303,17 @@ def _checked(form: RequestForm, policy: Forgetting, samples: int, now: float) ->
         received_at=now if form.received_at is None else validation.day(form.received_at, now),
         filed_by=form.by,
     )
+
+
+def _strength(form: RequestForm, policy: Forgetting, mode: Mode) -> Strength:
+    """Adaptive where the request or the policy wants it. Refuses it where it is not defined."""
+    named = form.kappa is not None or form.eta_u is not None
+    if form.strength is Strength.AUTO and (named or mode is Mode.SPECIAL):
+        raise InvalidArgument(
+            "adaptive strength works with mode regular and without kappa and eta_u: leave them out, or name no strength"
+        )
+    open_choice = form.strength is None and not named and mode is Mode.REGULAR and policy.method == "puf"
+    return form.strength or (Strength(policy.strength) if open_choice else Strength.FIXED)
 
 
 def _check_samples(form: RequestForm, samples: int) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from puf_common.errors import InvalidArgument
 from puf_common.receipts.evidence import BINS, Attack
+from puf_common.receipts.gap import ClassTable
 from puf_server.core.state.measurements import Sums
 from puf_server.core.state.rounds import Assignment
 
@@ -45,7 +46,12 @@ def day(at: float, now: float) -> float:
 
 
 def sums(
-    samples: int, loss_sum: float, score_sum: float, confidences: Sequence[int], announced: int | None = None
+    samples: int,
+    loss_sum: float,
+    score_sum: float,
+    confidences: Sequence[int],
+    classes: ClassTable | None = None,
+    announced: int | None = None,
 ) -> Sums:
     """A measurement. `announced` is the number of samples that the client announced, if known."""
     most = _MOST_SAMPLES if announced is None else announced
@@ -57,7 +63,11 @@ def sums(
         raise InvalidArgument(f"a measurement must be finite, with a loss of at most {_LARGEST_LOSS:g} per sample")
     if len(confidences) not in (0, BINS) or sum(confidences) > samples:
         raise InvalidArgument(f"confidences are counts of the samples in {BINS} bins, or none")
-    return Sums(samples=samples, loss_sum=loss_sum, score_sum=score_sum, confidences=tuple(confidences))
+    if classes is not None and classes.samples > samples:
+        raise InvalidArgument(f"the classes hold {classes.samples} samples, the measurement {samples}")
+    return Sums(
+        samples=samples, loss_sum=loss_sum, score_sum=score_sum, confidences=tuple(confidences), classes=classes
+    )
 
 
 def attack(found: Attack) -> Attack:

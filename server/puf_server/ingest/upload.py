@@ -133,6 +133,7 @@ class Upload:
             at=now,
             norm=norms.parameters,
             buffer_norm=norms.buffers,
+            dose=header.dose,
         )
         state, duplicate = rounds.receive(state, self._expected.client, header, update)
         if not self._engine.store.spool.path(self._spool_name).exists():

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from puf_common.errors import InvalidArgument, InvalidUpdate
 from puf_common.network.status import MAX_MESSAGE_BYTES
 from puf_common.receipts.evidence import Attack
+from puf_common.receipts.gap import ClassTable, Gap
 from puf_common.tensors.digests import digest_kind
 from puf_common.tensors.manifest import Manifest
 from puf_common.v1 import federation_pb2 as fed
@@ -21,9 +22,9 @@ from puf_server.core import roster, scheduler, validation
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.measurements import Measurement, Sums
 from puf_server.core.state.presence import Presence
-from puf_server.core.state.rounds import Part
+from puf_server.core.state.rounds import DoseReport, Part
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Flip, Mode, RequestForm, Scope, Ticket
+from puf_server.core.state.tickets import Dose, Flip, Mode, RequestForm, Scope, Strength, Ticket
 from puf_server.core.unlearning import recovery
 from puf_server.ingest.header import UploadHeader
 
@@ -58,6 +59,9 @@ def policy(config: FederationConfig) -> fed.ForgettingPolicy:
     f = config.forgetting
     return fed.ForgettingPolicy(
         default_mode=f"MODE_{f.mode.upper()}",
+        default_auto=f.method == "puf" and f.strength == "auto",
+        max_dose=f.max_dose,
+        max_doses=f.max_doses,
         default_kappa=f.kappa,
         min_kappa=f.min_kappa,
         max_kappa=f.max_kappa,
@@ -98,6 +102,7 @@ def train_work(work: core_work.Train, layout: Manifest) -> fed.TrainWork:
         aux_version=assignment.aux,
         outputs=[t.name for t in layout.tensors] if assignment.outputs else (),
         stream_round=current.step.stream or 0,
+        unseen=table_pb(assignment.unseen),
     )
 
 
@@ -129,6 +134,7 @@ def update_header(message: fed.UpdateHeader) -> UploadHeader:
         encoding=encodings.get(message.encoding, ""),
         manifest_fingerprint=message.manifest_fingerprint,
         resume_at=message.resume_at,
+        dose=DoseReport(kappa=message.dose.kappa, gap=gap(message.dose.gap)) if message.HasField("dose") else None,
     )
 
 
@@ -139,6 +145,7 @@ def request(message: tk.UnlearningRequest) -> RequestForm:
         scope=_choice(Scope, tk.Scope, message.scope, "SCOPE_") or Scope.CLIENT,
         mode=_choice(Mode, tk.Mode, message.mode, "MODE_"),
         flip=_choice(Flip, tk.Flip, message.flip, "FLIP_"),
+        strength=_strength(message.strength),
         kappa=message.strength.kappa if rate == "kappa" else None,
         eta_u=message.strength.eta_u if rate == "eta_u" else None,
         epochs=message.strength.epochs or None,
@@ -148,6 +155,14 @@ def request(message: tk.UnlearningRequest) -> RequestForm:
         replaces=message.replaces,
         received_at=message.received_at or None,
     )
+
+
+def _strength(message: tk.Strength) -> Strength | None:
+    """How the strength is chosen; None where the request leaves it to the federation."""
+    rate = message.WhichOneof("rate")
+    if rate == "auto" and not message.auto:
+        raise InvalidArgument("auto is true or left out: without a rate the federation's default applies")
+    return None if rate is None else Strength.AUTO if rate == "auto" else Strength.FIXED
 
 
 def _choice(choices: type[E], enum: Any, value: int, prefix: str) -> E | None:
@@ -161,14 +176,41 @@ def _choice(choices: type[E], enum: Any, value: int, prefix: str) -> E | None:
 
 
 def sums(message: tk.EvaluationSums, announced: int | None = None) -> Sums:
-    return validation.sums(message.samples, message.loss_sum, message.score_sum, message.confidences, announced)
+    return validation.sums(
+        message.samples,
+        message.loss_sum,
+        message.score_sum,
+        message.confidences,
+        table(message.classes) if message.HasField("classes") else None,
+        announced,
+    )
+
+
+def table(message: tk.ClassTable) -> ClassTable:
+    return ClassTable(counts=tuple(message.counts), sums=tuple(message.sums), squares=tuple(message.squares))
+
+
+def table_pb(found: ClassTable | None) -> tk.ClassTable | None:
+    return None if found is None else tk.ClassTable(counts=found.counts, sums=found.sums, squares=found.squares)
+
+
+def gap(message: tk.Gap) -> Gap:
+    return Gap(value=message.value, error=message.error)
+
+
+def gap_pb(found: Gap | None) -> tk.Gap | None:
+    return None if found is None else tk.Gap(value=found.value, error=found.error)
 
 
 def sums_pb(total: Sums | None) -> tk.EvaluationSums | None:
     if total is None:
         return None
     return tk.EvaluationSums(
-        samples=total.samples, loss_sum=total.loss_sum, score_sum=total.score_sum, confidences=total.confidences
+        samples=total.samples,
+        loss_sum=total.loss_sum,
+        score_sum=total.score_sum,
+        confidences=total.confidences,
+        classes=table_pb(total.classes),
     )
 
 
@@ -196,7 +238,9 @@ def score(total: Sums | None, clients: int) -> tk.Score | None:
 def ticket(t: Ticket, state: State, presence: Presence, config: FederationConfig, now: float) -> tk.Ticket:
     asked, applied, outcome = t.request, t.applied, t.outcome
     strength = tk.Strength(epochs=asked.epochs)
-    if asked.kappa is not None:
+    if asked.strength is Strength.AUTO:
+        strength.auto = True
+    elif asked.kappa is not None:
         strength.kappa = asked.kappa
     elif asked.eta_u is not None:
         strength.eta_u = asked.eta_u
@@ -224,7 +268,7 @@ def ticket(t: Ticket, state: State, presence: Presence, config: FederationConfig
         scale=(applied.scale or 0.0) if applied else 0.0,
         version_before=applied.version_before if applied else None,
         version_unlearned=applied.version_unlearned if applied else None,
-        version_recovered=outcome.version_recovered if outcome else None,
+        version_recovered=t.version_recovered,
         recovery_rounds=applied.recovery_rounds if applied else 0,
         recovered=outcome.recovered if outcome else None,
         score_before=score(applied.score_before if applied else None, clients),
@@ -235,11 +279,14 @@ def ticket(t: Ticket, state: State, presence: Presence, config: FederationConfig
         worker_alive=roster.worker_alive(presence, t.client, config, now),
         attempts=t.attempts,
         measurements=[_measurement(v, measurements[v]) for v in sorted(measurements)],
-        retained=[
-            tk.RetainedSums(version=v, training=sums_pb(state.models[v].training))
-            for v in sorted(set(t.versions))
-            if v in state.models and state.models[v].training is not None
+        retained=[retained for v in sorted(set(t.versions)) if (retained := _retained(state, v)) is not None],
+        doses=[
+            tk.Dose(round=d.round, kappa=d.kappa, gap=gap_pb(d.gap), score=d.score or 0.0)
+            for d in (applied.doses if applied else _doses(state, t))
         ],
+        fixed_because=t.fixed.because if t.fixed else "",
+        recovery_end=(outcome.ended or "") if outcome else "",
+        escalated=t.escalated or "",
         retained_pending=recovery.still_measured(state, t),
         filed_by=asked.filed_by,
         fallback=t.fallback or "",
@@ -250,6 +297,23 @@ def ticket(t: Ticket, state: State, presence: Presence, config: FederationConfig
     )
 
 
+def _doses(state: State, t: Ticket) -> tuple[Dose, ...]:
+    """The doses so far of a ticket that is being served."""
+    return state.job.doses.get(t.id, ()) if state.job else ()
+
+
+def _retained(state: State, version: int) -> tk.RetainedSums | None:
+    """What the retained clients measured of a version; None if nothing."""
+    model = state.models.get(version)
+    if model is None or (model.training is None and (model.score is None or model.score.classes is None)):
+        return None
+    return tk.RetainedSums(
+        version=version,
+        training=sums_pb(model.training),
+        holdout=table_pb(model.score.classes if model.score else None),
+    )
+
+
 def _measurement(version: int, found: Measurement) -> tk.Measurement:
     return tk.Measurement(
         version=version,
@@ -257,6 +321,7 @@ def _measurement(version: int, found: Measurement) -> tk.Measurement:
         holdout=sums_pb(found.holdout),
         yeom=_attack_pb(found.yeom),
         song=_attack_pb(found.song),
+        gap=gap_pb(found.gap),
     )
 
 

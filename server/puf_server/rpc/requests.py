@@ -105,6 +105,7 @@ class Handlers:
             holdout=request.holdout_samples,
             unlabeled=request.unlabeled_samples,
             device=request.device[:100],
+            adapts=request.adapts,
             rejoin=request.rejoin,
             only_if_no_worker=request.only_if_no_worker,
         )

@@ -77,6 +77,7 @@ class TicketRequests:
             holdout=messages.sums(request.holdout) if request.HasField("holdout") else None,
             yeom=messages.attack(request.yeom) if request.HasField("yeom") else None,
             song=messages.attack(request.song) if request.HasField("song") else None,
+            gap=messages.gap(request.gap) if request.HasField("gap") else None,
         )
 
         def change(state: State, now: float) -> tuple[State, None]:

@@ -16,7 +16,9 @@ def samples(losses: list[float], confidences: list[float]) -> PerSample:
     )
 
 
-RETAINED = tk.EvaluationSums(samples=4, loss_sum=1.2, score_sum=4.0, confidences=[0] * (BINS - 1) + [4])
+RETAINED = tk.RetainedSums(
+    training=tk.EvaluationSums(samples=4, loss_sum=1.2, score_sum=4.0, confidences=[0] * (BINS - 1) + [4])
+)
 REMEMBERED, HOLDOUT = samples([0.1] * 40, [0.97] * 40), samples([1.0] * 40, [0.3] * 40)
 
 
@@ -47,7 +49,9 @@ def test_without_hold_out_or_retained_sums_there_are_no_attacks() -> None:
     unaided = measure(REMEMBERED, HOLDOUT, None)
     assert unaided.holdout is not None
     assert unaided.verdict is None
-    partly = measure(REMEMBERED, HOLDOUT, tk.EvaluationSums(samples=4, loss_sum=1.2, score_sum=4.0))
+    partly = measure(
+        REMEMBERED, HOLDOUT, tk.RetainedSums(training=tk.EvaluationSums(samples=4, loss_sum=1.2, score_sum=4.0))
+    )
     assert partly.yeom is not None
     assert partly.song is None
 
@@ -56,7 +60,7 @@ def test_a_reported_measurement_is_read_back() -> None:
     found = measure(REMEMBERED, HOLDOUT, RETAINED)
     request = found.request("t-1", 3)
     message = tk.Measurement(
-        version=3, forget=request.forget, holdout=request.holdout, yeom=request.yeom, song=request.song
+        version=3, forget=request.forget, holdout=request.holdout, yeom=request.yeom, song=request.song, gap=request.gap
     )
     assert ModelMeasurement.from_pb(message) == found
     bare = ModelMeasurement(found.forget).request("t-1", 3)

@@ -1,6 +1,7 @@
 """Methods of unlearning, one file each, and the registry of their names.
 
 puf        negated pseudo-gradients (the default)
+puf-auto   puf with adaptive strength: serves requests of a `puf` federation that name no strength
 natural    training continues without the target
 retrain    from w_0, without the target
 not        negation of the first layer, then recovery
@@ -28,6 +29,7 @@ from puf_server.core.methods.mode import MoDe
 from puf_server.core.methods.natural import Natural
 from puf_server.core.methods.pga import Pga
 from puf_server.core.methods.puf import Puf
+from puf_server.core.methods.puf_auto import PufAuto
 from puf_server.core.methods.rapid_retraining import Rapid
 from puf_server.core.methods.retrain import Retrain
 from puf_server.core.methods.weight_negation import NoT
@@ -38,7 +40,7 @@ _load: Callable[[str], type[Method]] | None = None
 _own: dict[str, type[Method]] = {}
 _made: dict[tuple[str, tuple[tuple[str, str], ...]], Method] = {}
 _METHODS: dict[str, type[Method]] = {
-    m.name: m for m in (Puf, Natural, Retrain, NoT, FedEraser, Pga, MoDe, FedAU, Fukd, Rapid)
+    m.name: m for m in (Puf, PufAuto, Natural, Retrain, NoT, FedEraser, Pga, MoDe, FedAU, Fukd, Rapid)
 }
 
 
@@ -88,9 +90,17 @@ def fallback_of(policy: Forgetting) -> Method | None:
 
 
 def serving(policy: Forgetting, ticket: Ticket) -> Method:
-    """The method for this ticket: the federation's, or the fallback."""
-    fallback = fallback_of(policy)
-    return fallback if ticket.fallback and fallback is not None else method_of(policy)
+    """The method for this ticket."""
+    return by_name(policy, name_serving(policy, ticket))
+
+
+def name_serving(policy: Forgetting, ticket: Ticket) -> str:
+    """The name of the method for this ticket: the federation's, its adaptive form, the fallback, or what followed."""
+    if ticket.escalated:
+        return ticket.escalated
+    if ticket.fallback and policy.fallback:
+        return policy.fallback
+    return PufAuto.name if policy.method == Puf.name and ticket.adaptive else policy.method
 
 
 def serving_round(policy: Forgetting, current: Round) -> Method:
@@ -101,23 +111,28 @@ def serving_round(policy: Forgetting, current: Round) -> Method:
 
 def by_name(policy: Forgetting, name: str) -> Method:
     """A method as this federation runs it: with the federation's options if it is the chosen one."""
-    return named(name, policy.method_options if name == policy.method else None)
+    own = name == policy.method or (name == PufAuto.name and policy.method == Puf.name)
+    return named(name, policy.method_options if own else None)
 
 
 def stored_history(policy: Forgetting) -> Iterator[StoredHistory]:
     """What is stored for the chosen method, for the fallback, and for methods that the operator may change to."""
-    for name in dict.fromkeys((policy.method, policy.fallback, *policy.also_remember)):
+    for name in dict.fromkeys((policy.method, policy.fallback, policy.escalate, *policy.also_remember)):
         if name:
             yield _kind(name).stores
 
 
 def check(policy: Forgetting) -> None:
     """Raises ValueError if a method or an option is wrong."""
+    if policy.method == PufAuto.name:
+        raise ValueError(
+            "puf-auto is puf with adaptive strength: use --forgetting-method puf --forgetting-strength auto"
+        )
     method_of(policy)
     for name in policy.also_remember:
         named(name)
-    fallback = fallback_of(policy)
-    if fallback is not None and fallback.requires.target_takes_part:
-        raise ValueError(
-            f"the fallback serves targets that are gone, but {fallback.name} needs the target; use retrain or not"
-        )
+    for role, name in (("fallback", policy.fallback), ("method to escalate to", policy.escalate)):
+        if name and named(name).requires.target_takes_part:
+            raise ValueError(
+                f"the {role} serves targets that are gone, but {name} needs the target; use retrain or not"
+            )

@@ -21,7 +21,7 @@ from puf_common.tensors.manifest import Manifest
 from puf_server.core.config import FederationConfig
 from puf_server.core.methods.blocks import Rule, TensorBlock, UpdateBlock
 from puf_server.core.methods.view import Target, View
-from puf_server.core.state.rounds import Combine, CombineRule, Step
+from puf_server.core.state.rounds import Combine, CombineRule, Round, Step
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import RequestForm, Scope, Ticket
 
@@ -124,7 +124,7 @@ class Method:
             )
         if not self.requires.task_agnostic and config.task != "classification":
             return f"{self.name} is defined for classification only, this federation's task is {config.task}"
-        if any(wish is not None for wish in (form.mode, form.flip, form.kappa, form.eta_u, form.epochs)):
+        if any(wish is not None for wish in (form.mode, form.flip, form.strength, form.kappa, form.eta_u, form.epochs)):
             return (
                 f"this federation forgets by {self.name}: mode, side, strength and epochs belong to PUF; leave them out"
             )
@@ -151,6 +151,22 @@ class Method:
     def step(self, view: View) -> Step | None:
         """The next step of the job; None while too few clients are alive."""
         raise NotImplementedError
+
+    def unable(self, ticket: Ticket, view: View) -> str | None:
+        """Why strength cannot adapt for this ticket, asked before the first step; None if it can, or is fixed."""
+        return None
+
+    def evaluates(self, view: View) -> bool:
+        """Whether clients have to evaluate the job's model before the next step."""
+        return False
+
+    def settle(self, view: View, current: Round) -> Step:
+        """The step of a round that closes now. A method may decide by what the clients reported that it is the last."""
+        return current.step
+
+    def rate(self, config: FederationConfig) -> float | None:
+        """The clients' learning rate in recovery; None: that of the round's number."""
+        return None
 
     def possible(self, view: View) -> bool:
         """Whether the job can still run: the clients that it needs have not all asked to be forgotten."""

@@ -67,18 +67,7 @@ class Puf(Method):
         return chosen
 
     def step(self, view: View) -> Step:
-        mode = view.started.mode
-        planned = plan(
-            view.targets,
-            _others(view) if mode is Mode.REGULAR else [],
-            mode=mode,
-            retained_rate=view.config.forgetting.retained_rate,
-            epochs=float(view.config.recipe.epochs),
-            whole_n=self.options.compat == "author-code",
-        )
-        return Step(
-            base=view.state.version, assignments=planned.assignments, denominator=planned.denominator, last=True
-        )
+        return planned_step(view, self.options)
 
     def possible(self, view: View) -> bool:
         return view.started.mode is not Mode.REGULAR or not roster.no_client_remains(view.state)
@@ -87,6 +76,20 @@ class Puf(Method):
         """Whether enough retained updates came. With too few, a Regular round discloses a lone target's update."""
         wanted = min(view.config.forgetting.min_retained, len(roster.retained(view.state)))
         return view.started.mode is not Mode.REGULAR or retained >= wanted
+
+
+def planned_step(view: View, options: PufOptions) -> Step:
+    """The unlearning round of the job's targets on the federation's model."""
+    mode = view.started.mode
+    planned = plan(
+        view.targets,
+        _others(view) if mode is Mode.REGULAR else [],
+        mode=mode,
+        retained_rate=view.config.forgetting.retained_rate,
+        epochs=float(view.config.recipe.epochs),
+        whole_n=options.compat == "author-code",
+    )
+    return Step(base=view.state.version, assignments=planned.assignments, denominator=planned.denominator, last=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,7 @@ def plan(
             samples=t.forget_samples,
             scale=_scale(t, n),
             flip=t.ticket.request.flip,
-            epochs=float(t.ticket.request.epochs),
+            epochs=float(t.ticket.epochs),
             ticket=t.ticket.id,
             negated=True,
         )
@@ -150,14 +153,16 @@ def plan(
 
 def effective_kappa(target: Target, n: int) -> float:
     """The factor on the target's update in the sum."""
-    if target.ticket.request.kappa is not None:
-        return target.ticket.request.kappa
+    if target.ticket.kappa is not None:
+        return target.ticket.kappa
     return float(target.ticket.request.eta_u or 0.0) * target.forget_samples / n
 
 
 def _scale(target: Target, n: int) -> float:
-    if target.ticket.request.kappa is not None:
-        return -target.ticket.request.kappa * n / target.forget_samples
+    """The factor on the target's upload. Under adaptive strength the target multiplies it with its kappa."""
+    kappa = 1.0 if target.ticket.adaptive else target.ticket.kappa
+    if kappa is not None:
+        return -kappa * n / target.forget_samples
     return -float(target.ticket.request.eta_u or 0.0)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from puf_server.core.state.measurements import Sums
-from puf_server.core.state.tickets import Mode
+from puf_server.core.state.tickets import Dose, Mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,9 @@ class UnlearningJob:
     working: int | None = None
     # Auxiliary versions by name.
     aux: Mapping[str, int] = field(default_factory=dict)
+    # Adaptive strength: committed doses by ticket, and the model version that was evaluated last for the next dose.
+    doses: Mapping[str, tuple[Dose, ...]] = field(default_factory=dict)
+    evaluated: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +57,9 @@ class Recovery:
     # Why the model collapsed. Until the operator releases it or rolls back, it is not ready and not exported.
     on_hold: str | None = None
     released: bool = False
+    # Scores by client of the evaluated versions, oldest first, for the stop rule.
+    course: tuple[Mapping[str, Sums], ...] = ()
+    # The clients' learning rate in these rounds; None: that of the round's number.
+    lr: float | None = None
+    # Since when the owners of the tickets may measure the last model.
+    over_since: float | None = None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from puf_common.receipts.evidence import Attack
+from puf_common.receipts.gap import ClassTable, Gap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +18,8 @@ class Sums:
     score_sum: float
     # Counts by the model's confidence in the true label; empty if not stated.
     confidences: tuple[int, ...] = ()
+    # The confidences by class; None if not stated. A sum of sums has none.
+    classes: ClassTable | None = None
 
     def __add__(self, other: Sums) -> Sums:
         return Sums(
@@ -50,6 +53,8 @@ class Evaluation:
     # Whether training samples are measured too. Membership attacks of the target are calibrated with them.
     training_side: bool = False
     training: Mapping[str, Sums] = field(default_factory=dict)
+    # Confidences on the hold-outs by class, summed over the answers, by number of classes.
+    tables: Mapping[int, ClassTable] = field(default_factory=dict)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -65,3 +70,4 @@ class Measurement:
     holdout: Sums | None = None
     yeom: Attack | None = None
     song: Attack | None = None
+    gap: Gap | None = None

@@ -41,6 +41,8 @@ class Member:
     # It announces more than `max_share` of all samples, without operator approval.
     outweighs: bool = False
     approved: bool = False
+    # Its worker can run the routine of adaptive strength.
+    adapts: bool = False
 
     @property
     def trains(self) -> bool:

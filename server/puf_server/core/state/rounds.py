@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
+from puf_common.receipts.gap import ClassTable, Gap
 from puf_server.core.state.tickets import Flip
 
 
@@ -56,11 +57,21 @@ class Assignment:
     aux: int | None = None
     # Names of the tensors in the update; empty: all. "@head" is the model's last layer.
     outputs: tuple[str, ...] = ()
+    # Routine "dose": the hold-outs of the other clients, measured with the base model.
+    unseen: ClassTable | None = None
 
     @property
     def key(self) -> str:
         # Joined, not formatted: formatting an enum is slow, and this runs very often.
         return self.client + "/" + self.part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoseReport:
+    """What a target chose and measured for one dose of adaptive strength."""
+
+    kappa: float
+    gap: Gap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +92,7 @@ class ReceivedUpdate:
     norm: float = 0.0
     buffer_norm: float = 0.0
     digest_kind: Literal["sha256", "blake3"] = "sha256"
+    dose: DoseReport | None = None
 
 
 class CombineRule(StrEnum):
@@ -177,6 +189,11 @@ class Round:
     @property
     def missing(self) -> tuple[Assignment, ...]:
         return tuple(a for a in self.assignments if a.key not in self.received)
+
+    def scale_of(self, assignment: Assignment) -> float:
+        """The factor on an update. In a dose the target chose a part of it."""
+        update = self.received.get(assignment.key)
+        return assignment.scale * update.dose.kappa if update is not None and update.dose else assignment.scale
 
     @property
     def tickets(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from puf_common.receipts.gap import Gap
 from puf_server.core.state.measurements import Measurement, Sums
 
 
@@ -24,6 +25,15 @@ class Flip(StrEnum):
 
     CLIENT = "client"
     SERVER = "server"
+
+
+class Strength(StrEnum):
+    """How the factor on the target's update is chosen."""
+
+    # By the request: kappa or eta_u.
+    FIXED = "fixed"
+    # By the target, round by round, from the measured effect.
+    AUTO = "auto"
 
 
 class FiledBy(StrEnum):
@@ -59,6 +69,7 @@ class RequestForm:
     scope: Scope = Scope.CLIENT
     mode: Mode | None = None
     flip: Flip | None = None
+    strength: Strength | None = None
     kappa: float | None = None
     eta_u: float | None = None
     epochs: int | None = None
@@ -90,8 +101,50 @@ class Request:
     filed_at: float
     received_at: float
     filed_by: FiledBy = FiledBy.CLIENT
+    strength: Strength = Strength.FIXED
     # Announced samples that it takes out of the federation, for the budget; 0 where no model contains the client.
     weight: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dose:
+    """One round of adaptive strength: what the target chose, and what it measured of the model before the round."""
+
+    round: int
+    kappa: float
+    gap: Gap
+    # How much the round had to lower p(y|x) on the target's data.
+    need: float
+    # The hold-out score of the model before the round.
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedStrength:
+    """Serves a request for adaptive strength that cannot be measured."""
+
+    kappa: float
+    epochs: int
+    because: str
+
+
+class RecoveryEnd(StrEnum):
+    """Why recovery ended."""
+
+    # The score equals the score before within its standard error.
+    EQUAL = "equal"
+    # Further rounds did not improve the score.
+    PLATEAU = "plateau"
+    # The largest number of rounds was reached.
+    LIMIT = "limit"
+    # The policy's days were over.
+    TIME = "time"
+    # No retained client was left.
+    NO_CLIENT = "no client"
+    # No client could evaluate; a fixed number of rounds ran.
+    NOT_MEASURED = "not measured"
+    # The model went back to w_0.
+    RESET = "reset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +169,11 @@ class Applied:
     # History records about the client that were deleted with it, and their bytes.
     deleted_records: int = 0
     deleted_bytes: int = 0
+    # Of adaptive strength, oldest first.
+    doses: tuple[Dose, ...] = ()
+    # The model at the end of recovery, while its owner may still measure it.
+    version_candidate: int | None = None
+    candidate_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +186,8 @@ class Outcome:
     version_recovered: int | None = None
     score_recovered: Sums | None = None
     deleted_versions: tuple[int, ...] = ()
+    # None in tickets of older versions.
+    ended: RecoveryEnd | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +207,10 @@ class Ticket:
     on_hold: str | None = None
     # Why the fallback serves it instead of the federation's method.
     fallback: str | None = None
+    # Set where strength was to adapt and cannot.
+    fixed: FixedStrength | None = None
+    # The method that followed because the data could still be told from unseen data.
+    escalated: str | None = None
     # The request for the whole client that replaced this one.
     taken_over: str | None = None
     # It was completed before the state was restored from a backup. Until it is applied again, every newer model
@@ -165,10 +229,32 @@ class Ticket:
         return self.request.forget_samples or 0
 
     @property
+    def adaptive(self) -> bool:
+        """Whether adaptive strength serves it."""
+        return self.request.strength is Strength.AUTO and self.fixed is None
+
+    @property
+    def epochs(self) -> int:
+        """Local epochs of the target in an unlearning round (E_u)."""
+        return self.fixed.epochs if self.fixed else self.request.epochs
+
+    @property
+    def kappa(self) -> float | None:
+        """The fixed factor on the target's update; None with eta_u, with adaptive strength and for other methods."""
+        return self.fixed.kappa if self.fixed else self.request.kappa
+
+    @property
+    def version_recovered(self) -> int | None:
+        """The model after recovery. Its owner may measure it before the ticket completes."""
+        if self.outcome is not None:
+            return self.outcome.version_recovered
+        return self.applied.version_candidate if self.applied else None
+
+    @property
     def versions(self) -> tuple[int, ...]:
         """Its models before, right after unlearning and after recovery, as far as they exist."""
         before = (self.applied.version_before, self.applied.version_unlearned) if self.applied else ()
-        after = (self.outcome.version_recovered,) if self.outcome else ()
+        after = (self.version_recovered,)
         return tuple(v for v in (*before, *after) if v is not None)
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from puf_common.errors import StaleRound
+from puf_common.receipts.gap import ClassTable
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.measurements import Evaluation, Sums
@@ -13,13 +14,23 @@ from puf_server.core.state.presence import Presence
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
 
+# Evaluations that the stop rule of recovery looks back on.
+_COURSE = 4
+
 
 def open_evaluation(
-    state: State, config: FederationConfig, asked: tuple[str, ...], now: float, *, training_side: bool = False
+    state: State,
+    config: FederationConfig,
+    asked: tuple[str, ...],
+    now: float,
+    *,
+    version: int | None = None,
+    training_side: bool = False,
 ) -> State:
+    """Asks clients to evaluate a version, by default the newest model of the federation."""
     evaluation = Evaluation(
         id=state.evaluations + 1,
-        version=state.version,
+        version=state.version if version is None else version,
         asked=asked,
         opened_at=now,
         deadline_at=now + config.plan.survey_seconds,
@@ -40,7 +51,8 @@ def answer(
         raise StaleRound(f"measurement {evaluation_id} of model {version} is over", current_round=state.number)
     if name in evaluation.answers:
         return state
-    evaluation = replace(evaluation, answers={**evaluation.answers, name: sums})
+    answers = {**evaluation.answers, name: replace(sums, classes=None)}
+    evaluation = replace(evaluation, answers=answers, tables=_pooled(evaluation.tables, sums.classes))
     if training is not None and evaluation.training_side:
         evaluation = replace(evaluation, training={**evaluation.training, name: training})
     return replace(state, evaluation=evaluation)
@@ -62,19 +74,30 @@ def close_if_due(state: State, presence: Presence, config: FederationConfig, now
     if evaluation.answers:
         model = replace(
             state.models[evaluation.version],
-            score=total(evaluation.answers),
+            score=_score(evaluation),
             score_clients=len(evaluation.answers),
             training=total(evaluation.training),
         )
         state = state.with_model(model)
     if state.job is not None and not state.job.measured:
-        return replace(state, job=replace(state.job, before=evaluation.answers, measured=True))
+        job = replace(state.job, before=evaluation.answers, measured=True, evaluated=evaluation.version)
+        return replace(state, job=job)
+    if state.job is not None:
+        return replace(state, job=replace(state.job, evaluated=evaluation.version))
     if state.recovery is not None:
-        state = replace(
-            state, recovery=replace(state.recovery, evaluated=evaluation.version, latest=evaluation.answers)
+        recovery = replace(
+            state.recovery,
+            evaluated=evaluation.version,
+            latest=evaluation.answers,
+            course=(*state.recovery.course, evaluation.answers)[-_COURSE:],
         )
-        return _first_score(state, evaluation)
+        return _first_score(replace(state, recovery=recovery), evaluation)
     return state
+
+
+def _score(evaluation: Evaluation) -> Sums | None:
+    found = total(evaluation.answers)
+    return replace(found, classes=_largest(evaluation.tables)) if found else None
 
 
 def total(answers: Mapping[str, Sums]) -> Sums | None:
@@ -85,6 +108,19 @@ def total(answers: Mapping[str, Sums]) -> Sums | None:
     for name in sorted(answers):
         summed = summed + answers[name]
     return summed
+
+
+def _pooled(tables: Mapping[int, ClassTable], more: ClassTable | None) -> Mapping[int, ClassTable]:
+    """Tables by number of classes. Their sums are exact, so that the order of the answers does not matter."""
+    if more is None:
+        return tables
+    known = tables.get(len(more.counts))
+    return {**tables, len(more.counts): known + more if known else more}
+
+
+def _largest(tables: Mapping[int, ClassTable]) -> ClassTable | None:
+    """The table with the most samples. A client that reports another number of classes than the others does not count."""
+    return max(tables.values(), key=lambda t: (t.samples, len(t.counts)), default=None)
 
 
 def _first_score(state: State, evaluation: Evaluation) -> State:

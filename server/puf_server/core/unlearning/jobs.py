@@ -17,7 +17,7 @@ from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import Round, RoundKind, RoundPhase, Step
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Applied, Mode, Outcome, Ticket, TicketState
-from puf_server.core.unlearning import evaluation, history, model_versions
+from puf_server.core.unlearning import adaptive, escalation, evaluation, history, model_versions
 
 _LONGEST_PAUSE = 3600.0
 _NO_CLIENT = "all other clients have asked to be forgotten meanwhile"
@@ -55,10 +55,16 @@ def start(state: State, presence: Presence, config: FederationConfig, waiting: l
             return _complete_empty(state, ticket, now)
     if roster.no_client_remains(state):
         return rounds.close(rounds.open_round(state, config, RoundKind.RESET, Step(base=0, last=True), now), now)
+    view = View(state=state, presence=presence, config=config, now=now)
+    for ticket in waiting:
+        why = methods.serving(config.forgetting, ticket).unable(ticket, view)
+        if why is not None:
+            return adaptive.fix_strength(state, config, ticket.id, why, now)
     first = waiting[0]
-    method = methods.serving(config.forgetting, first)
-    alike = [t for t in waiting if bool(t.fallback) == bool(first.fallback)]
-    chosen = method.choose(alike, View(state=state, presence=presence, config=config, now=now))
+    name = methods.name_serving(config.forgetting, first)
+    method = methods.by_name(config.forgetting, name)
+    alike = [t for t in waiting if methods.name_serving(config.forgetting, t) == name]
+    chosen = method.choose(alike, view)
     for ticket in chosen:
         note = f"to be served by {_label(method, ticket)}"
         state = tickets.move(state, ticket.id, TicketState.SCHEDULED, now, note)
@@ -70,7 +76,7 @@ def start(state: State, presence: Presence, config: FederationConfig, waiting: l
         evaluators=who,
         before=before,
         measured=bool(state.recovery) or not who,
-        method=config.forgetting.fallback if first.fallback else config.forgetting.method,
+        method=name,
     )
     return replace(state, job=job)
 
@@ -93,6 +99,15 @@ def drive(state: State, presence: Presence, config: FederationConfig, now: float
     view = View(state=state, presence=presence, config=config, now=now, job=job)
     if not method.possible(view):
         return _release(state, config, list(job.tickets), now, _NO_CLIENT)
+    if method.evaluates(view):
+        return evaluation.open_evaluation(state, config, job.evaluators, now, version=view.model)
+    if job.step == 0:
+        why = method.unable(state.tickets[job.tickets[0]], view)
+        if why is not None:
+            for ticket_id in job.tickets:
+                state = adaptive.fix_strength(state, config, ticket_id, why, now)
+            name = methods.name_serving(config.forgetting, state.tickets[job.tickets[0]])
+            return replace(state, job=replace(job, method=name))
     step = method.step(view)
     if step is None:
         return state
@@ -141,7 +156,7 @@ def close_if_due(state: State, presence: Presence, config: FederationConfig, now
     if not method.enough_came(view, have):
         state = rounds.abandon(state, now, "too few retained clients answered")
         return _release(state, config, list(job.tickets), now, "too few retained clients answered")
-    return rounds.close(state, now)
+    return rounds.close(replace(state, round=replace(current, step=method.settle(view, current))), now)
 
 
 def _close_without_targets(
@@ -157,6 +172,12 @@ def _close_without_targets(
     if current.declined_at is not None and now < current.declined_at + config.plan.absent_seconds:
         return state
     return rounds.abandon(state, now, "too few clients answered")
+
+
+def recorded(state: State, config: FederationConfig, current: Round, now: float) -> State:
+    """Records what the targets reported in a round that commits now."""
+    view = View(state=state, presence=Presence(), config=config, now=now, job=state.job)
+    return adaptive.recorded(state, view, current, now) if state.job is not None else state
 
 
 def stepped(state: State, current: Round) -> State:
@@ -181,7 +202,7 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
         assert state.job is not None
         job = state.job
     method = _method(config, job)
-    scales = {s.ticket: s.scale for s in current.assignments if s.negated}
+    scales = {s.ticket: current.scale_of(s) for s in current.assignments if s.negated}
     since = state.number
     for ticket_id in job.tickets:
         ticket = state.tickets[ticket_id]
@@ -190,23 +211,21 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
         if ticket.whole_client:
             state = state.with_member(roster.forgotten(member))
         label = "reset" if current.kind is RoundKind.RESET else _label(method, ticket)
-        state = tickets.move(
-            state,
-            ticket_id,
-            TicketState.APPLIED,
-            now,
-            f"committed in round {current.number} by {label}",
-            applied=Applied(
-                round=current.number,
-                at=now,
-                method=label,
-                scale=scales.get(ticket_id),
-                version_before=before,
-                version_unlearned=state.version,
-                score_before=evaluation.total(job.before),
-                score_clients=len(job.before),
-            ),
+        applied = Applied(
+            round=current.number,
+            at=now,
+            method=label,
+            scale=scales.get(ticket_id),
+            version_before=before,
+            version_unlearned=state.version,
+            score_before=evaluation.total(job.before),
+            score_clients=len(job.before),
+            doses=job.doses.get(ticket_id, ()),
         )
+        if ticket.applied is not None:
+            applied = escalation.applied_again(ticket.applied, applied)
+        note = f"committed in round {current.number} by {label}"
+        state = tickets.move(state, ticket_id, TicketState.APPLIED, now, note, applied=applied)
         state = history.forget(state, state.tickets[ticket_id], now)
     for ticket_id in job.tickets:
         state = _cover(state, state.tickets[ticket_id], now)
@@ -223,6 +242,7 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
         reset=reset,
         at_least=at_least,
         at_most=at_most,
+        lr=None if reset else method.rate(config),
     )
     return replace(state, job=None, recovery=recovery)
 
@@ -269,7 +289,7 @@ def _release(state: State, config: FederationConfig, lost: list[str], now: float
     if job.step:
         # The models made so far include the released targets.
         state = model_versions.delete(state, model_versions.made_by(job))
-        job = replace(job, step=0, method_state={}, working=None, aux={})
+        job = replace(job, step=0, method_state={}, working=None, aux={}, doses={}, evaluated=None)
     return replace(state, job=replace(job, tickets=rest) if rest else None)
 
 

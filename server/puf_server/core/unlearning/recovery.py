@@ -8,31 +8,40 @@ from math import ceil
 from puf_server.core import roster, rounds, tickets
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.jobs import Recovery
-from puf_server.core.state.measurements import Sums
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Outcome, Ticket, TicketState
-from puf_server.core.unlearning import evaluation, model_versions
+from puf_server.core.state.tickets import Outcome, RecoveryEnd, Ticket, TicketState
+from puf_server.core.unlearning import escalation, evaluation, model_versions, stop_rule
 
 
 def drive(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
-    """Takes the next step of recovery: an evaluation, another round, or completion."""
+    """Takes the next step of recovery: an evaluation, another round, escalation, or completion."""
     recovery = state.recovery
     if recovery is None:
         return state
     if recovery.before and recovery.evaluated != state.version:
         return evaluation.open_evaluation(state, config, recovery.evaluators, now, training_side=True)
-    over, recovered = _verdict(state, config, recovery, now)
-    if over and not _measured(state, config, now):
+    ended = _end(state, config, recovery, now)
+    if ended is None:
+        return _next_round(state, presence, config, recovery, now)
+    if not _measured(state, config, now):
         return state
-    if over:
-        collapsed = "" if recovered or recovery.released else _collapsed(config, recovery, state.version)
-        if not collapsed:
-            return _complete(state, config, recovered, now)
-        if recovery.on_hold:
-            return state
-        return replace(state, recovery=replace(recovery, on_hold=collapsed)).note("model.held", now, why=collapsed)
+    state = _offered(state, now)
+    if not _measured(state, config, now):
+        return state
+    if escalation.due(state, config):
+        return escalation.begin(state, config, now)
+    collapsed = "" if ended is RecoveryEnd.EQUAL or recovery.released else _collapsed(config, recovery, state.version)
+    if not collapsed:
+        return _complete(state, config, ended, now)
+    if recovery.on_hold:
+        return state
+    return replace(state, recovery=replace(recovery, on_hold=collapsed)).note("model.held", now, why=collapsed)
+
+
+def _next_round(state: State, presence: Presence, config: FederationConfig, recovery: Recovery, now: float) -> State:
+    """Opens a round of the retained clients, if enough are alive."""
     members = roster.retained(state)
     alive = roster.cohort(members, state, presence, config, now)
     if not alive or len(alive) < ceil(config.plan.participation * config.plan.quorum * len(members)):
@@ -40,55 +49,72 @@ def drive(state: State, presence: Presence, config: FederationConfig, now: float
     for ticket in state.tickets.values():
         if ticket.state is TicketState.APPLIED:
             state = tickets.move(state, ticket.id, TicketState.RECOVERING, now, "recovery rounds have begun")
-    return rounds.open_round(state, config, RoundKind.RECOVER, rounds.ordinary_step(state, config, alive), now)
+    step = replace(rounds.ordinary_step(state, config, alive), lr=recovery.lr)
+    return rounds.open_round(state, config, RoundKind.RECOVER, step, now)
 
 
-def _verdict(state: State, config: FederationConfig, recovery: Recovery, now: float) -> tuple[bool, bool | None]:
-    """Whether recovery is over, and whether the model has recovered; None if that could not be measured."""
+def _end(state: State, config: FederationConfig, recovery: Recovery, now: float) -> RecoveryEnd | None:
+    """Why recovery is over; None if it is not."""
     policy = config.forgetting
     if recovery.reset:
-        return True, None
+        return RecoveryEnd.RESET
     timed_out = now >= recovery.started_at + policy.recovery_days * 86400
-    if recovery.rounds < recovery.at_least and not timed_out and roster.retained(state):
-        return False, None
-    before, latest = _scores(recovery)
-    if before and latest and latest.score >= policy.recovery_ratio * before.score:
-        return True, True
+    alone = not roster.retained(state)
+    if recovery.rounds < recovery.at_least and not timed_out and not alone:
+        return None
+    found = stop_rule.ended(recovery, policy.recovery_ratio)
+    if found is not None:
+        return found
     known = bool(recovery.before)
     most = policy.max_recovery_rounds if known else policy.blind_recovery_rounds
     if recovery.at_most is not None:
         most = recovery.at_most
-    if recovery.rounds >= most or timed_out or not roster.retained(state):
-        return True, False if known or timed_out else None
-    return False, None
+    if timed_out:
+        return RecoveryEnd.TIME
+    if alone:
+        return RecoveryEnd.NO_CLIENT
+    if recovery.rounds >= most:
+        return RecoveryEnd.LIMIT if known else RecoveryEnd.NOT_MEASURED
+    return None
 
 
-def _scores(recovery: Recovery) -> tuple[Sums | None, Sums | None]:
-    """The scores before unlearning and now, of the clients that measured both."""
-    both = recovery.before.keys() & recovery.latest.keys()
-    before, latest = (evaluation.total({n: s[n] for n in both}) for s in (recovery.before, recovery.latest))
-    return before, latest
+def _offered(state: State, now: float) -> State:
+    """Names the last model on the tickets, so that their owners measure it before completion."""
+    for ticket in state.tickets.values():
+        if ticket.recovering and ticket.applied and ticket.applied.version_candidate != state.version:
+            offered = replace(ticket.applied, version_candidate=state.version, candidate_at=now)
+            state = state.with_ticket(replace(ticket, applied=offered))
+    return state
 
 
 def _collapsed(config: FederationConfig, recovery: Recovery, version: int) -> str:
     """Why the model needs operator approval before it is served; empty if it does not."""
-    before, latest = _scores(recovery)
+    change = stop_rule.change(recovery.before, recovery.latest)
     ratio = config.forgetting.collapse_ratio
-    if before is None or latest is None or latest.score >= ratio * before.score:
+    if change is None or change.after >= ratio * change.before:
         return ""
     return (
-        f"model {version} scores {latest.score:.1%} after recovery, {before.score:.1%} before unlearning: less than "
+        f"model {version} scores {change.after:.1%} after recovery, {change.before:.1%} before unlearning: less than "
         f"collapse_ratio ({ratio:g}) of it"
     )
 
 
 def _measured(state: State, config: FederationConfig, now: float) -> bool:
-    """Whether every target has measured the models that completion deletes, or has had the time."""
+    """Whether every target has measured the models of its ticket, or has had the time.
+
+    A target that measured none of the earlier models is not there to measure the last one.
+    """
     for t in state.tickets.values():
-        if not t.recovering or t.applied is None:
+        applied = t.applied
+        if not t.recovering or applied is None:
             continue
-        early = now < t.applied.at + config.forgetting.measure_seconds
-        if early and not set(t.versions) <= t.applied.measurements.keys():
+        seconds = config.forgetting.measure_seconds
+        missing = set(t.versions) - applied.measurements.keys()
+        if applied.version_candidate is not None:
+            late = now >= (applied.candidate_at or 0.0) + seconds or not applied.measurements
+        else:
+            late = now >= applied.at + seconds
+        if missing and not late:
             return False
     return True
 
@@ -102,29 +128,35 @@ def still_measured(state: State, ticket: Ticket) -> bool:
     return bool(recovery.before) and recovery.evaluated != state.version
 
 
-def _complete(state: State, config: FederationConfig, recovered: bool | None, now: float) -> State:
+def _complete(state: State, config: FederationConfig, ended: RecoveryEnd, now: float) -> State:
     recovery = state.recovery
     assert recovery is not None
     state, gone = model_versions.delete_withdrawn(state)
     state = model_versions.ready(state)
-    outcomes = {
-        True: "recovered",
-        False: "not recovered within the allowed rounds",
-        None: "recovery could not be measured",
-    }
     for ticket in [t for t in state.tickets.values() if t.recovering]:
         state = tickets.move(
             state,
             ticket.id,
             TicketState.COMPLETED,
             now,
-            "the model went back to its initial weights" if recovery.reset else outcomes[recovered],
+            stop_rule.sentence(ended, recovery),
             outcome=Outcome(
                 completed_at=now,
-                recovered=recovered,
+                recovered=_RECOVERED.get(ended),
                 version_recovered=state.version,
                 score_recovered=evaluation.total(recovery.latest),
                 deleted_versions=gone,
+                ended=ended,
             ),
         )
     return model_versions.collect(replace(state, recovery=None), config, now)
+
+
+# Where no client could measure it, whether the model recovered is not known.
+_RECOVERED = {
+    RecoveryEnd.EQUAL: True,
+    RecoveryEnd.PLATEAU: True,
+    RecoveryEnd.LIMIT: False,
+    RecoveryEnd.TIME: False,
+    RecoveryEnd.NO_CLIENT: False,
+}

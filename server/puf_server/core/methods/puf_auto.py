@@ -1,0 +1,168 @@
+"""PUF with adaptive strength: doses that are chosen by their measured effect.
+
+Every dose is a round of PUF-Regular from the model of the last one:
+
+    w_(t+1) = w_t + sum over retained (n_i / n) Delta_i - kappa_t * Delta_u(w_t)
+
+Before a dose, clients measure w_t on their hold-outs. The target compares its data with them: g_t is the gap (see
+`puf_common.receipts.gap`). With H_t, the mean p(y|x) over the hold-outs, the dose has to lower p(y|x) on the target's data by
+
+    a_t = g_t - max(H_0 - H_t, 0) + MARGIN * g_0,    in one round by at most LARGEST_FALL.
+
+The middle term keeps doses from following general damage. The target finds the smallest kappa that does it, on its own data.
+A dose with a_t <= LARGEST_FALL is a hold: it keeps the retained clients from bringing the data back. Doses end after HOLDS
+holds, or after the policy's number of rounds. The server plans a dose only after a measurement, and refuses a kappa outside
+the policy. Retained clients train as in any round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from puf_common.receipts.gap import FEWEST, ClassTable
+from puf_server.core.config import FederationConfig
+from puf_server.core.methods.base import Requirements, Step, View
+from puf_server.core.methods.puf import Puf, planned_step
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.rounds import Assignment, Combine, CombineRule, Round
+from puf_server.core.state.tickets import Dose, Ticket
+
+# A dose below this does not keep the data away.
+SMALLEST_DOSE = 0.125
+GROWTH = 1.25
+MARGIN = 0.15
+LARGEST_FALL = 0.2
+HOLDS = 3
+# A first dose of this size shows that the model fits the target's data almost perfectly.
+LARGE_DOSE = 2.0
+# Single samples share their client with retained samples, so that large doses harm both.
+LARGEST_SAMPLE_DOSE = 2.0
+MIN_RECOVERY_ROUNDS = 2
+
+
+class PufAuto(Puf):
+    name = "puf-auto"
+    summary = "several rounds of PUF-Regular whose strength follows from the measured effect"
+    requires = Requirements(single_round=False, target_takes_part=True, retained_take_part=True)
+
+    def label(self, ticket: Ticket) -> str:
+        return self.name
+
+    def choose(self, waiting: Sequence[Ticket], view: View) -> list[Ticket]:
+        """As many tickets as may have the smallest dose within the limit on the sum of kappa."""
+        return list(waiting[: max(1, int(view.config.forgetting.max_total_kappa / SMALLEST_DOSE))])
+
+    def unable(self, ticket: Ticket, view: View) -> str | None:
+        """Why strength cannot adapt for this ticket; None if it can."""
+        if not view.state.members[ticket.client].adapts:
+            return "the client's software or training loop cannot choose doses"
+        able = [
+            m
+            for m in view.state.members.values()
+            if m.status is MemberStatus.ACTIVE and m.holdout and m.name not in view.state.kept_out()
+        ]
+        if sum(m.holdout for m in able) < FEWEST:
+            return f"the other clients hold out fewer than {FEWEST} samples to compare with"
+        if view.job is not None and not self.measured(view):
+            return "no client measured the model before unlearning"
+        return None
+
+    def evaluates(self, view: View) -> bool:
+        """Whether the model has to be measured before the next dose."""
+        return _table(view, view.model) is None and view.started.evaluated != view.model
+
+    def measured(self, view: View) -> bool:
+        return _table(view, view.model) is not None
+
+    def step(self, view: View) -> Step:
+        if not self.measured(view):
+            # No dose without a measurement: the doses so far are what the model gets.
+            return Step(base=view.model, combine=Combine(rule=CombineRule.KEEP), last=True)
+        table = _table(view, view.model)
+        step = planned_step(view, self.options)
+        return replace(
+            step,
+            base=view.model,
+            assignments=tuple(self._dose(view, a, table) if a.negated else a for a in step.assignments),
+            lr=self.rate(view.config),
+            last=False,
+        )
+
+    def _dose(self, view: View, assignment: Assignment, table: ClassTable | None) -> Assignment:
+        assert table is not None
+        first = view.started.doses.get(assignment.ticket, ())[:1]
+        options = {
+            "min_kappa": SMALLEST_DOSE,
+            "max_kappa": self._largest(view, view.state.tickets[assignment.ticket]),
+            "growth": GROWTH,
+            "margin": MARGIN,
+            "largest_fall": LARGEST_FALL,
+            "damage": _damage(view, view.model),
+            **({"first_gap": first[0].gap.value} if first else {}),
+        }
+        return replace(assignment, routine="dose", options=options, unseen=table)
+
+    def _largest(self, view: View, ticket: Ticket) -> float:
+        policy = view.config.forgetting
+        most = min(policy.max_dose, policy.max_total_kappa / len(view.started.tickets))
+        return max(SMALLEST_DOSE, most if ticket.whole_client else min(most, LARGEST_SAMPLE_DOSE))
+
+    def settle(self, view: View, current: Round) -> Step:
+        """The step with the decision that the targets' reports allow: whether these were the last doses."""
+        over = all(_over(view, doses) for doses in doses_with(view, current).values())
+        return replace(current.step, last=current.step.last or over)
+
+    def rate(self, config: FederationConfig) -> float | None:
+        """The initial rate: late in training the decayed rate gives updates too small to negate."""
+        return config.recipe.lr
+
+    @property
+    def recovery_bounds(self) -> tuple[int, int | None]:
+        return MIN_RECOVERY_ROUNDS, None
+
+
+def doses_with(view: View, current: Round) -> dict[str, tuple[Dose, ...]]:
+    """All doses of the job by ticket, with those of this round."""
+    found = dict(view.started.doses)
+    score = view.state.models[current.base].score
+    for a in current.assignments:
+        update = current.received.get(a.key)
+        if update is None or update.dose is None:
+            continue
+        before = found.get(a.ticket, ())
+        gap, first = update.dose.gap, (before[0].gap if before else update.dose.gap)
+        dose = Dose(
+            round=current.number,
+            kappa=update.dose.kappa,
+            gap=gap,
+            need=gap.value - _damage(view, current.base) + MARGIN * first.value,
+            score=score.score if score else None,
+        )
+        found[a.ticket] = (*before, dose)
+    return found
+
+
+def _over(view: View, doses: tuple[Dose, ...]) -> bool:
+    policy = view.config.forgetting
+    wanted = HOLDS + (doses[0].kappa >= LARGE_DOSE)
+    return len(doses) >= policy.max_doses or sum(d.need <= LARGEST_FALL for d in doses) >= wanted or _collapsed(view)
+
+
+def _collapsed(view: View) -> bool:
+    """Whether the doses so far harmed the model so much that recovery must begin."""
+    before, now = view.state.models[view.state.version].score, view.state.models[view.model].score
+    ratio = view.config.forgetting.collapse_ratio
+    return before is not None and now is not None and now.score < ratio * before.score
+
+
+def _table(view: View, version: int) -> ClassTable | None:
+    score = view.state.models[version].score
+    table = score.classes if score else None
+    return table if table is not None and table.samples >= FEWEST else None
+
+
+def _damage(view: View, version: int) -> float:
+    """How much worse the hold-outs are known than before the first dose."""
+    before, now = _table(view, view.state.version), _table(view, version)
+    return max(0.0, before.mean - now.mean) if before and now else 0.0

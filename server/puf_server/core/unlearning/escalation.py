@@ -1,0 +1,66 @@
+"""What follows when the target's data can still be told from unseen data: the operator's other method, once.
+
+All tickets of the recovery go through it together. Their targets have left, so the method must not need them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from puf_common.receipts.evidence import Verdict, judge
+from puf_server.core import methods, tickets
+from puf_server.core.config import FederationConfig
+from puf_server.core.state.jobs import UnlearningJob
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import Applied, RequestForm, Ticket, TicketState
+
+
+def due(state: State, config: FederationConfig) -> bool:
+    """Whether a target found its data still known, and the policy names a method that can serve all tickets."""
+    name = config.forgetting.escalate
+    open_tickets = [t for t in state.tickets.values() if t.recovering]
+    if not name or any(t.escalated for t in open_tickets):
+        return False
+    method = methods.by_name(config.forgetting, name)
+    forms = [RequestForm(key=t.request.key, scope=t.request.scope, by=t.request.filed_by) for t in open_tickets]
+    served = all(
+        method.refuse(t.client, form, state, config) is None for t, form in zip(open_tickets, forms, strict=True)
+    )
+    return served and any(_still_known(t) for t in open_tickets)
+
+
+def begin(state: State, config: FederationConfig, now: float) -> State:
+    """Ends recovery and starts a job with the other method for all its tickets."""
+    recovery, name = state.recovery, config.forgetting.escalate
+    assert recovery is not None
+    ids = tuple(t.id for t in state.tickets.values() if t.recovering)
+    for ticket_id in ids:
+        why = f"the data can still be told from unseen data: {name} follows"
+        state = tickets.move(state, ticket_id, TicketState.SCHEDULED, now, why, escalated=name)
+    job = UnlearningJob(
+        tickets=ids, mode=None, evaluators=recovery.evaluators, before=recovery.before, measured=True, method=name
+    )
+    return replace(state, recovery=None, job=job)
+
+
+def applied_again(first: Applied, again: Applied) -> Applied:
+    """How a ticket was applied by a second method. What the target measured of the model before stays."""
+    kept = {v: m for v, m in first.measurements.items() if v == first.version_before}
+    return replace(
+        again,
+        scale=first.scale,
+        version_before=first.version_before,
+        score_before=first.score_before,
+        score_clients=first.score_clients,
+        recovery_rounds=first.recovery_rounds,
+        measurements=kept,
+        deleted_records=first.deleted_records,
+        deleted_bytes=first.deleted_bytes,
+        doses=first.doses,
+    )
+
+
+def _still_known(ticket: Ticket) -> bool:
+    applied = ticket.applied
+    found = applied.measurements.get(applied.version_candidate) if applied and applied.version_candidate else None
+    return found is not None and judge((found.yeom, found.song)) is Verdict.NOT_LIKE_UNSEEN
