@@ -42,7 +42,7 @@ def tiny_payload() -> bytearray:
 def tiny_config(**changes: Any) -> FederationConfig:
     plan = {"rounds": 2, "min_clients": 2, "evaluate_every": 0, "keep_models": 0, "heartbeat_seconds": 1.0}
     # A small update already collapses a tiny model.
-    forgetting = {"measure_seconds": 0.0, "collapse_ratio": 0.0}
+    forgetting = {"measure_seconds": 0.0, "collapse_ratio": 0.0, "strength": "fixed"}
     return FederationConfig(
         id="f-test",
         model="tiny",

@@ -98,6 +98,7 @@ CORE_MAY_SHARE = {
     "tensors.manifest",
     "receipts.evidence",
     "receipts.content",
+    "receipts.gap",
     "config.messages",
 }
 

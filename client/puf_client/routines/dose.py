@@ -22,10 +22,9 @@ from puf_client.routines.context import RoutineContext
 from puf_client.routines.evaluate import PerSample, per_sample
 from puf_client.routines.measure import unseen as all_unseen
 from puf_client.routines.train import TrainResult, TrainSettings, descent, forward_of, passes
-from puf_client.session.update import Dose
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
-from puf_common.receipts.gap import ClassTable, Gap, gap
+from puf_common.receipts.gap import ClassTable, DoseReport, Gap, gap
 
 # The search runs the model up to twenty times. More samples would not make the mean more exact than needed.
 _SEARCH_SAMPLES = 2000
@@ -100,7 +99,7 @@ def dose(
             break
         kappa = min(options.max_kappa, kappa * options.growth)
     _set(model, trained, trained.parameters)
-    return replace(result, dose=Dose(kappa, found))
+    return replace(result, dose=DoseReport(kappa=kappa, gap=found))
 
 
 def _shift(samples: PerSample, device: torch.device) -> Tensor | None:

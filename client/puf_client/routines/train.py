@@ -17,9 +17,9 @@ from torch.optim.sgd import sgd
 
 from puf_client.data.samples import Samples, batch, count, explain_out_of_memory, stacked_if_tensors
 from puf_client.routines.context import Abandoned, RoutineContext
-from puf_client.session.update import Dose
 from puf_client.tasks import Task
 from puf_common.errors import PufError, UsageError
+from puf_common.receipts.gap import DoseReport
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TrainResult:
     loss: float
     """Mean over the samples, each at the time it was trained on."""
     samples_processed: int
-    dose: Dose | None = None
+    dose: DoseReport | None = None
     """The chosen strength, of the routine "dose" only."""
 
 

@@ -19,8 +19,9 @@ from typing import Any, Generic, Literal, TypeVar
 
 from numpy.typing import NDArray
 
-from puf_client.session.update import Dose, LocalUpdate, TrainingResult, cut, difference, restricted
+from puf_client.session.update import LocalUpdate, TrainingResult, cut, difference, restricted
 from puf_common.errors import InvalidUpdate
+from puf_common.receipts.gap import DoseReport
 from puf_common.seeds import derive
 from puf_common.tensors.manifest import MODEL, Manifest
 from puf_common.v1 import federation_pb2 as pb
@@ -131,7 +132,7 @@ class Assignment:
         samples: int | None = None,
         train_loss: float = float("nan"),
         samples_processed: int = 0,
-        dose: Dose | None = None,
+        dose: DoseReport | None = None,
     ) -> bool:
         """Sends the result of the training: a module, new weights by name, or the bytes of an update.
 

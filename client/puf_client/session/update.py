@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puf_common.errors import InvalidUpdate
-from puf_common.receipts.gap import Gap
+from puf_common.receipts.gap import DoseReport
 from puf_common.tensors.chunks import Payload
 from puf_common.tensors.digests import DigestKind, digest, to_pb
 from puf_common.tensors.encodings import compact, expand
@@ -31,14 +31,6 @@ TrainingResult: TypeAlias = "HasStateDict | Mapping[str, Any] | Payload"
 
 
 @dataclass(frozen=True)
-class Dose:
-    """The strength that a target chose for one round, and the gap that it measured before."""
-
-    kappa: float
-    gap: Gap
-
-
-@dataclass(frozen=True)
 class LocalUpdate:
     """An update before scaling, and what its header states about it."""
 
@@ -46,7 +38,7 @@ class LocalUpdate:
     samples: int
     train_loss: float
     samples_processed: int
-    dose: Dose | None = None
+    dose: DoseReport | None = None
 
 
 def difference(manifest: Manifest, base: Payload, result: TrainingResult) -> Payload:

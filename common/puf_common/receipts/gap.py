@@ -91,6 +91,14 @@ class Gap:
         return self.value > 2 * self.error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoseReport:
+    """The strength that a target chose for one round of adaptive strength, and the gap that it measured before."""
+
+    kappa: float
+    gap: Gap
+
+
 def gap(confidences: ArrayLike, labels: ArrayLike | None, unseen: ClassTable) -> Gap | None:
     """The gap of the forget data to these hold-outs; None if the hold-outs have too few samples.
 

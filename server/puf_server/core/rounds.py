@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from puf_common.errors import Conflict, InvalidUpdate, StaleRound
+from puf_common.receipts.gap import DoseReport
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import Member
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import (
     Assignment,
-    DoseReport,
     Part,
     ReceivedUpdate,
     Round,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from puf_common.errors import InvalidArgument, InvalidUpdate
 from puf_common.network.status import MAX_MESSAGE_BYTES
 from puf_common.receipts.evidence import Attack
-from puf_common.receipts.gap import ClassTable, Gap
+from puf_common.receipts.gap import ClassTable, DoseReport, Gap
 from puf_common.tensors.digests import digest_kind
 from puf_common.tensors.manifest import Manifest
 from puf_common.v1 import federation_pb2 as fed
@@ -22,7 +22,7 @@ from puf_server.core import roster, scheduler, validation
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.measurements import Measurement, Sums
 from puf_server.core.state.presence import Presence
-from puf_server.core.state.rounds import DoseReport, Part
+from puf_server.core.state.rounds import Part
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Dose, Flip, Mode, RequestForm, Scope, Strength, Ticket
 from puf_server.core.unlearning import recovery

@@ -60,7 +60,12 @@ def test_a_reported_measurement_is_read_back() -> None:
     found = measure(REMEMBERED, HOLDOUT, RETAINED)
     request = found.request("t-1", 3)
     message = tk.Measurement(
-        version=3, forget=request.forget, holdout=request.holdout, yeom=request.yeom, song=request.song, gap=request.gap
+        version=3,
+        forget=request.forget,
+        holdout=request.holdout,
+        yeom=request.yeom,
+        song=request.song,
+        gap=request.gap if request.HasField("gap") else None,
     )
     assert ModelMeasurement.from_pb(message) == found
     bare = ModelMeasurement(found.forget).request("t-1", 3)

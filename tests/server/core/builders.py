@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from puf_common.receipts.gap import ClassTable, DoseReport, Gap
 from puf_server.core import roster, rounds, scheduler, tickets
 from puf_server.core.commits import ModelFile
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
@@ -13,14 +14,14 @@ from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.presence import Presence, after_restart, settled
 from puf_server.core.state.rounds import Assignment, Part, ReceivedUpdate, Round, RoundKind
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import FiledBy, Flip, Mode, RequestForm, Scope, Ticket
+from puf_server.core.state.tickets import FiledBy, Flip, Mode, RequestForm, Scope, Strength, Ticket
 from puf_server.core.unlearning import evaluation
 
 
 def config(**changes: Any) -> FederationConfig:
     """A configuration without periodic evaluations and without a budget of forgetting."""
     plan = Plan(**{"rounds": 2, "min_clients": 2, "evaluate_every": 0, "keep_models": 0} | changes.pop("plan", {}))
-    forgetting = Forgetting(**{"measure_seconds": 0.0} | changes.pop("forgetting", {}))
+    forgetting = Forgetting(**{"measure_seconds": 0.0, "strength": "fixed"} | changes.pop("forgetting", {}))
     recipe = Recipe(**changes.pop("recipe", {}))
     limits = Limits(**{"forget_share": 1.0} | changes.pop("limits", {}))
     return FederationConfig(
@@ -33,8 +34,9 @@ def initial(c: FederationConfig) -> State:
     return State(planned=c.plan.rounds, models={0: model})
 
 
-def header(current: Round, assignment: Assignment) -> rounds.UpdateHeader:
+def header(current: Round, assignment: Assignment, dose: DoseReport | None = None) -> rounds.UpdateHeader:
     """The header of an update that fits its assignment."""
+    scale = assignment.scale * dose.kappa if dose else assignment.scale
     return rounds.UpdateHeader(
         membership=assignment.membership,
         number=current.number,
@@ -42,7 +44,8 @@ def header(current: Round, assignment: Assignment) -> rounds.UpdateHeader:
         part=assignment.part,
         base=current.base,
         samples=assignment.samples,
-        applied_scale=assignment.scale if assignment.flip == "client" else 1.0,
+        applied_scale=scale if assignment.flip == "client" else 1.0,
+        dose=dose,
     )
 
 
@@ -92,9 +95,15 @@ class Federation:
         self.beat(*alive)
         self.apply(self.state)
 
-    def submit(self, name: str, part: Part = Part.MAIN, digest: str = "aa") -> bool:
+    def submit(
+        self, name: str, part: Part = Part.MAIN, digest: str = "aa", kappa: float = 0.0, gap: float = 0.0
+    ) -> bool:
+        """Sends an update. A dose has the smallest kappa, unless it is stated."""
         current = self.round
         assignment = next(s for s in current.assignments if (s.client, s.part) == (name, part))
+        dose = None
+        if assignment.routine == "dose":
+            dose = DoseReport(kappa=kappa or assignment.options["min_kappa"], gap=Gap(value=gap, error=0.05))
         update = ReceivedUpdate(
             digest=digest,
             samples=assignment.samples,
@@ -102,8 +111,9 @@ class Federation:
             train_loss=1.0,
             samples_processed=assignment.samples,
             at=self.now,
+            dose=dose,
         )
-        stated = header(current, assignment)
+        stated = header(current, assignment, dose)
         state, duplicate = rounds.receive(self.state, name, stated, update)
         self.apply(state)
         return duplicate
@@ -127,15 +137,21 @@ class Federation:
         while self.state.trained < self.state.planned:
             self.run_round(RoundKind.TRAIN)
 
-    def answer_evaluation(self, score: float) -> None:
+    def answer_evaluation(self, score: float, confidence: float | None = None, samples: int = 10) -> None:
+        """Every client answers with samples of this score. With a confidence they also report one class."""
         asked = self.state.evaluation
         assert asked is not None
         for name in asked.missing:
-            sums = Sums(samples=10, loss_sum=1.0, score_sum=10 * score)
+            classes = None
+            if confidence is not None:
+                classes = ClassTable(
+                    counts=(samples,), sums=(samples * confidence,), squares=(samples * confidence**2,)
+                )
+            sums = Sums(samples=samples, loss_sum=1.0, score_sum=samples * score, classes=classes)
             self.apply(evaluation.answer(self.state, name, asked.id, asked.version, sums))
 
     def file(self, name: str, **request: Any) -> Ticket:
-        enums: dict[str, Any] = {"scope": Scope, "mode": Mode, "flip": Flip, "by": FiledBy}
+        enums: dict[str, Any] = {"scope": Scope, "mode": Mode, "flip": Flip, "by": FiledBy, "strength": Strength}
         stated = {field: enums.get(field, lambda value: value)(value) for field, value in request.items()}
         wanted = RequestForm(**{"key": f"k-{name}"} | stated)
         state, ticket, _ = tickets.file(

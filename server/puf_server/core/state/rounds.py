@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
-from puf_common.receipts.gap import ClassTable, Gap
+from puf_common.receipts.gap import ClassTable, DoseReport
 from puf_server.core.state.tickets import Flip
 
 
@@ -64,14 +64,6 @@ class Assignment:
     def key(self) -> str:
         # Joined, not formatted: formatting an enum is slow, and this runs very often.
         return self.client + "/" + self.part
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoseReport:
-    """What a target chose and measured for one dose of adaptive strength."""
-
-    kappa: float
-    gap: Gap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,9 +27,11 @@ def drive(state: State, presence: Presence, config: FederationConfig, now: float
         return _next_round(state, presence, config, recovery, now)
     if not _measured(state, config, now):
         return state
-    state = _offered(state, now)
-    if not _measured(state, config, now):
-        return state
+    if config.forgetting.escalate:
+        # Whether another method follows depends on what the target measures of the last model.
+        state = _offered(state, now)
+        if not _measured(state, config, now):
+            return state
     if escalation.due(state, config):
         return escalation.begin(state, config, now)
     collapsed = "" if ended is RecoveryEnd.EQUAL or recovery.released else _collapsed(config, recovery, state.version)

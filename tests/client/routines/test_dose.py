@@ -1,0 +1,112 @@
+"""One dose: the gap, the label shift, and the search for the strength."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from puf_client.data.samples import Samples
+from puf_client.routines.dose import DoseOptions, Unseen, dose
+from puf_client.routines.evaluate import per_sample
+from puf_client.routines.train import TrainResult, train
+from puf_client.tasks import Segmentation, Task
+from puf_common.errors import UsageError
+from puf_common.receipts.gap import ClassTable, Gap
+from tests.client.routines.points import CPU, RUN, TASK, network, payload, pixels, points, segmenter, settings, weights
+
+OPTIONS = DoseOptions(min_kappa=0.125, max_kappa=8.0, growth=1.25, margin=0.15, largest_fall=0.2)
+UNSEEN = ClassTable(counts=(20, 20, 20), sums=(2.0, 2.0, 2.0), squares=(0.2, 0.2, 0.2))
+
+
+def give(model: torch.nn.Module, samples: Samples, options: DoseOptions = OPTIONS, task: Task = TASK) -> TrainResult:
+    table = UNSEEN if task is TASK else ClassTable(counts=(60,), sums=(6.0,), squares=(0.6,))
+    return dose(
+        model, samples, task, settings(lr=0.5, epochs=3), options, RUN, plain=samples, unseen=Unseen(None, table)
+    )
+
+
+def fitted() -> torch.nn.Module:
+    model = network()
+    train(model, points(), TASK, settings(lr=0.5, epochs=40), RUN)
+    return model
+
+
+def test_the_chosen_kappa_is_the_smallest_that_lowers_the_confidence_enough() -> None:
+    model = fitted()
+    base, level = weights(model), per_sample(model, points(), TASK, device=CPU).confidences.mean()
+    found = give(model, points()).dose
+    assert found is not None
+    assert found.gap.value == pytest.approx(level - 0.1, abs=1e-6)
+    trained = weights(model)
+
+    def fall(kappa: float) -> float:
+        with torch.no_grad():
+            for parameter, w, t in zip(model.parameters(), base, trained, strict=True):
+                parameter.copy_(w - kappa * (t - w))
+        return float(level - per_sample(model, points(), TASK, device=CPU).confidences.mean())
+
+    assert found.kappa in [0.125 * 1.25**i for i in range(20)] or found.kappa == 8.0
+    assert fall(found.kappa) >= 0.2 or found.kappa == 8.0
+    if found.kappa > 0.125:
+        assert fall(found.kappa / 1.25) < 0.2
+
+
+def test_a_model_that_does_not_know_the_samples_gets_the_smallest_dose() -> None:
+    options = DoseOptions(min_kappa=0.125, max_kappa=8.0, growth=1.25, margin=0.15, largest_fall=0.2, damage=1.0)
+    found = give(network(), points(), options).dose
+    assert found is not None
+    assert found.kappa == 0.125
+
+
+def test_no_kappa_exceeds_the_limit() -> None:
+    options = DoseOptions(min_kappa=0.125, max_kappa=0.3, growth=1.25, margin=0.15, largest_fall=0.99)
+    found = give(fitted(), points(), options).dose
+    assert found is not None
+    assert found.kappa == 0.3
+
+
+def test_the_same_seeds_give_the_same_dose_and_model() -> None:
+    one, two = fitted(), fitted()
+    assert give(one, points()) == give(two, points())
+    assert payload(one) == payload(two)
+
+
+def test_the_label_mix_alone_teaches_nothing() -> None:
+    """A model that predicts the label mix has no gradient under the shift, so its bias does not move."""
+    x = torch.zeros(30, 3)
+    y = torch.tensor([0] * 20 + [1] * 9 + [2])
+    samples = torch.utils.data.TensorDataset(x, y)
+    model = torch.nn.Linear(3, 3)
+    with torch.no_grad():
+        model.weight.zero_()
+        model.bias.zero_()
+    plain = torch.nn.Linear(3, 3)
+    plain.load_state_dict(model.state_dict())
+    give(model, samples)
+    train(plain, samples, TASK, settings(lr=0.5, epochs=3), RUN)
+    assert float(model.bias.detach().abs().max()) < 0.5 * float(plain.bias.detach().abs().max())
+
+
+def test_a_task_without_classes_uses_its_own_confidences() -> None:
+    found = give(segmenter(), pixels(60), task=Segmentation()).dose
+    assert found is not None
+    level = per_sample(segmenter(), pixels(60), Segmentation(), device=CPU).confidences.mean()
+    assert found.gap.value == pytest.approx(level - 0.1, abs=1e-6)
+
+
+def test_no_dose_without_a_measurement() -> None:
+    few = ClassTable(counts=(10,), sums=(1.0,), squares=(0.1,))
+    for unseen in (Unseen(None, None), Unseen(None, few), Unseen(points(10), None)):
+        with pytest.raises(UsageError, match="hold-out samples"):
+            dose(network(), points(), TASK, settings(), OPTIONS, RUN, plain=points(), unseen=unseen)
+
+
+def test_the_wanted_fall_follows_the_rule() -> None:
+    later = DoseOptions(
+        min_kappa=0.125, max_kappa=8.0, growth=1.25, margin=0.15, largest_fall=0.2, damage=0.04, first_gap=0.4
+    )
+    assert later.fall(Gap(value=0.1, error=0.01)) == pytest.approx(0.1 - 0.04 + 0.06)
+    assert later.fall(Gap(value=0.9, error=0.01)) == 0.2
+    assert OPTIONS.fall(Gap(value=0.1, error=0.01)) == pytest.approx(0.115)
+    assert np.isnan(OPTIONS.first_gap)
