@@ -23,6 +23,8 @@ class PerSample:
     losses: NDArray[np.float64]
     scores: NDArray[np.float64]
     confidences: NDArray[np.float64]
+    # The class of every sample; 0 for all if the task has no classes.
+    classes: NDArray[np.int64]
 
 
 def evaluate(model: nn.Module, dataset: Samples, task: Task, *, device: torch.device) -> EvaluationSums:
@@ -42,11 +44,22 @@ def per_sample(
 ) -> PerSample:
     """Returns loss, score and confidence of every sample, for membership attacks."""
     columns: tuple[list[NDArray[np.float64]], ...] = ([], [], [])
+    classes = [np.empty(0, np.int64)]
     for output, y in outputs(model, dataset, device, batch_size, should_stop):
         for column, measure in zip(columns, (task.sample_losses, task.sample_scores, task.confidences), strict=True):
             column.append(measure(output, y).double().cpu().numpy())
+        classes.append(_classes(output, y))
     losses, scores, confidences = (np.concatenate([np.empty(0), *column]) for column in columns)
-    return PerSample(losses, scores, confidences)
+    return PerSample(losses, scores, confidences, np.concatenate(classes))
+
+
+def _classes(output: Tensor, y: Tensor) -> NDArray[np.int64]:
+    """Returns the class numbers of a batch: targets that are whole numbers, one for each row of scores by class."""
+    if output.ndim == 2 and y.ndim == 1 and not y.is_floating_point() and y.dtype is not torch.bool:
+        found: NDArray[np.int64] = y.long().cpu().numpy()
+        if found.size and found.min() >= 0 and found.max() < output.shape[1]:
+            return found
+    return np.zeros(len(output), np.int64)
 
 
 def outputs(

@@ -1,7 +1,8 @@
-"""What a client reports about a model: sums for the federation, and membership attacks on its own data."""
+"""What a client reports about a model: sums for the federation; ranks and membership attacks on its own data."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from puf_common.errors import InvalidArgument
-from puf_common.receipts.evidence import Attack, Verdict, histogram, judge, song, yeom
+from puf_common.receipts.evidence import Attack, histogram, song, yeom
+from puf_common.receipts.ranks import RankComparison, class_histogram, compare, compare_by_class
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
@@ -28,10 +30,9 @@ class ModelMeasurement:
     holdout: tk.EvaluationSums | None = None
     yeom: Attack | None = None
     song: Attack | None = None
-
-    @property
-    def verdict(self) -> Verdict | None:
-        return judge((self.yeom, self.song))
+    # Ranks of the samples to forget against the own hold-out, and by class against those of other clients.
+    own: RankComparison | None = None
+    pool: RankComparison | None = None
 
     @classmethod
     def from_pb(cls, message: tk.Measurement) -> ModelMeasurement:
@@ -40,6 +41,8 @@ class ModelMeasurement:
             message.holdout if message.HasField("holdout") else None,
             _attack(message.yeom) if message.HasField("yeom") else None,
             _attack(message.song) if message.HasField("song") else None,
+            _ranks(message.own) if message.HasField("own") else None,
+            _ranks(message.pool) if message.HasField("pool") else None,
         )
 
     def request(self, ticket_id: str, version: int) -> pb.ReportMeasurementRequest:
@@ -50,12 +53,15 @@ class ModelMeasurement:
             holdout=self.holdout,
             yeom=tk.MembershipAttack(**asdict(self.yeom)) if self.yeom else None,
             song=tk.MembershipAttack(**asdict(self.song)) if self.song else None,
+            own=tk.RankComparison(**asdict(self.own)) if self.own else None,
+            pool=tk.RankComparison(**asdict(self.pool)) if self.pool else None,
         )
 
 
-def summed(samples: PerSample) -> tk.EvaluationSums:
+def summed(samples: PerSample, *, by_class: bool = False) -> tk.EvaluationSums:
     """Returns sums and binned confidences: the only values of an evaluation that leave the client.
 
+    Confidences by class are for hold-out samples only. A target compares its data with those of all clients together.
     A diverged model may give losses that are not finite. They count as the worst loss, because the server waits for a
     report in any case.
     """
@@ -65,23 +71,34 @@ def summed(samples: PerSample) -> tk.EvaluationSums:
         loss_sum=float(losses.sum()),
         score_sum=float(np.nan_to_num(samples.scores).sum()),
         confidences=histogram(np.nan_to_num(samples.confidences)),
+        class_confidences=class_histogram(np.nan_to_num(samples.confidences), samples.classes) if by_class else (),
     )
 
 
-def measure(forget: PerSample, holdout: PerSample | None, retained: tk.EvaluationSums | None) -> ModelMeasurement:
-    """Returns sums over the samples to forget and the hold-out, and both attacks.
+def measure(
+    forget: PerSample, holdout: PerSample | None, retained: tk.EvaluationSums | None, unseen: Sequence[int] = ()
+) -> ModelMeasurement:
+    """Returns sums over the samples to forget and the hold-out, ranks against unseen samples, and both attacks.
 
-    The attacks are calibrated with the training sums of the retained clients.
+    The attacks are calibrated with the training sums of the retained clients. `unseen` counts the hold-out samples of
+    other clients by class and bin. The labels of the samples to forget stay here.
     """
+    forgotten = np.nan_to_num(forget.confidences)
+    pool = compare_by_class(forgotten, forget.classes, unseen) if len(unseen) else None
     if holdout is None:
-        return ModelMeasurement(summed(forget))
-    found: dict[str, Attack] = {}
+        return ModelMeasurement(summed(forget), pool=pool)
+    attacks: dict[str, Attack] = {}
     # If the retained clients reported too little for an attack, it is left out.
     with suppress(InvalidArgument):
         if retained is not None:
-            found["yeom"] = yeom(forget.losses, holdout.losses, loss_sum=retained.loss_sum, samples=retained.samples)
-            found["song"] = song(forget.confidences, holdout.confidences, members=list(retained.confidences))
-    return ModelMeasurement(summed(forget), summed(holdout), **found)
+            attacks["yeom"] = yeom(forget.losses, holdout.losses, loss_sum=retained.loss_sum, samples=retained.samples)
+            attacks["song"] = song(forget.confidences, holdout.confidences, members=list(retained.confidences))
+    own = compare(forgotten, np.nan_to_num(holdout.confidences))
+    return ModelMeasurement(summed(forget), summed(holdout), **attacks, own=own, pool=pool)
+
+
+def _ranks(message: tk.RankComparison) -> RankComparison:
+    return RankComparison(**{field.name: getattr(message, field.name) for field in fields(RankComparison)})
 
 
 def _attack(message: tk.MembershipAttack) -> Attack:

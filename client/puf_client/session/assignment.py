@@ -172,15 +172,21 @@ class EvaluationRequest:
         score_sum: float,
         *,
         confidences: Sequence[int] = (),
+        class_confidences: Sequence[int] = (),
         training: tickets_pb2.EvaluationSums | None = None,
     ) -> bool:
         """Reports sums over the hold-out samples; a score is in [0, 1]. Returns whether the server still wanted them.
 
-        `confidences` are the counts that `puf_common.receipts.evidence.histogram` returns. `training` has the same sums
-        over the training samples. Both are optional; without them a target's membership attacks cannot be calibrated.
+        `confidences` are the counts that `puf_common.receipts.evidence.histogram` returns, `class_confidences` those of
+        `puf_common.receipts.ranks.class_histogram`. `training` has sums over the training samples. All are optional.
+        Without them targets cannot compare their data with this client's, or calibrate their membership attacks.
         """
         holdout = tickets_pb2.EvaluationSums(
-            samples=samples, loss_sum=loss_sum, score_sum=score_sum, confidences=confidences
+            samples=samples,
+            loss_sum=loss_sum,
+            score_sum=score_sum,
+            confidences=confidences,
+            class_confidences=class_confidences,
         )
         return self.answer(self.message, holdout, training)
 

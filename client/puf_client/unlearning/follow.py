@@ -134,8 +134,9 @@ class TicketFollower:
         if ticket.retained_pending and version == ticket.version_unlearned:
             # The retained clients still evaluate this model. The attacks need their sums, and the model may be gone then.
             return
-        retained = next((r.training for r in ticket.retained if r.version == version), None)
-        found = self.measurements[version] = measure(*values, retained)
+        retained = next((r for r in ticket.retained if r.version == version), tk.RetainedSums())
+        training = retained.training if retained.HasField("training") else None
+        found = self.measurements[version] = measure(*values, training, retained.class_confidences)
         del self._values[version]
         try:
             self._transport.report_measurement(found.request(ticket.id, version))

@@ -143,11 +143,18 @@ class Worker:
 
     def _evaluate(self, work: EvaluationRequest) -> None:
         self._display.say(f"evaluating model {work.version}")
-        sums = summed(self._trainer.evaluate_holdout(work.payload))
+        sums = summed(self._trainer.evaluate_holdout(work.payload), by_class=True)
         training = None
         if work.training_side and len(mine := self.trainable()):
             training = summed(self._trainer.evaluate_samples(work.payload, mine))
-        work.report(sums.samples, sums.loss_sum, sums.score_sum, confidences=sums.confidences, training=training)
+        work.report(
+            sums.samples,
+            sums.loss_sum,
+            sums.score_sum,
+            confidences=sums.confidences,
+            class_confidences=sums.class_confidences,
+            training=training,
+        )
         log.info(
             "evaluated",
             version=work.version,

@@ -514,20 +514,24 @@ class FollowTicketReply(_message.Message):
     def __init__(self, ticket: _Optional[_Union[_tickets_pb2.Ticket, _Mapping]] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class ReportMeasurementRequest(_message.Message):
-    __slots__ = ("ticket_id", "version", "forget", "holdout", "yeom", "song")
+    __slots__ = ("ticket_id", "version", "forget", "holdout", "yeom", "song", "own", "pool")
     TICKET_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
     HOLDOUT_FIELD_NUMBER: _ClassVar[int]
     YEOM_FIELD_NUMBER: _ClassVar[int]
     SONG_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
     ticket_id: str
     version: int
     forget: _tickets_pb2.EvaluationSums
     holdout: _tickets_pb2.EvaluationSums
     yeom: _tickets_pb2.MembershipAttack
     song: _tickets_pb2.MembershipAttack
-    def __init__(self, ticket_id: _Optional[str] = ..., version: _Optional[int] = ..., forget: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ..., holdout: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ..., yeom: _Optional[_Union[_tickets_pb2.MembershipAttack, _Mapping]] = ..., song: _Optional[_Union[_tickets_pb2.MembershipAttack, _Mapping]] = ...) -> None: ...
+    own: _tickets_pb2.RankComparison
+    pool: _tickets_pb2.RankComparison
+    def __init__(self, ticket_id: _Optional[str] = ..., version: _Optional[int] = ..., forget: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ..., holdout: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ..., yeom: _Optional[_Union[_tickets_pb2.MembershipAttack, _Mapping]] = ..., song: _Optional[_Union[_tickets_pb2.MembershipAttack, _Mapping]] = ..., own: _Optional[_Union[_tickets_pb2.RankComparison, _Mapping]] = ..., pool: _Optional[_Union[_tickets_pb2.RankComparison, _Mapping]] = ...) -> None: ...
 
 class ReportMeasurementReply(_message.Message):
     __slots__ = ("ticket",)

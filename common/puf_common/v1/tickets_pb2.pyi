@@ -98,16 +98,18 @@ class TicketStep(_message.Message):
     def __init__(self, state: _Optional[_Union[TicketState, str]] = ..., at: _Optional[float] = ..., note: _Optional[str] = ...) -> None: ...
 
 class EvaluationSums(_message.Message):
-    __slots__ = ("samples", "loss_sum", "score_sum", "confidences")
+    __slots__ = ("samples", "loss_sum", "score_sum", "confidences", "class_confidences")
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
     SCORE_SUM_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCES_FIELD_NUMBER: _ClassVar[int]
+    CLASS_CONFIDENCES_FIELD_NUMBER: _ClassVar[int]
     samples: int
     loss_sum: float
     score_sum: float
     confidences: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, samples: _Optional[int] = ..., loss_sum: _Optional[float] = ..., score_sum: _Optional[float] = ..., confidences: _Optional[_Iterable[int]] = ...) -> None: ...
+    class_confidences: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, samples: _Optional[int] = ..., loss_sum: _Optional[float] = ..., score_sum: _Optional[float] = ..., confidences: _Optional[_Iterable[int]] = ..., class_confidences: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class MembershipAttack(_message.Message):
     __slots__ = ("threshold", "forget_members", "forget_samples", "holdout_members", "holdout_samples")
@@ -124,26 +126,42 @@ class MembershipAttack(_message.Message):
     def __init__(self, threshold: _Optional[float] = ..., forget_members: _Optional[int] = ..., forget_samples: _Optional[int] = ..., holdout_members: _Optional[int] = ..., holdout_samples: _Optional[int] = ...) -> None: ...
 
 class RetainedSums(_message.Message):
-    __slots__ = ("version", "training")
+    __slots__ = ("version", "training", "class_confidences")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TRAINING_FIELD_NUMBER: _ClassVar[int]
+    CLASS_CONFIDENCES_FIELD_NUMBER: _ClassVar[int]
     version: int
     training: EvaluationSums
-    def __init__(self, version: _Optional[int] = ..., training: _Optional[_Union[EvaluationSums, _Mapping]] = ...) -> None: ...
+    class_confidences: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, version: _Optional[int] = ..., training: _Optional[_Union[EvaluationSums, _Mapping]] = ..., class_confidences: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RankComparison(_message.Message):
+    __slots__ = ("auc", "forget_samples", "unseen_samples")
+    AUC_FIELD_NUMBER: _ClassVar[int]
+    FORGET_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    auc: float
+    forget_samples: int
+    unseen_samples: int
+    def __init__(self, auc: _Optional[float] = ..., forget_samples: _Optional[int] = ..., unseen_samples: _Optional[int] = ...) -> None: ...
 
 class Measurement(_message.Message):
-    __slots__ = ("version", "forget", "holdout", "yeom", "song")
+    __slots__ = ("version", "forget", "holdout", "yeom", "song", "own", "pool")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
     HOLDOUT_FIELD_NUMBER: _ClassVar[int]
     YEOM_FIELD_NUMBER: _ClassVar[int]
     SONG_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
     version: int
     forget: EvaluationSums
     holdout: EvaluationSums
     yeom: MembershipAttack
     song: MembershipAttack
-    def __init__(self, version: _Optional[int] = ..., forget: _Optional[_Union[EvaluationSums, _Mapping]] = ..., holdout: _Optional[_Union[EvaluationSums, _Mapping]] = ..., yeom: _Optional[_Union[MembershipAttack, _Mapping]] = ..., song: _Optional[_Union[MembershipAttack, _Mapping]] = ...) -> None: ...
+    own: RankComparison
+    pool: RankComparison
+    def __init__(self, version: _Optional[int] = ..., forget: _Optional[_Union[EvaluationSums, _Mapping]] = ..., holdout: _Optional[_Union[EvaluationSums, _Mapping]] = ..., yeom: _Optional[_Union[MembershipAttack, _Mapping]] = ..., song: _Optional[_Union[MembershipAttack, _Mapping]] = ..., own: _Optional[_Union[RankComparison, _Mapping]] = ..., pool: _Optional[_Union[RankComparison, _Mapping]] = ...) -> None: ...
 
 class Score(_message.Message):
     __slots__ = ("accuracy", "loss", "samples", "clients")
@@ -158,7 +176,7 @@ class Score(_message.Message):
     def __init__(self, accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., clients: _Optional[int] = ...) -> None: ...
 
 class Ticket(_message.Message):
-    __slots__ = ("id", "client", "request", "state", "history", "deadline_at", "applied_round", "scale", "version_before", "version_unlearned", "version_recovered", "recovery_rounds", "recovered", "score_before", "score_unlearned", "score_recovered", "deleted_versions", "method", "worker_alive", "attempts", "membership", "measurements", "retained", "retained_pending", "filed_by", "fallback", "deleted_records", "deleted_bytes", "held", "taken_over")
+    __slots__ = ("id", "client", "request", "state", "history", "deadline_at", "applied_round", "scale", "version_before", "version_unlearned", "version_recovered", "recovery_rounds", "recovered", "score_before", "score_unlearned", "score_recovered", "deleted_versions", "method", "worker_alive", "attempts", "membership", "measurements", "retained", "retained_pending", "filed_by", "fallback", "deleted_records", "deleted_bytes", "held", "taken_over", "verdict")
     ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +207,7 @@ class Ticket(_message.Message):
     DELETED_BYTES_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     TAKEN_OVER_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
     id: str
     client: str
     request: UnlearningRequest
@@ -219,4 +238,5 @@ class Ticket(_message.Message):
     deleted_bytes: int
     held: str
     taken_over: str
-    def __init__(self, id: _Optional[str] = ..., client: _Optional[str] = ..., request: _Optional[_Union[UnlearningRequest, _Mapping]] = ..., state: _Optional[_Union[TicketState, str]] = ..., history: _Optional[_Iterable[_Union[TicketStep, _Mapping]]] = ..., deadline_at: _Optional[float] = ..., applied_round: _Optional[int] = ..., scale: _Optional[float] = ..., version_before: _Optional[int] = ..., version_unlearned: _Optional[int] = ..., version_recovered: _Optional[int] = ..., recovery_rounds: _Optional[int] = ..., recovered: _Optional[bool] = ..., score_before: _Optional[_Union[Score, _Mapping]] = ..., score_unlearned: _Optional[_Union[Score, _Mapping]] = ..., score_recovered: _Optional[_Union[Score, _Mapping]] = ..., deleted_versions: _Optional[_Iterable[int]] = ..., method: _Optional[str] = ..., worker_alive: _Optional[bool] = ..., attempts: _Optional[int] = ..., membership: _Optional[int] = ..., measurements: _Optional[_Iterable[_Union[Measurement, _Mapping]]] = ..., retained: _Optional[_Iterable[_Union[RetainedSums, _Mapping]]] = ..., retained_pending: _Optional[bool] = ..., filed_by: _Optional[str] = ..., fallback: _Optional[str] = ..., deleted_records: _Optional[int] = ..., deleted_bytes: _Optional[int] = ..., held: _Optional[str] = ..., taken_over: _Optional[str] = ...) -> None: ...
+    verdict: str
+    def __init__(self, id: _Optional[str] = ..., client: _Optional[str] = ..., request: _Optional[_Union[UnlearningRequest, _Mapping]] = ..., state: _Optional[_Union[TicketState, str]] = ..., history: _Optional[_Iterable[_Union[TicketStep, _Mapping]]] = ..., deadline_at: _Optional[float] = ..., applied_round: _Optional[int] = ..., scale: _Optional[float] = ..., version_before: _Optional[int] = ..., version_unlearned: _Optional[int] = ..., version_recovered: _Optional[int] = ..., recovery_rounds: _Optional[int] = ..., recovered: _Optional[bool] = ..., score_before: _Optional[_Union[Score, _Mapping]] = ..., score_unlearned: _Optional[_Union[Score, _Mapping]] = ..., score_recovered: _Optional[_Union[Score, _Mapping]] = ..., deleted_versions: _Optional[_Iterable[int]] = ..., method: _Optional[str] = ..., worker_alive: _Optional[bool] = ..., attempts: _Optional[int] = ..., membership: _Optional[int] = ..., measurements: _Optional[_Iterable[_Union[Measurement, _Mapping]]] = ..., retained: _Optional[_Iterable[_Union[RetainedSums, _Mapping]]] = ..., retained_pending: _Optional[bool] = ..., filed_by: _Optional[str] = ..., fallback: _Optional[str] = ..., deleted_records: _Optional[int] = ..., deleted_bytes: _Optional[int] = ..., held: _Optional[str] = ..., taken_over: _Optional[str] = ..., verdict: _Optional[str] = ...) -> None: ...

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from puf_common.errors import InvalidArgument
 from puf_common.receipts.evidence import BINS, Attack
+from puf_common.receipts.ranks import RankComparison
 from puf_server.core.state.measurements import Sums
 from puf_server.core.state.rounds import Assignment
 
@@ -24,6 +25,7 @@ _LARGEST_LOSS = 1e9
 _TEN_YEARS = 3653 * 86400.0
 # Routines may use a sample more than once in an epoch.
 _PASSES = 4
+_MOST_CLASSES = 10_000
 
 
 def key(text: str) -> str:
@@ -58,6 +60,22 @@ def sums(
     if len(confidences) not in (0, BINS) or sum(confidences) > samples:
         raise InvalidArgument(f"confidences are counts of the samples in {BINS} bins, or none")
     return Sums(samples=samples, loss_sum=loss_sum, score_sum=score_sum, confidences=tuple(confidences))
+
+
+def class_confidences(counts: Sequence[int], samples: int) -> tuple[int, ...]:
+    """Hold-out samples by class and bin of confidence; empty if the client did not count them."""
+    if len(counts) % BINS or len(counts) > BINS * _MOST_CLASSES or sum(counts) > samples:
+        raise InvalidArgument(
+            f"confidences by class are counts of the samples in {BINS} bins for each of at most {_MOST_CLASSES} classes"
+        )
+    return tuple(counts)
+
+
+def ranks(found: RankComparison) -> RankComparison:
+    """A rank comparison, as the owner of a ticket states it. `RankComparison` checks its figures."""
+    if max(found.forget_samples, found.unseen_samples) > _MOST_SAMPLES:
+        raise InvalidArgument("the figures of a rank comparison are out of range")
+    return found
 
 
 def attack(found: Attack) -> Attack:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from puf_common.errors import InvalidArgument, InvalidUpdate
 from puf_common.network.status import MAX_MESSAGE_BYTES
 from puf_common.receipts.evidence import Attack
+from puf_common.receipts.ranks import RankComparison
 from puf_common.tensors.digests import digest_kind
 from puf_common.tensors.manifest import Manifest
 from puf_common.v1 import federation_pb2 as fed
@@ -25,6 +26,7 @@ from puf_server.core.state.rounds import Part
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Flip, Mode, RequestForm, Scope, Ticket
 from puf_server.core.unlearning import recovery
+from puf_server.core.unlearning.request_verdict import verdict
 from puf_server.ingest.header import UploadHeader
 
 E = TypeVar("E", bound=StrEnum)
@@ -183,6 +185,17 @@ def attack(message: tk.MembershipAttack) -> Attack:
     return validation.attack(found)
 
 
+def ranks(message: tk.RankComparison) -> RankComparison:
+    found = RankComparison(
+        auc=message.auc, forget_samples=message.forget_samples, unseen_samples=message.unseen_samples
+    )
+    return validation.ranks(found)
+
+
+def _ranks_pb(found: RankComparison | None) -> tk.RankComparison | None:
+    return None if found is None else tk.RankComparison(**asdict(found))
+
+
 def _attack_pb(found: Attack | None) -> tk.MembershipAttack | None:
     return None if found is None else tk.MembershipAttack(**asdict(found))
 
@@ -236,9 +249,9 @@ def ticket(t: Ticket, state: State, presence: Presence, config: FederationConfig
         attempts=t.attempts,
         measurements=[_measurement(v, measurements[v]) for v in sorted(measurements)],
         retained=[
-            tk.RetainedSums(version=v, training=sums_pb(state.models[v].training))
+            tk.RetainedSums(version=v, training=sums_pb(model.training), class_confidences=model.class_confidences)
             for v in sorted(set(t.versions))
-            if v in state.models and state.models[v].training is not None
+            if (model := state.models.get(v)) is not None and (model.training or model.class_confidences)
         ],
         retained_pending=recovery.still_measured(state, t),
         filed_by=asked.filed_by,
@@ -246,6 +259,7 @@ def ticket(t: Ticket, state: State, presence: Presence, config: FederationConfig
         taken_over=t.taken_over or "",
         deleted_records=applied.deleted_records if applied else 0,
         deleted_bytes=applied.deleted_bytes if applied else 0,
+        verdict=verdict(t) or "",
         held=(t.on_hold if t.waiting else state.recovery.on_hold if t.recovering and state.recovery else None) or "",
     )
 
@@ -257,6 +271,8 @@ def _measurement(version: int, found: Measurement) -> tk.Measurement:
         holdout=sums_pb(found.holdout),
         yeom=_attack_pb(found.yeom),
         song=_attack_pb(found.song),
+        own=_ranks_pb(found.own),
+        pool=_ranks_pb(found.pool),
     )
 
 

@@ -15,7 +15,7 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.version import VERSION
 from puf_server.core import assignments as work
-from puf_server.core import roster, rounds, shards
+from puf_server.core import roster, rounds, shards, validation
 from puf_server.core.methods.layers import outputs
 from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.models import ModelVersion
@@ -187,9 +187,10 @@ class Handlers:
         mine = member.samples + sum(t.forget_samples for t in self.engine.state.tickets.values() if t.client == name)
         answer = messages.sums(request.holdout, member.holdout)
         training = messages.sums(request.training, mine) if request.HasField("training") else None
+        classes = validation.class_confidences(request.holdout.class_confidences, answer.samples)
 
         def change(state: State, _: float) -> tuple[State, None]:
-            return evaluation.answer(state, name, request.evaluation, request.version, answer, training), None
+            return evaluation.answer(state, name, request.evaluation, request.version, answer, training, classes), None
 
         hit("evaluation.before_persist")
         self.engine.call(change)

@@ -77,6 +77,8 @@ class TicketRequests:
             holdout=messages.sums(request.holdout) if request.HasField("holdout") else None,
             yeom=messages.attack(request.yeom) if request.HasField("yeom") else None,
             song=messages.attack(request.song) if request.HasField("song") else None,
+            own=messages.ranks(request.own) if request.HasField("own") else None,
+            pool=messages.ranks(request.pool) if request.HasField("pool") else None,
         )
 
         def change(state: State, now: float) -> tuple[State, None]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from puf_common.receipts.evidence import Attack
+from puf_common.receipts.ranks import RankComparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,9 @@ class Evaluation:
     # Whether training samples are measured too. Membership attacks of the target are calibrated with them.
     training_side: bool = False
     training: Mapping[str, Sums] = field(default_factory=dict)
+    # Hold-out samples by class and bin of confidence, summed over the answers, and how many clients reported them.
+    class_confidences: tuple[int, ...] = ()
+    class_clients: int = 0
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -65,3 +69,6 @@ class Measurement:
     holdout: Sums | None = None
     yeom: Attack | None = None
     song: Attack | None = None
+    # Ranks against its own hold-out, and against those of other clients by class.
+    own: RankComparison | None = None
+    pool: RankComparison | None = None

@@ -31,5 +31,7 @@ class ModelVersion:
     score_clients: int = 0
     # On the training samples of the retained clients.
     training: Sums | None = None
+    # Hold-out samples of the clients that answered, by class and bin of confidence; empty if fewer than two reported them.
+    class_confidences: tuple[int, ...] = ()
     # A second digest of the same bytes, for quick checks of a transfer; empty in records of older versions.
     blake3: str = ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 from puf_common.errors import StaleRound
 from puf_server.core import roster
@@ -28,8 +29,18 @@ def open_evaluation(
     return replace(state, evaluation=evaluation, evaluations=evaluation.id)
 
 
+# A table of fewer clients would show one client's labels to the target.
+_FEWEST_CLIENTS = 2
+
+
 def answer(
-    state: State, name: str, evaluation_id: int, version: int, sums: Sums, training: Sums | None = None
+    state: State,
+    name: str,
+    evaluation_id: int,
+    version: int,
+    sums: Sums,
+    training: Sums | None = None,
+    class_confidences: Sequence[int] = (),
 ) -> State:
     evaluation = state.evaluation
     if (
@@ -43,6 +54,12 @@ def answer(
     evaluation = replace(evaluation, answers={**evaluation.answers, name: sums})
     if training is not None and evaluation.training_side:
         evaluation = replace(evaluation, training={**evaluation.training, name: training})
+    if class_confidences:
+        # Only the sum is stored, never the table of one client.
+        pairs = zip_longest(evaluation.class_confidences, class_confidences, fillvalue=0)
+        evaluation = replace(
+            evaluation, class_confidences=tuple(a + b for a, b in pairs), class_clients=evaluation.class_clients + 1
+        )
     return replace(state, evaluation=evaluation)
 
 
@@ -65,6 +82,7 @@ def close_if_due(state: State, presence: Presence, config: FederationConfig, now
             score=total(evaluation.answers),
             score_clients=len(evaluation.answers),
             training=total(evaluation.training),
+            class_confidences=evaluation.class_confidences if evaluation.class_clients >= _FEWEST_CLIENTS else (),
         )
         state = state.with_model(model)
     if state.job is not None and not state.job.measured:

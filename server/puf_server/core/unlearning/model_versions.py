@@ -156,5 +156,5 @@ def made_by(job: UnlearningJob) -> tuple[int, ...]:
 def delete(state: State, versions: Iterable[int]) -> State:
     models = dict(state.models)
     for v in versions:
-        models[v] = replace(models[v], status=ModelStatus.DELETED)
+        models[v] = replace(models[v], status=ModelStatus.DELETED, class_confidences=())
     return replace(state, models=models) if models != state.models else state
