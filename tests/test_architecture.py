@@ -88,7 +88,8 @@ DIRECTION = {
     "puf_lab": {"puf_common", "puf_server", "puf_client"},
 }
 CORE_MAY_IMPORT = {
-    "__future__", "collections", "dataclasses", "enum", "functools", "hashlib", "json", "math", "random", "statistics",
+    "__future__", "collections", "dataclasses", "enum", "functools", "hashlib", "itertools", "json", "math", "random",
+    "statistics",
     "typing", "pydantic", "numpy", "puf_common", "puf_server",
 }  # fmt: skip
 CORE_MAY_SHARE = {
@@ -97,6 +98,8 @@ CORE_MAY_SHARE = {
     "dates",
     "tensors.manifest",
     "receipts.evidence",
+    "receipts.ranks",
+    "receipts.verdict",
     "receipts.content",
     "receipts.gap",
     "config.messages",

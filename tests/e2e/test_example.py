@@ -58,8 +58,8 @@ def test_every_command_of_the_readme_works(terminal: Terminal) -> None:
 
     assert "everything is in order" in shown_by("puf-client check")
     assert re.search(r"score|hold-out", shown_by("puf-server status"))
-    assert "4 samples of clinic-1 were forgotten in round 7" in shown_by("puf-client unlearn")
-    assert "clinic-2 was forgotten" in shown_by("puf-client --unlearn")
+    assert "request of clinic-1 for 4 samples was applied in round 7" in shown_by("puf-client unlearn")
+    assert "request of clinic-2 was applied" in shown_by("puf-client --unlearn")
     assert "clinic-2" in shown_by("puf-server tickets")
     assert "IoU" in own
     for name in ("model", "recovered"):

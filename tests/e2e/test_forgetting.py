@@ -25,7 +25,7 @@ def test_regular_while_the_worker_lives(idle: Federation, trained: Path, referen
     # The worker took part in its last round and was printed to leave.
     assert worker.wait(SECONDS) == Exit.FORGOTTEN
     printed = leaving.log.read_text()
-    assert "client-3 was forgotten in round 3 by PUF-Regular" in printed
+    assert "request of client-3 was applied in round 3 by PUF-Regular" in printed
     assert "not a proof of erasure" in printed
     ticket = idle.ticket(3)
     assert ticket.state == tk.TICKET_STATE_COMPLETED
@@ -99,7 +99,7 @@ def test_without_a_worker_the_command_stands_in(idle: Federation, reference: Ref
     assert leaving.wait(SECONDS) == Exit.OK, leaving.tail(20)
     printed = leaving.log.read_text()
     assert "this process does the unlearning round" in printed
-    assert "client-2 was forgotten" in printed
+    assert "request of client-2 was applied" in printed
     assert idle.ticket(2).state == tk.TICKET_STATE_COMPLETED
     assert not idle.alive(2)
     assert idle.payload() == reference([2])

@@ -84,7 +84,7 @@ def test_a_federation_over_mtls(tmp_path: Path) -> None:
             refused_certificates(c, c.address, None)
 
             printed = c.done("puf-client", "--unlearn", "--yes", "--shard", "2/3", *last, *mine)
-            assert "client-2 was forgotten" in printed
+            assert "request of client-2 was applied" in printed
             assert target.wait(SECONDS) == Exit.FORGOTTEN
             (ticket,) = control.tickets()
             assert (ticket.client, ticket.state) == ("client-2", tk.TICKET_STATE_COMPLETED)

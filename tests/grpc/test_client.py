@@ -135,7 +135,7 @@ def test_a_whole_client_is_forgotten_while_its_worker_runs(
     clinic.wait_for_rounds(2)
     assert main(["--unlearn", *clinic.flags(2), "--yes"]) == Exit.OK
     told = capsys.readouterr().out
-    assert "client-2 was forgotten" in told
+    assert "request of client-2 was applied" in told
     assert "not a proof of erasure" in told
     assert clinic.runs[2].result(30) == Exit.FORGOTTEN
     ticket = clinic.ticket(2)
@@ -209,7 +209,7 @@ def test_a_restored_backup_forgets_again(clinic: Clinic, capsys: pytest.CaptureF
         assert main(["unlearn", *again.flags(2), "--yes"]) == Exit.OK
         told = capsys.readouterr().out
         assert f"already filed as {ticket.id}" in told
-        assert "client-2 was forgotten" in told
+        assert "request of client-2 was applied" in told
         assert again.ticket(2).id == ticket.id
         assert server.engine.state.members["client-2"].status == "forgotten"
         again.end()
@@ -307,7 +307,7 @@ def test_samples_are_forgotten_and_stay_out(clinic: Clinic, capsys: pytest.Captu
         )
         == Exit.OK
     )
-    assert "5 samples of client-1 were forgotten" in capsys.readouterr().out
+    assert "request of client-1 for 5 samples was applied" in capsys.readouterr().out
     assert clinic.state_of(1).excluded(clinic.ids(1)).sum() == 5
     assert clinic.server.engine.state.members["client-1"].samples == 15
     assert clinic.ticket(1).request.reference == "case 7"

@@ -39,14 +39,13 @@ class DoseOptions:
     growth: float
     margin: float
     largest_fall: float
-    damage: float = 0.0
     first_gap: float = float("nan")
     """The gap before the first dose; not a number in the first dose."""
 
     def fall(self, now: Gap) -> float:
         """How much p(y|x) on the samples has to fall."""
         first = now.value if np.isnan(self.first_gap) else self.first_gap
-        return min(now.value - self.damage + self.margin * first, self.largest_fall)
+        return min(now.value + self.margin * first, self.largest_fall)
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def dose(
 
 def _shift(samples: PerSample, device: torch.device) -> Tensor | None:
     """log((n_c + 1) / (n + K)) by class; None if samples have no classes."""
-    if samples.labels is None:
+    if samples.classes == 1:
         return None
     counts: NDArray[np.int64] = np.bincount(samples.labels, minlength=samples.classes)
     mix = (counts + 1) / (counts.sum() + samples.classes)

@@ -25,8 +25,8 @@ class PerSample:
     losses: NDArray[np.float64]
     scores: NDArray[np.float64]
     confidences: NDArray[np.float64]
-    # The class of every sample and the number of classes; None and 1 if the task has no classes.
-    labels: NDArray[np.int64] | None = None
+    # The class of every sample, and the number of classes. A task without classes has class 0 only.
+    labels: NDArray[np.int64]
     classes: int = 1
 
     @property
@@ -52,18 +52,15 @@ def per_sample(
 ) -> PerSample:
     """Returns loss, score and confidence of every sample, for membership attacks."""
     columns: tuple[list[NDArray[np.float64]], ...] = ([], [], [])
-    labels: list[NDArray[np.int64]] | None = []
+    labels = [np.empty(0, np.int64)]
     classes = 1
     for output, y in outputs(model, dataset, device, batch_size, should_stop):
-        if labels is not None and has_classes(output, y):
-            labels.append(y.long().cpu().numpy())
-            classes = int(output.shape[1])
-        else:
-            labels = None
+        classes = int(output.shape[1]) if has_classes(output, y) else 1
+        labels.append(y.long().cpu().numpy() if classes > 1 else np.zeros(len(output), np.int64))
         for column, measure in zip(columns, (task.sample_losses, task.sample_scores, task.confidences), strict=True):
             column.append(measure(output, y).double().cpu().numpy())
     losses, scores, confidences = (np.concatenate([np.empty(0), *column]) for column in columns)
-    return PerSample(losses, scores, confidences, np.concatenate(labels) if labels else None, classes if labels else 1)
+    return PerSample(losses, scores, confidences, np.concatenate(labels), classes)
 
 
 def has_classes(output: Any, y: Tensor) -> bool:

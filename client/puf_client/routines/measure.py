@@ -1,4 +1,4 @@
-"""What a client reports about a model: sums for the federation, and membership attacks on its own data."""
+"""What a client reports about a model: sums for the federation; ranks and membership attacks on its own data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from puf_common.errors import InvalidArgument
-from puf_common.receipts.evidence import Attack, Verdict, histogram, judge, song, yeom
-from puf_common.receipts.gap import ClassTable, Gap, gap
+from puf_common.receipts.evidence import Attack, histogram, song, yeom
+from puf_common.receipts.gap import ClassTable, Gap, as_classes, gap
+from puf_common.receipts.ranks import RankComparison, compare, compare_by_class
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
@@ -31,11 +32,10 @@ class ModelMeasurement:
     holdout: tk.EvaluationSums | None = None
     yeom: Attack | None = None
     song: Attack | None = None
+    # Ranks of the samples to forget against the own hold-out, and by class against those of other clients.
+    own: RankComparison | None = None
+    pool: RankComparison | None = None
     gap: Gap | None = None
-
-    @property
-    def verdict(self) -> Verdict | None:
-        return judge((self.yeom, self.song))
 
     @classmethod
     def from_pb(cls, message: tk.Measurement) -> ModelMeasurement:
@@ -44,6 +44,8 @@ class ModelMeasurement:
             message.holdout if message.HasField("holdout") else None,
             _attack(message.yeom) if message.HasField("yeom") else None,
             _attack(message.song) if message.HasField("song") else None,
+            _ranks(message.own) if message.HasField("own") else None,
+            _ranks(message.pool) if message.HasField("pool") else None,
             Gap(value=message.gap.value, error=message.gap.error) if message.HasField("gap") else None,
         )
 
@@ -55,13 +57,16 @@ class ModelMeasurement:
             holdout=self.holdout,
             yeom=tk.MembershipAttack(**asdict(self.yeom)) if self.yeom else None,
             song=tk.MembershipAttack(**asdict(self.song)) if self.song else None,
+            own=tk.RankComparison(**asdict(self.own)) if self.own else None,
+            pool=tk.RankComparison(**asdict(self.pool)) if self.pool else None,
             gap=tk.Gap(**asdict(self.gap)) if self.gap else None,
         )
 
 
-def summed(samples: PerSample) -> tk.EvaluationSums:
+def summed(samples: PerSample, *, by_class: bool = False) -> tk.EvaluationSums:
     """Returns sums and binned confidences: the only values of an evaluation that leave the client.
 
+    Confidences by class are for hold-out samples only. A target compares its data with those of all clients together.
     A diverged model may give losses that are not finite. They count as the worst loss, because the server waits for a
     report in any case.
     """
@@ -71,25 +76,22 @@ def summed(samples: PerSample) -> tk.EvaluationSums:
         loss_sum=float(losses.sum()),
         score_sum=float(np.nan_to_num(samples.scores).sum()),
         confidences=histogram(np.nan_to_num(samples.confidences)),
+        classes=tk.ClassTable(**asdict(samples.by_class)) if by_class else None,
     )
 
 
-def summed_by_class(samples: PerSample) -> tk.EvaluationSums:
-    """Returns the sums of a hold-out, also by class."""
-    sums = summed(samples)
-    sums.classes.CopyFrom(tk.ClassTable(**asdict(samples.by_class)))
-    return sums
-
-
 def measure(forget: PerSample, holdout: PerSample | None, retained: tk.RetainedSums | None) -> ModelMeasurement:
-    """Returns sums over the samples to forget and the hold-out, both attacks and the gap.
+    """Returns sums over the samples to forget and the hold-out, ranks and gap to unseen samples, and both attacks.
 
-    The attacks are calibrated with the training sums of the retained clients. The gap compares with all hold-outs.
+    The attacks are calibrated with the training sums of the retained clients. Unseen samples are the client's own hold-out
+    and those of the retained clients. The labels of the samples to forget stay here.
     """
+    forgotten = np.nan_to_num(forget.confidences)
     others = class_table(retained.holdout) if retained is not None and retained.HasField("holdout") else None
-    found = gap(forget.confidences, forget.labels, unseen(others, holdout)) if others or holdout else None
+    pool = compare_by_class(forgotten, as_classes(forget.labels, others.classes), others.bins) if others else None
+    found = gap(forgotten, forget.labels, unseen(others, holdout)) if others or holdout else None
     if holdout is None:
-        return ModelMeasurement(summed(forget), gap=found)
+        return ModelMeasurement(summed(forget), pool=pool, gap=found)
     attacks: dict[str, Attack] = {}
     # If the retained clients reported too little for an attack, it is left out.
     with suppress(InvalidArgument):
@@ -97,7 +99,8 @@ def measure(forget: PerSample, holdout: PerSample | None, retained: tk.RetainedS
             sums = retained.training
             attacks["yeom"] = yeom(forget.losses, holdout.losses, loss_sum=sums.loss_sum, samples=sums.samples)
             attacks["song"] = song(forget.confidences, holdout.confidences, members=list(sums.confidences))
-    return ModelMeasurement(summed(forget), summed(holdout), **attacks, gap=found)
+    own = compare(forgotten, np.nan_to_num(holdout.confidences))
+    return ModelMeasurement(summed(forget), summed(holdout), **attacks, own=own, pool=pool, gap=found)
 
 
 def unseen(others: ClassTable | None, own: PerSample | None) -> ClassTable:
@@ -109,11 +112,15 @@ def unseen(others: ClassTable | None, own: PerSample | None) -> ClassTable:
     if others is None or (mine is not None and mine.samples >= ENOUGH_OWN):
         assert mine is not None
         return mine
-    return others + mine if mine is not None and len(mine.counts) == len(others.counts) else others
+    return others + mine if mine is not None and mine.classes == others.classes else others
 
 
 def class_table(message: tk.ClassTable) -> ClassTable:
-    return ClassTable(counts=tuple(message.counts), sums=tuple(message.sums), squares=tuple(message.squares))
+    return ClassTable(bins=tuple(message.bins), sums=tuple(message.sums), squares=tuple(message.squares))
+
+
+def _ranks(message: tk.RankComparison) -> RankComparison:
+    return RankComparison(**{field.name: getattr(message, field.name) for field in fields(RankComparison)})
 
 
 def _attack(message: tk.MembershipAttack) -> Attack:

@@ -10,7 +10,8 @@ from rich.table import Table
 from puf_client.routines.measure import ModelMeasurement
 from puf_client.terminal import console
 from puf_client.unlearning.tickets import last_note, strength
-from puf_common.receipts.evidence import STATEMENT, Attack, Verdict
+from puf_common.receipts.evidence import STATEMENT, Attack
+from puf_common.receipts.verdict import NOT_MEASURED, Judgement, judge
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
@@ -64,14 +65,16 @@ def show_outcome(ticket: tk.Ticket, measured: Mapping[int, ModelMeasurement]) ->
         out.print(table)
     for sentence in _sentences(ticket):
         out.print(sentence)
-    mine = measured.get(ticket.version_recovered) if ticket.HasField("version_recovered") else None
-    if mine is not None and mine.verdict is not None:
+    if any(m.yeom or m.song for m in measured.values()):
         out.print(
             "By loss, by confidence: share of the forget data / hold-out that a membership attack labels as training data."
         )
-        out.print(_VERDICTS[mine.verdict])
+    if ticket.HasField("version_recovered"):
+        judged = judge(measured.get(ticket.version_before), measured.get(ticket.version_recovered))
+        for sentence in _verdict(judged):
+            out.print(sentence)
     if ticket.state == tk.TICKET_STATE_COMPLETED:
-        out.print(f"Forgetting is {STATEMENT}: compare the forget data with the client's hold-out in the table.")
+        out.print(f"Forgetting is {STATEMENT}.")
 
 
 def _table(ticket: tk.Ticket, measured: Mapping[int, ModelMeasurement]) -> Table:
@@ -98,11 +101,11 @@ def _shares(attack: Attack | None) -> str:
     return "" if attack is None else f"{100 * attack.forget_share:.0f} / {100 * attack.holdout_share:.0f} %"
 
 
-_VERDICTS = {
-    Verdict.LIKE_UNSEEN: "Like unseen data: the current model treats the forgotten data like the client's hold-out.",
-    Verdict.NOT_LIKE_UNSEEN: "Not like unseen data: the current model treats the forgotten data unlike the client's hold-out.",
-    Verdict.TOO_FEW: "Too few samples to decide whether the current model still knows the forgotten data.",
-}
+def _verdict(judged: Judgement | None) -> list[str]:
+    """The verdict in the words of the receipt, and the figures behind it."""
+    if judged is None:
+        return [f"Verdict: {NOT_MEASURED}. This client did not compare the models with unseen data."]
+    return [f"Verdict: {judged.verdict or NOT_MEASURED}. {judged.reason}", judged.figures]
 
 
 def _percent(score: float) -> str:
@@ -118,18 +121,19 @@ def _sentences(ticket: tk.Ticket) -> list[str]:
             "Nothing was forgotten; run the same command to file the request again.",
         ]
     of_samples = ticket.request.scope == tk.SCOPE_SAMPLES
-    subject = (
-        f"{ticket.request.forget_samples} samples of {ticket.client} were" if of_samples else f"{ticket.client} was"
-    )
+    subject = f"The request of {ticket.client}"
+    if of_samples:
+        subject += f" for {_counted(ticket.request.forget_samples, 'sample')}"
     method = {
         "puf-regular": "by PUF-Regular",
         "puf-special": "by PUF-Special",
         "reset": "by a reset to the initial model, because no other client was left",
     }.get(ticket.method, f"by {ticket.method}" if ticket.method else "")
-    applied = (
-        f" in round {ticket.applied_round} {method}".rstrip() if ticket.applied_round else f": {last_note(ticket)}"
-    )
-    sentences = [f"{subject} forgotten{applied}."]
+    if ticket.applied_round:
+        applied = f"applied in round {ticket.applied_round} {method}".rstrip()
+    else:
+        applied = f"completed: {last_note(ticket)}"
+    sentences = [f"{subject} was {applied}."]
     if ticket.recovery_rounds:
         rounds = f"{_counted(ticket.recovery_rounds, 'round')} without {'them' if of_samples else 'it'}"
         sentences.append(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puf_client.routines.context import Abandoned
-from puf_client.routines.measure import summed, summed_by_class
+from puf_client.routines.measure import summed
 from puf_client.routines.registry import WITH_RETAINED_SAMPLES
 from puf_client.session.assignment import Assignment, EvaluationRequest, Work
 from puf_client.session.connect import connect
@@ -146,7 +146,7 @@ class Worker:
 
     def _evaluate(self, work: EvaluationRequest) -> None:
         self._display.say(f"evaluating model {work.version}")
-        sums = summed_by_class(self._trainer.evaluate_holdout(work.payload))
+        sums = summed(self._trainer.evaluate_holdout(work.payload), by_class=True)
         training = None
         if work.training_side and len(mine := self.trainable()):
             training = summed(self._trainer.evaluate_samples(work.payload, mine))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 __all__ = [
     "FORMAT",
@@ -21,6 +21,7 @@ __all__ = [
     "AuditHead",
     "Backup",
     "ClientMeasurement",
+    "ComparisonFacts",
     "Cost",
     "Costs",
     "DeletedHistory",
@@ -32,6 +33,7 @@ __all__ = [
     "MemberShare",
     "MethodFacts",
     "ModelFacts",
+    "RankFacts",
     "ReceiptContent",
     "RoundFacts",
     "Score",
@@ -52,7 +54,15 @@ Interval = tuple[Number, Number]
 
 
 class _Facts(BaseModel):
+    """A field with the default None was added later. It is left out where it is None: old facts give the same bytes."""
+
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+    @model_serializer(mode="wrap")
+    def _without_later_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        stated: dict[str, Any] = handler(self)
+        return {k: v for k, v in stated.items() if v is not None or fields[k].is_required()}
 
 
 T = TypeVar("T")
@@ -192,8 +202,22 @@ class AttackFacts(_Facts):
     verdict: str
 
 
+class RankFacts(_Facts):
+    """Ranks of the forgotten against unseen samples: AUC with its interval at 97.5 %, and the smallest detectable distance."""
+
+    auc: Number
+    interval: Interval
+    forget_samples: int
+    unseen_samples: int
+    detectable: Number
+
+
 class ClientMeasurement(_Facts):
-    """The target's figures of one model."""
+    """The target's figures of one model. `verdict` is the finding about this model.
+
+    Ranks are against the target's own hold-out and against the pooled hold-outs of other clients. With ranks, the
+    intervals of the attacks are at 98.75 %, otherwise at 97.5 %.
+    """
 
     version: int
     forget: Score
@@ -201,6 +225,8 @@ class ClientMeasurement(_Facts):
     yeom: AttackFacts | None
     song: AttackFacts | None
     verdict: str | None
+    own: RankFacts | None = None
+    pool: RankFacts | None = None
 
 
 class MeasuredByOthers(Stages[Score]):
@@ -208,9 +234,28 @@ class MeasuredByOthers(Stages[Score]):
     clients: int
 
 
+class ComparisonFacts(_Facts):
+    """What the verdict rests on: which unseen samples, the AUC before and after, and the interval at 95 % of the change."""
+
+    source: str
+    before: Number | None
+    after: Number
+    after_interval: Interval
+    change: Interval | None
+    forget_samples: int
+    unseen_samples: int
+    detectable: Number
+    tolerated: Number
+    reason: str
+    figures: str
+
+
 class MeasuredByClient(Stages[ClientMeasurement]):
+    """Without `comparison`, the verdict is the finding about the newest model, as in version 0.1."""
+
     by: str
     verdict: str | None
+    comparison: ComparisonFacts | None = None
 
 
 class AuditHead(_Facts):

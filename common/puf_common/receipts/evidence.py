@@ -1,12 +1,11 @@
-"""The target's evidence about a model: membership attacks on its own data, with intervals and a verdict.
+"""The target's evidence about a model: membership attacks on its own data, with intervals and a finding.
 
 An attack decides for every sample whether it looks like training data, a "member". The forgotten samples should look
 like samples that the model never saw. The same attack therefore runs on the target's hold-out data, and the two shares
 are compared. More members among the forgotten samples: the model remembers them. Fewer: their absence shows. Both
 attacks are calibrated with sums over the retained clients' training data, never with the forgotten samples.
 
-There are two attacks, so each comparison is made at 97.5 %. A model that never saw the data is wrongly called "not like
-unseen data" in about one case of twenty.
+A finding is about one model. The verdict is about the request: it compares the models before and after (see `verdict`).
 """
 
 from __future__ import annotations
@@ -27,22 +26,36 @@ STATEMENT = "approximate, not a proof of erasure"
 BINS = 20
 # Fewer samples on either side allow no verdict.
 FEWEST = 10
-# Shares that differ by less are called alike, for any number of samples.
+# Shares, or ranks, that differ by less are called alike, for any number of samples.
 MARGIN = 0.05
 # If the interval of the difference reaches further than this on either side, there is no verdict either.
 WIDEST = 0.25
 
-_Z95 = 1.959963984540054
-_Z975 = 2.241402727604947
+# Normal quantiles of two-sided intervals.
+Z90 = 1.6448536269514722
+Z95 = 1.959963984540054
+Z975 = 2.241402727604947
+Z9875 = 2.497705474412412
 
 
 class Verdict(StrEnum):
+    """The verdict on a request. The terminal, the receipt, its page, the demo and the metrics use these words."""
+
+    FORGOTTEN = "forgotten"
+    STILL_KNOWN = "still known"
+    NOTHING_CHANGED = "nothing measurable changed"
+    TOO_FEW = "too few samples to tell"
+
+
+class Finding(StrEnum):
+    """Whether one model treats the forgotten data like unseen data. Receipts of version 0.1 have it as their verdict."""
+
     LIKE_UNSEEN = "like unseen data"
     NOT_LIKE_UNSEEN = "not like unseen data"
     TOO_FEW = "too few samples"
 
 
-def wilson(successes: float, samples: int, z: float = _Z95) -> tuple[float, float]:
+def wilson(successes: float, samples: int, z: float = Z95) -> tuple[float, float]:
     """Wilson's score interval of a share, by default at 95 %. It is meaningful for no, all and few successes."""
     if samples < 1 or not 0 <= successes <= samples:
         raise InvalidArgument(f"no interval for {successes:g} of {samples} samples")
@@ -83,39 +96,38 @@ class Attack:
     def holdout_share(self) -> float:
         return self.holdout_members / self.holdout_samples
 
-    @property
-    def difference(self) -> tuple[float, float]:
-        """Newcombe's interval at 97.5 % of the difference: share of members in the forget data minus that in the hold-out."""
+    def difference(self, z: float = Z975) -> tuple[float, float]:
+        """Newcombe's interval of the difference: share of members in the forget data minus that in the hold-out."""
         f, h = self.forget_share, self.holdout_share
-        f_low, f_high = wilson(self.forget_members, self.forget_samples, _Z975)
-        h_low, h_high = wilson(self.holdout_members, self.holdout_samples, _Z975)
+        f_low, f_high = wilson(self.forget_members, self.forget_samples, z)
+        h_low, h_high = wilson(self.holdout_members, self.holdout_samples, z)
         return f - h - math.hypot(f - f_low, h_high - h), f - h + math.hypot(f_high - f, h - h_low)
 
-    @property
-    def verdict(self) -> Verdict:
+    def finding(self, z: float = Z975) -> Finding:
+        """What this attack says of the model. With 97.5 % for each of two attacks, both together are wrong in 5 %."""
         distance = self.forget_share - self.holdout_share
-        low, high = self.difference
+        low, high = self.difference(z)
         if min(self.forget_samples, self.holdout_samples) < FEWEST:
-            return Verdict.TOO_FEW
+            return Finding.TOO_FEW
         if abs(distance) > MARGIN and (low > 0 or high < 0):
-            return Verdict.NOT_LIKE_UNSEEN
+            return Finding.NOT_LIKE_UNSEEN
         if max(distance - low, high - distance) > WIDEST:
-            return Verdict.TOO_FEW
-        return Verdict.LIKE_UNSEEN
+            return Finding.TOO_FEW
+        return Finding.LIKE_UNSEEN
 
 
-def judge(attacks: Iterable[Attack | None]) -> Verdict | None:
-    """The verdict on one model: that of the worst attack. None without an attack."""
-    verdicts = {attack.verdict for attack in attacks if attack is not None}
-    for worst in (Verdict.NOT_LIKE_UNSEEN, Verdict.TOO_FEW, Verdict.LIKE_UNSEEN):
-        if worst in verdicts:
-            return worst
+def worst(findings: Iterable[Finding]) -> Finding | None:
+    """The finding that allows the least; None if there is none."""
+    found = set(findings)
+    for finding in (Finding.NOT_LIKE_UNSEEN, Finding.TOO_FEW, Finding.LIKE_UNSEEN):
+        if finding in found:
+            return finding
     return None
 
 
 def histogram(confidences: ArrayLike) -> tuple[int, ...]:
     """Counts in BINS equal bins of [0, 1]. A bin includes its lower edge, the last bin also 1."""
-    counts = np.bincount(_bins(_vector(confidences, "confidences")), minlength=BINS)
+    counts = np.bincount(bins(vector(confidences, "confidences")), minlength=BINS)
     return tuple(int(count) for count in counts)
 
 
@@ -124,7 +136,7 @@ def yeom(forget_losses: ArrayLike, holdout_losses: ArrayLike, *, loss_sum: float
     if samples < 1 or not math.isfinite(loss_sum):
         raise InvalidArgument("the Yeom attack needs losses of retained training data")
     threshold = loss_sum / samples
-    forget, holdout = _vector(forget_losses, "forget losses"), _vector(holdout_losses, "hold-out losses")
+    forget, holdout = vector(forget_losses, "forget losses"), vector(holdout_losses, "hold-out losses")
     return Attack(
         threshold=threshold,
         forget_members=int(np.count_nonzero(forget <= threshold)),
@@ -143,7 +155,7 @@ def song(forget_confidences: ArrayLike, holdout_confidences: ArrayLike, *, membe
     if len(members) != BINS or min(members) < 0 or sum(members) < 1:
         raise InvalidArgument(f"the Song attack needs retained training samples in {BINS} bins")
     forget, holdout = (
-        _bins(_vector(values, what))
+        bins(vector(values, what))
         for values, what in ((forget_confidences, "forget confidences"), (holdout_confidences, "hold-out confidences"))
     )
     inside, outside = np.asarray(members, dtype=np.float64), np.bincount(holdout, minlength=BINS)
@@ -159,12 +171,12 @@ def song(forget_confidences: ArrayLike, holdout_confidences: ArrayLike, *, membe
     )
 
 
-def _bins(confidences: NDArray[np.float64]) -> NDArray[np.intp]:
+def bins(confidences: NDArray[np.float64]) -> NDArray[np.intp]:
     """The bin of every confidence. A float32 softmax can leave [0, 1] by a rounding error."""
     return np.clip(np.floor(confidences * BINS), 0, BINS - 1).astype(np.intp)
 
 
-def _vector(values: ArrayLike, what: str) -> NDArray[np.float64]:
+def vector(values: ArrayLike, what: str) -> NDArray[np.float64]:
     vector = np.asarray(values, dtype=np.float64)
     if vector.ndim != 1 or vector.size == 0:
         raise InvalidArgument(f"{what}: one number per sample is needed, got an array of shape {vector.shape}")

@@ -16,45 +16,57 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from puf_common.errors import InvalidArgument
+from puf_common.receipts.evidence import BINS
+from puf_common.receipts.ranks import class_histogram
 
 # Fewer hold-out samples allow no statement about unseen data.
 FEWEST = 45
 # More classes are counted as one. A report must fit into one request.
-MOST_CLASSES = 2000
+MOST_CLASSES = 1000
 _UNITS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassTable:
-    """Counts, sums and sums of squares of p(y|x), by class.
+    """p(y|x) of hold-out samples by class: counts by class and bin, sums, and sums of squares.
 
     Sums are multiples of 2^-20, so that they add without a rounding error, in any order.
     """
 
-    counts: tuple[int, ...]
+    bins: tuple[int, ...]
     sums: tuple[float, ...]
     squares: tuple[float, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sums", tuple(_exact(value) for value in self.sums))
         object.__setattr__(self, "squares", tuple(_exact(value) for value in self.squares))
-        if not 1 <= len(self.counts) == len(self.sums) == len(self.squares) <= MOST_CLASSES:
-            raise InvalidArgument(f"a class table has three lists of the same length, from 1 to {MOST_CLASSES}")
+        if not 1 <= len(self.sums) == len(self.squares) <= MOST_CLASSES or len(self.bins) != BINS * len(self.sums):
+            raise InvalidArgument(f"a class table has 1 to {MOST_CLASSES} classes, each with {BINS} bins and two sums")
+        if min(self.bins) < 0:
+            raise InvalidArgument("a class table counts samples")
         for count, total, square in zip(self.counts, self.sums, self.squares, strict=True):
             # float32 probabilities can exceed 1 by a rounding error.
-            if count < 0 or not 0 <= total <= count * 1.001 or not 0 <= square <= count * 1.001:
+            if not 0 <= total <= count * 1.001 or not 0 <= square <= count * 1.001:
                 raise InvalidArgument("a class table holds sums of probabilities, between 0 and the number of samples")
 
     def __add__(self, other: ClassTable) -> ClassTable:
         return ClassTable(
-            counts=tuple(a + b for a, b in zip(self.counts, other.counts, strict=True)),
+            bins=tuple(a + b for a, b in zip(self.bins, other.bins, strict=True)),
             sums=tuple(a + b for a, b in zip(self.sums, other.sums, strict=True)),
             squares=tuple(a + b for a, b in zip(self.squares, other.squares, strict=True)),
         )
 
     @property
+    def counts(self) -> tuple[int, ...]:
+        return tuple(sum(self.bins[begin : begin + BINS]) for begin in range(0, len(self.bins), BINS))
+
+    @property
+    def classes(self) -> int:
+        return len(self.sums)
+
+    @property
     def samples(self) -> int:
-        return sum(self.counts)
+        return sum(self.bins)
 
     @property
     def mean(self) -> float:
@@ -62,13 +74,13 @@ class ClassTable:
         return math.fsum(self.sums) / self.samples if self.samples else 0.0
 
 
-def table(confidences: ArrayLike, labels: ArrayLike | None, classes: int) -> ClassTable:
-    """The table of these samples. Without labels, or with too many classes, they count as one class."""
+def table(confidences: ArrayLike, labels: ArrayLike, classes: int) -> ClassTable:
+    """The table of these samples. With too many classes they count as one class."""
     values = np.clip(np.nan_to_num(np.asarray(confidences, np.float64)), 0.0, 1.0)
-    kinds = _kinds(labels, values.size, classes)
-    size = classes if labels is not None and classes <= MOST_CLASSES else 1
+    size = classes if classes <= MOST_CLASSES else 1
+    kinds = as_classes(labels, size)
     return ClassTable(
-        counts=tuple(int(n) for n in np.bincount(kinds, minlength=size)),
+        bins=class_histogram(values, kinds, size),
         sums=tuple(float(s) for s in np.bincount(kinds, values, minlength=size)),
         squares=tuple(float(s) for s in np.bincount(kinds, values * values, minlength=size)),
     )
@@ -99,14 +111,14 @@ class DoseReport:
     gap: Gap
 
 
-def gap(confidences: ArrayLike, labels: ArrayLike | None, unseen: ClassTable) -> Gap | None:
+def gap(confidences: ArrayLike, labels: ArrayLike, unseen: ClassTable) -> Gap | None:
     """The gap of the forget data to these hold-outs; None if the hold-outs have too few samples.
 
     Classes that the hold-outs lack are left out on both sides.
     """
     values = np.clip(np.nan_to_num(np.asarray(confidences, np.float64)), 0.0, 1.0)
     counts = np.asarray(unseen.counts, np.float64)
-    kinds = _kinds(labels, values.size, counts.size)
+    kinds = as_classes(labels, unseen.classes)
     known = counts[kinds] > 0
     if unseen.samples < FEWEST or not known.any():
         return None
@@ -137,10 +149,11 @@ def _exact(value: float) -> float:
     return round(value * _UNITS) / _UNITS if math.isfinite(value) else value
 
 
-def _kinds(labels: ArrayLike | None, size: int, classes: int) -> NDArray[np.intp]:
-    if labels is None or classes == 1 or classes > MOST_CLASSES:
-        return np.zeros(size, np.intp)
+def as_classes(labels: ArrayLike, classes: int) -> NDArray[np.intp]:
+    """The class of every sample in a table with this number of classes."""
     kinds = np.asarray(labels).astype(np.intp)
-    if kinds.shape != (size,) or (size and not 0 <= int(kinds.min()) <= int(kinds.max()) < classes):
+    if classes == 1:
+        return np.zeros_like(kinds)
+    if kinds.ndim != 1 or (kinds.size and not 0 <= int(kinds.min()) <= int(kinds.max()) < classes):
         raise InvalidArgument(f"labels must be one class number below {classes} for each sample")
     return kinds

@@ -9,8 +9,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from puf_common.files.private import write_over
 from puf_common.receipts.content import MeasuredByClient, MethodFacts, ReceiptContent
-from puf_common.receipts.evidence import STATEMENT, Verdict
+from puf_common.receipts.evidence import STATEMENT, Finding, Verdict
 from puf_common.receipts.signed_receipt import Receipt, read
+from puf_common.receipts.verdict import NOT_MEASURED
 
 # Stage, its name in the table, its name in a sentence.
 _STAGES = (
@@ -18,6 +19,13 @@ _STAGES = (
     ("unlearned", "Right after forgetting", "right after forgetting"),
     ("recovered", "The model in use now", "now"),
 )
+# Only "forgotten" is green. Findings are the verdicts of version 0.1, which had no model before to compare with.
+_TONES: dict[str, str] = {Verdict.FORGOTTEN: "good", Verdict.STILL_KNOWN: "bad", Finding.NOT_LIKE_UNSEEN: "bad"}
+_FINDINGS: dict[str, str] = {
+    Finding.LIKE_UNSEEN: "In the client's tests the model treats the forgotten data like data it never saw. Whether it "
+    "did so already before the request was not judged.",
+    Finding.TOO_FEW: "The client has too little data to tell whether the model still knows it.",
+}
 _METHODS = {
     "puf-regular": "the client's last contribution entered the model with its sign reversed, while the others trained on",
     "puf-special": "the client's last contribution entered the model with its sign reversed, without the others; anyone with "
@@ -57,7 +65,9 @@ def page(receipt: Receipt) -> str:
         mine=r.measured_by_client,
         others=[(score, moment) for score, moment in scores if score is not None],
         stages=_STAGES,
-        difference=_difference(r.measured_by_client),
+        verdict=r.measured_by_client.verdict or NOT_MEASURED,
+        tone=_TONES.get(r.measured_by_client.verdict or "", "open"),
+        reason=_reason(r.measured_by_client),
         method=_explained(r.method.name),
         strength=_strength(r.method),
         copies=_copies(r),
@@ -67,11 +77,22 @@ def page(receipt: Receipt) -> str:
     )
 
 
+def _reason(measured: MeasuredByClient) -> str:
+    """The reason of the verdict; for receipts of version 0.1, what its finding means."""
+    if measured.comparison is not None:
+        return measured.comparison.reason
+    if measured.verdict is None:
+        return "The client did not compare the models with unseen data."
+    if measured.verdict == Finding.NOT_LIKE_UNSEEN:
+        return f"In the client's tests the model {_difference(measured)}."
+    return _FINDINGS.get(measured.verdict, "This is the result of the client's tests.")
+
+
 def _difference(measured: MeasuredByClient) -> str:
     """How the forgotten data differs from unseen data, by the attack with the largest gap."""
     model = next((m for m in (measured.recovered, measured.unlearned) if m is not None and m.verdict), None)
     attacks = (model.yeom, model.song) if model is not None else ()
-    gaps = (a.forget.share - a.holdout.share for a in attacks if a and a.verdict == Verdict.NOT_LIKE_UNSEEN)
+    gaps = (a.forget.share - a.holdout.share for a in attacks if a and a.verdict == Finding.NOT_LIKE_UNSEEN)
     if max(gaps, key=abs, default=0.0) > 0:
         return "still treats the forgotten data more like its training data than like data it never saw"
     return "does worse on the forgotten data than on data it never saw: that it was forgotten shows"

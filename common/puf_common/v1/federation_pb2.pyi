@@ -534,13 +534,15 @@ class FollowTicketReply(_message.Message):
     def __init__(self, ticket: _Optional[_Union[_tickets_pb2.Ticket, _Mapping]] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class ReportMeasurementRequest(_message.Message):
-    __slots__ = ("ticket_id", "version", "forget", "holdout", "yeom", "song", "gap")
+    __slots__ = ("ticket_id", "version", "forget", "holdout", "yeom", "song", "own", "pool", "gap")
     TICKET_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
     HOLDOUT_FIELD_NUMBER: _ClassVar[int]
     YEOM_FIELD_NUMBER: _ClassVar[int]
     SONG_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
     GAP_FIELD_NUMBER: _ClassVar[int]
     ticket_id: str
     version: int
@@ -548,8 +550,10 @@ class ReportMeasurementRequest(_message.Message):
     holdout: _tickets_pb2.EvaluationSums
     yeom: _tickets_pb2.MembershipAttack
     song: _tickets_pb2.MembershipAttack
+    own: _tickets_pb2.RankComparison
+    pool: _tickets_pb2.RankComparison
     gap: _tickets_pb2.Gap
-    def __init__(self, ticket_id: _Optional[str] = ..., version: _Optional[int] = ..., forget: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ..., holdout: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ..., yeom: _Optional[_Union[_tickets_pb2.MembershipAttack, _Mapping]] = ..., song: _Optional[_Union[_tickets_pb2.MembershipAttack, _Mapping]] = ..., gap: _Optional[_Union[_tickets_pb2.Gap, _Mapping]] = ...) -> None: ...
+    def __init__(self, ticket_id: _Optional[str] = ..., version: _Optional[int] = ..., forget: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ..., holdout: _Optional[_Union[_tickets_pb2.EvaluationSums, _Mapping]] = ..., yeom: _Optional[_Union[_tickets_pb2.MembershipAttack, _Mapping]] = ..., song: _Optional[_Union[_tickets_pb2.MembershipAttack, _Mapping]] = ..., own: _Optional[_Union[_tickets_pb2.RankComparison, _Mapping]] = ..., pool: _Optional[_Union[_tickets_pb2.RankComparison, _Mapping]] = ..., gap: _Optional[_Union[_tickets_pb2.Gap, _Mapping]] = ...) -> None: ...
 
 class ReportMeasurementReply(_message.Message):
     __slots__ = ("ticket",)

@@ -114,14 +114,14 @@ class EvaluationSums(_message.Message):
     def __init__(self, samples: _Optional[int] = ..., loss_sum: _Optional[float] = ..., score_sum: _Optional[float] = ..., confidences: _Optional[_Iterable[int]] = ..., classes: _Optional[_Union[ClassTable, _Mapping]] = ...) -> None: ...
 
 class ClassTable(_message.Message):
-    __slots__ = ("counts", "sums", "squares")
-    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("bins", "sums", "squares")
+    BINS_FIELD_NUMBER: _ClassVar[int]
     SUMS_FIELD_NUMBER: _ClassVar[int]
     SQUARES_FIELD_NUMBER: _ClassVar[int]
-    counts: _containers.RepeatedScalarFieldContainer[int]
+    bins: _containers.RepeatedScalarFieldContainer[int]
     sums: _containers.RepeatedScalarFieldContainer[float]
     squares: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, counts: _Optional[_Iterable[int]] = ..., sums: _Optional[_Iterable[float]] = ..., squares: _Optional[_Iterable[float]] = ...) -> None: ...
+    def __init__(self, bins: _Optional[_Iterable[int]] = ..., sums: _Optional[_Iterable[float]] = ..., squares: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class MembershipAttack(_message.Message):
     __slots__ = ("threshold", "forget_members", "forget_samples", "holdout_members", "holdout_samples")
@@ -147,21 +147,35 @@ class RetainedSums(_message.Message):
     holdout: ClassTable
     def __init__(self, version: _Optional[int] = ..., training: _Optional[_Union[EvaluationSums, _Mapping]] = ..., holdout: _Optional[_Union[ClassTable, _Mapping]] = ...) -> None: ...
 
+class RankComparison(_message.Message):
+    __slots__ = ("auc", "forget_samples", "unseen_samples")
+    AUC_FIELD_NUMBER: _ClassVar[int]
+    FORGET_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    auc: float
+    forget_samples: int
+    unseen_samples: int
+    def __init__(self, auc: _Optional[float] = ..., forget_samples: _Optional[int] = ..., unseen_samples: _Optional[int] = ...) -> None: ...
+
 class Measurement(_message.Message):
-    __slots__ = ("version", "forget", "holdout", "yeom", "song", "gap")
+    __slots__ = ("version", "forget", "holdout", "yeom", "song", "own", "pool", "gap")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
     HOLDOUT_FIELD_NUMBER: _ClassVar[int]
     YEOM_FIELD_NUMBER: _ClassVar[int]
     SONG_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
     GAP_FIELD_NUMBER: _ClassVar[int]
     version: int
     forget: EvaluationSums
     holdout: EvaluationSums
     yeom: MembershipAttack
     song: MembershipAttack
+    own: RankComparison
+    pool: RankComparison
     gap: Gap
-    def __init__(self, version: _Optional[int] = ..., forget: _Optional[_Union[EvaluationSums, _Mapping]] = ..., holdout: _Optional[_Union[EvaluationSums, _Mapping]] = ..., yeom: _Optional[_Union[MembershipAttack, _Mapping]] = ..., song: _Optional[_Union[MembershipAttack, _Mapping]] = ..., gap: _Optional[_Union[Gap, _Mapping]] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., forget: _Optional[_Union[EvaluationSums, _Mapping]] = ..., holdout: _Optional[_Union[EvaluationSums, _Mapping]] = ..., yeom: _Optional[_Union[MembershipAttack, _Mapping]] = ..., song: _Optional[_Union[MembershipAttack, _Mapping]] = ..., own: _Optional[_Union[RankComparison, _Mapping]] = ..., pool: _Optional[_Union[RankComparison, _Mapping]] = ..., gap: _Optional[_Union[Gap, _Mapping]] = ...) -> None: ...
 
 class Gap(_message.Message):
     __slots__ = ("value", "error")
@@ -196,7 +210,7 @@ class Score(_message.Message):
     def __init__(self, accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., clients: _Optional[int] = ...) -> None: ...
 
 class Ticket(_message.Message):
-    __slots__ = ("id", "client", "request", "state", "history", "deadline_at", "applied_round", "scale", "version_before", "version_unlearned", "version_recovered", "recovery_rounds", "recovered", "score_before", "score_unlearned", "score_recovered", "deleted_versions", "method", "worker_alive", "attempts", "membership", "measurements", "retained", "retained_pending", "filed_by", "fallback", "deleted_records", "deleted_bytes", "held", "taken_over", "doses", "fixed_because", "recovery_end", "escalated")
+    __slots__ = ("id", "client", "request", "state", "history", "deadline_at", "applied_round", "scale", "version_before", "version_unlearned", "version_recovered", "recovery_rounds", "recovered", "score_before", "score_unlearned", "score_recovered", "deleted_versions", "method", "worker_alive", "attempts", "membership", "measurements", "retained", "retained_pending", "filed_by", "fallback", "deleted_records", "deleted_bytes", "held", "taken_over", "doses", "fixed_because", "recovery_end", "escalated", "verdict")
     ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -231,6 +245,7 @@ class Ticket(_message.Message):
     FIXED_BECAUSE_FIELD_NUMBER: _ClassVar[int]
     RECOVERY_END_FIELD_NUMBER: _ClassVar[int]
     ESCALATED_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
     id: str
     client: str
     request: UnlearningRequest
@@ -265,4 +280,5 @@ class Ticket(_message.Message):
     fixed_because: str
     recovery_end: str
     escalated: str
-    def __init__(self, id: _Optional[str] = ..., client: _Optional[str] = ..., request: _Optional[_Union[UnlearningRequest, _Mapping]] = ..., state: _Optional[_Union[TicketState, str]] = ..., history: _Optional[_Iterable[_Union[TicketStep, _Mapping]]] = ..., deadline_at: _Optional[float] = ..., applied_round: _Optional[int] = ..., scale: _Optional[float] = ..., version_before: _Optional[int] = ..., version_unlearned: _Optional[int] = ..., version_recovered: _Optional[int] = ..., recovery_rounds: _Optional[int] = ..., recovered: _Optional[bool] = ..., score_before: _Optional[_Union[Score, _Mapping]] = ..., score_unlearned: _Optional[_Union[Score, _Mapping]] = ..., score_recovered: _Optional[_Union[Score, _Mapping]] = ..., deleted_versions: _Optional[_Iterable[int]] = ..., method: _Optional[str] = ..., worker_alive: _Optional[bool] = ..., attempts: _Optional[int] = ..., membership: _Optional[int] = ..., measurements: _Optional[_Iterable[_Union[Measurement, _Mapping]]] = ..., retained: _Optional[_Iterable[_Union[RetainedSums, _Mapping]]] = ..., retained_pending: _Optional[bool] = ..., filed_by: _Optional[str] = ..., fallback: _Optional[str] = ..., deleted_records: _Optional[int] = ..., deleted_bytes: _Optional[int] = ..., held: _Optional[str] = ..., taken_over: _Optional[str] = ..., doses: _Optional[_Iterable[_Union[Dose, _Mapping]]] = ..., fixed_because: _Optional[str] = ..., recovery_end: _Optional[str] = ..., escalated: _Optional[str] = ...) -> None: ...
+    verdict: str
+    def __init__(self, id: _Optional[str] = ..., client: _Optional[str] = ..., request: _Optional[_Union[UnlearningRequest, _Mapping]] = ..., state: _Optional[_Union[TicketState, str]] = ..., history: _Optional[_Iterable[_Union[TicketStep, _Mapping]]] = ..., deadline_at: _Optional[float] = ..., applied_round: _Optional[int] = ..., scale: _Optional[float] = ..., version_before: _Optional[int] = ..., version_unlearned: _Optional[int] = ..., version_recovered: _Optional[int] = ..., recovery_rounds: _Optional[int] = ..., recovered: _Optional[bool] = ..., score_before: _Optional[_Union[Score, _Mapping]] = ..., score_unlearned: _Optional[_Union[Score, _Mapping]] = ..., score_recovered: _Optional[_Union[Score, _Mapping]] = ..., deleted_versions: _Optional[_Iterable[int]] = ..., method: _Optional[str] = ..., worker_alive: _Optional[bool] = ..., attempts: _Optional[int] = ..., membership: _Optional[int] = ..., measurements: _Optional[_Iterable[_Union[Measurement, _Mapping]]] = ..., retained: _Optional[_Iterable[_Union[RetainedSums, _Mapping]]] = ..., retained_pending: _Optional[bool] = ..., filed_by: _Optional[str] = ..., fallback: _Optional[str] = ..., deleted_records: _Optional[int] = ..., deleted_bytes: _Optional[int] = ..., held: _Optional[str] = ..., taken_over: _Optional[str] = ..., doses: _Optional[_Iterable[_Union[Dose, _Mapping]]] = ..., fixed_because: _Optional[str] = ..., recovery_end: _Optional[str] = ..., escalated: _Optional[str] = ..., verdict: _Optional[str] = ...) -> None: ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,7 +111,7 @@ class Evaluator:
 
 
 def _joined(parts: list[PerSample], which: Mapping[int, Sequence[int] | NDArray[np.intp]]) -> PerSample:
-    def column(name: str) -> NDArray[np.float64]:
+    def column(name: str) -> NDArray[Any]:
         return np.concatenate([getattr(parts[i], name)[np.asarray(which[i], np.intp)] for i in sorted(which)])
 
-    return PerSample(column("losses"), column("scores"), column("confidences"))
+    return PerSample(column("losses"), column("scores"), column("confidences"), column("classes"))

@@ -93,7 +93,7 @@ class Forgetting(_Settings):
         "fixed: one round with kappa",
     )
     max_dose: float = Field(8.0, ge=0.125, description="largest kappa of one round with adaptive strength")
-    max_doses: int = Field(6, ge=1, description="largest number of unlearning rounds with adaptive strength")
+    max_doses: int = Field(8, ge=1, description="largest number of unlearning rounds with adaptive strength")
     dose_epochs: int = Field(
         3, ge=1, description="local epochs of the target in a round with adaptive strength, at most max_epochs"
     )

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from puf_common.errors import InvalidArgument
 from puf_common.receipts.evidence import BINS, Attack
 from puf_common.receipts.gap import ClassTable
+from puf_common.receipts.ranks import RankComparison
 from puf_server.core.state.measurements import Sums
 from puf_server.core.state.rounds import Assignment
 
@@ -68,6 +69,13 @@ def sums(
     return Sums(
         samples=samples, loss_sum=loss_sum, score_sum=score_sum, confidences=tuple(confidences), classes=classes
     )
+
+
+def ranks(found: RankComparison) -> RankComparison:
+    """A rank comparison, as the owner of a ticket states it. `RankComparison` checks its figures."""
+    if max(found.forget_samples, found.unseen_samples) > _MOST_SAMPLES:
+        raise InvalidArgument("the figures of a rank comparison are out of range")
+    return found
 
 
 def attack(found: Attack) -> Attack:

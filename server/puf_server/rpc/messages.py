@@ -12,20 +12,19 @@ from puf_common.errors import InvalidArgument, InvalidUpdate
 from puf_common.network.status import MAX_MESSAGE_BYTES
 from puf_common.receipts.evidence import Attack
 from puf_common.receipts.gap import ClassTable, DoseReport, Gap
+from puf_common.receipts.ranks import RankComparison
 from puf_common.tensors.digests import digest_kind
 from puf_common.tensors.manifest import Manifest
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.core import assignments as core_work
-from puf_server.core import roster, scheduler, validation
+from puf_server.core import scheduler, validation
 from puf_server.core.config import FederationConfig
-from puf_server.core.state.measurements import Measurement, Sums
-from puf_server.core.state.presence import Presence
+from puf_server.core.state.measurements import Sums
 from puf_server.core.state.rounds import Part
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Dose, Flip, Mode, RequestForm, Scope, Strength, Ticket
-from puf_server.core.unlearning import recovery
+from puf_server.core.state.tickets import Flip, Mode, RequestForm, Scope, Strength
 from puf_server.ingest.header import UploadHeader
 
 E = TypeVar("E", bound=StrEnum)
@@ -187,11 +186,11 @@ def sums(message: tk.EvaluationSums, announced: int | None = None) -> Sums:
 
 
 def table(message: tk.ClassTable) -> ClassTable:
-    return ClassTable(counts=tuple(message.counts), sums=tuple(message.sums), squares=tuple(message.squares))
+    return ClassTable(bins=tuple(message.bins), sums=tuple(message.sums), squares=tuple(message.squares))
 
 
 def table_pb(found: ClassTable | None) -> tk.ClassTable | None:
-    return None if found is None else tk.ClassTable(counts=found.counts, sums=found.sums, squares=found.squares)
+    return None if found is None else tk.ClassTable(bins=found.bins, sums=found.sums, squares=found.squares)
 
 
 def gap(message: tk.Gap) -> Gap:
@@ -225,7 +224,18 @@ def attack(message: tk.MembershipAttack) -> Attack:
     return validation.attack(found)
 
 
-def _attack_pb(found: Attack | None) -> tk.MembershipAttack | None:
+def ranks(message: tk.RankComparison) -> RankComparison:
+    found = RankComparison(
+        auc=message.auc, forget_samples=message.forget_samples, unseen_samples=message.unseen_samples
+    )
+    return validation.ranks(found)
+
+
+def ranks_pb(found: RankComparison | None) -> tk.RankComparison | None:
+    return None if found is None else tk.RankComparison(**asdict(found))
+
+
+def attack_pb(found: Attack | None) -> tk.MembershipAttack | None:
     return None if found is None else tk.MembershipAttack(**asdict(found))
 
 
@@ -233,97 +243,3 @@ def score(total: Sums | None, clients: int) -> tk.Score | None:
     if total is None:
         return None
     return tk.Score(accuracy=total.score, loss=total.loss, samples=total.samples, clients=clients)
-
-
-def ticket(t: Ticket, state: State, presence: Presence, config: FederationConfig, now: float) -> tk.Ticket:
-    asked, applied, outcome = t.request, t.applied, t.outcome
-    strength = tk.Strength(epochs=asked.epochs)
-    if asked.strength is Strength.AUTO:
-        strength.auto = True
-    elif asked.kappa is not None:
-        strength.kappa = asked.kappa
-    elif asked.eta_u is not None:
-        strength.eta_u = asked.eta_u
-    clients = applied.score_clients if applied else 0
-    measurements = applied.measurements if applied else {}
-    return tk.Ticket(
-        id=t.id,
-        client=t.client,
-        membership=t.membership,
-        request=tk.UnlearningRequest(
-            request_key=asked.key,
-            scope=f"SCOPE_{asked.scope.upper()}",
-            mode=f"MODE_{asked.mode.upper()}",
-            flip=f"FLIP_{asked.flip.upper()}",
-            strength=strength,
-            forget_samples=t.forget_samples,
-            retain_samples=asked.retain_samples or 0,
-            reference=asked.reference,
-            received_at=asked.received_at,
-        ),
-        state=_ticket_state(t.state),
-        history=[tk.TicketStep(state=_ticket_state(s.state), at=s.at, note=s.note) for s in t.history],
-        deadline_at=t.deadline_at,
-        applied_round=applied.round if applied else 0,
-        scale=(applied.scale or 0.0) if applied else 0.0,
-        version_before=applied.version_before if applied else None,
-        version_unlearned=applied.version_unlearned if applied else None,
-        version_recovered=t.version_recovered,
-        recovery_rounds=applied.recovery_rounds if applied else 0,
-        recovered=outcome.recovered if outcome else None,
-        score_before=score(applied.score_before if applied else None, clients),
-        score_unlearned=score(applied.score_unlearned if applied else None, clients),
-        score_recovered=score(outcome.score_recovered if outcome else None, clients),
-        deleted_versions=outcome.deleted_versions if outcome else (),
-        method=applied.method if applied else "",
-        worker_alive=roster.worker_alive(presence, t.client, config, now),
-        attempts=t.attempts,
-        measurements=[_measurement(v, measurements[v]) for v in sorted(measurements)],
-        retained=[retained for v in sorted(set(t.versions)) if (retained := _retained(state, v)) is not None],
-        doses=[
-            tk.Dose(round=d.round, kappa=d.kappa, gap=gap_pb(d.gap), score=d.score or 0.0)
-            for d in (applied.doses if applied else _doses(state, t))
-        ],
-        fixed_because=t.fixed.because if t.fixed else "",
-        recovery_end=(outcome.ended or "") if outcome else "",
-        escalated=t.escalated or "",
-        retained_pending=recovery.still_measured(state, t),
-        filed_by=asked.filed_by,
-        fallback=t.fallback or "",
-        taken_over=t.taken_over or "",
-        deleted_records=applied.deleted_records if applied else 0,
-        deleted_bytes=applied.deleted_bytes if applied else 0,
-        held=(t.on_hold if t.waiting else state.recovery.on_hold if t.recovering and state.recovery else None) or "",
-    )
-
-
-def _doses(state: State, t: Ticket) -> tuple[Dose, ...]:
-    """The doses so far of a ticket that is being served."""
-    return state.job.doses.get(t.id, ()) if state.job else ()
-
-
-def _retained(state: State, version: int) -> tk.RetainedSums | None:
-    """What the retained clients measured of a version; None if nothing."""
-    model = state.models.get(version)
-    if model is None or (model.training is None and (model.score is None or model.score.classes is None)):
-        return None
-    return tk.RetainedSums(
-        version=version,
-        training=sums_pb(model.training),
-        holdout=table_pb(model.score.classes if model.score else None),
-    )
-
-
-def _measurement(version: int, found: Measurement) -> tk.Measurement:
-    return tk.Measurement(
-        version=version,
-        forget=sums_pb(found.forget),
-        holdout=sums_pb(found.holdout),
-        yeom=_attack_pb(found.yeom),
-        song=_attack_pb(found.song),
-        gap=gap_pb(found.gap),
-    )
-
-
-def _ticket_state(value: str) -> str:
-    return f"TICKET_STATE_{value.upper()}"

@@ -29,7 +29,7 @@ def _without_arrivals(state: State) -> tuple[object, object]:
     current, evaluation = state.round, state.evaluation
     return (
         None if current is None else replace(current, received={}),
-        None if evaluation is None else replace(evaluation, answers={}, training={}),
+        None if evaluation is None else replace(evaluation, answers={}, training={}, tables={}),
     )
 
 

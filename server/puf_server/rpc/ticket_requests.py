@@ -14,7 +14,7 @@ from puf_server.engine import receipts
 from puf_server.engine.engine import Engine
 from puf_server.failpoints import hit
 from puf_server.ingest.uploads import Uploads
-from puf_server.rpc import messages
+from puf_server.rpc import messages, ticket_messages
 
 
 class TicketRequests:
@@ -28,7 +28,7 @@ class TicketRequests:
         """A ticket as its client or the operator sees it."""
         engine = self._engine
         state, presence, config = engine.state, engine.presence, engine.config
-        return messages.ticket(tickets.find(state, name, ticket_id), state, presence, config, engine.clock())
+        return ticket_messages.ticket(tickets.find(state, name, ticket_id), state, presence, config, engine.clock())
 
     def file_unlearning(self, name: str, request: fed.FileUnlearningRequest) -> fed.FileUnlearningReply:
         wanted = messages.request(request.request)
@@ -78,6 +78,8 @@ class TicketRequests:
             yeom=messages.attack(request.yeom) if request.HasField("yeom") else None,
             song=messages.attack(request.song) if request.HasField("song") else None,
             gap=messages.gap(request.gap) if request.HasField("gap") else None,
+            own=messages.ranks(request.own) if request.HasField("own") else None,
+            pool=messages.ranks(request.pool) if request.HasField("pool") else None,
         )
 
         def change(state: State, now: float) -> tuple[State, None]:

@@ -12,15 +12,16 @@ from puf_client.routines.evaluate import per_sample
 from puf_client.routines.train import TrainResult, train
 from puf_client.tasks import Segmentation, Task
 from puf_common.errors import UsageError
-from puf_common.receipts.gap import ClassTable, Gap
+from puf_common.receipts.gap import Gap
 from tests.client.routines.points import CPU, RUN, TASK, network, payload, pixels, points, segmenter, settings, weights
+from tests.tables import by_class
 
 OPTIONS = DoseOptions(min_kappa=0.125, max_kappa=8.0, growth=1.25, margin=0.15, largest_fall=0.2)
-UNSEEN = ClassTable(counts=(20, 20, 20), sums=(2.0, 2.0, 2.0), squares=(0.2, 0.2, 0.2))
+UNSEEN = by_class((20, 20, 20), (2.0, 2.0, 2.0), (0.2, 0.2, 0.2))
 
 
 def give(model: torch.nn.Module, samples: Samples, options: DoseOptions = OPTIONS, task: Task = TASK) -> TrainResult:
-    table = UNSEEN if task is TASK else ClassTable(counts=(60,), sums=(6.0,), squares=(0.6,))
+    table = UNSEEN if task is TASK else by_class((60,), (6.0,), (0.6,))
     return dose(
         model, samples, task, settings(lr=0.5, epochs=3), options, RUN, plain=samples, unseen=Unseen(None, table)
     )
@@ -53,8 +54,8 @@ def test_the_chosen_kappa_is_the_smallest_that_lowers_the_confidence_enough() ->
 
 
 def test_a_model_that_does_not_know_the_samples_gets_the_smallest_dose() -> None:
-    options = DoseOptions(min_kappa=0.125, max_kappa=8.0, growth=1.25, margin=0.15, largest_fall=0.2, damage=1.0)
-    found = give(network(), points(), options).dose
+    known = by_class((20, 20, 20), (18.0, 18.0, 18.0), (16.2, 16.2, 16.2))
+    found = dose(network(), points(), TASK, settings(), OPTIONS, RUN, plain=points(), unseen=Unseen(None, known)).dose
     assert found is not None
     assert found.kappa == 0.125
 
@@ -96,17 +97,15 @@ def test_a_task_without_classes_uses_its_own_confidences() -> None:
 
 
 def test_no_dose_without_a_measurement() -> None:
-    few = ClassTable(counts=(10,), sums=(1.0,), squares=(0.1,))
+    few = by_class((10,), (1.0,), (0.1,))
     for unseen in (Unseen(None, None), Unseen(None, few), Unseen(points(10), None)):
         with pytest.raises(UsageError, match="hold-out samples"):
             dose(network(), points(), TASK, settings(), OPTIONS, RUN, plain=points(), unseen=unseen)
 
 
 def test_the_wanted_fall_follows_the_rule() -> None:
-    later = DoseOptions(
-        min_kappa=0.125, max_kappa=8.0, growth=1.25, margin=0.15, largest_fall=0.2, damage=0.04, first_gap=0.4
-    )
-    assert later.fall(Gap(value=0.1, error=0.01)) == pytest.approx(0.1 - 0.04 + 0.06)
+    later = DoseOptions(min_kappa=0.125, max_kappa=8.0, growth=1.25, margin=0.15, largest_fall=0.2, first_gap=0.4)
+    assert later.fall(Gap(value=0.1, error=0.01)) == pytest.approx(0.1 + 0.06)
     assert later.fall(Gap(value=0.9, error=0.01)) == 0.2
     assert OPTIONS.fall(Gap(value=0.1, error=0.01)) == pytest.approx(0.115)
     assert np.isnan(OPTIONS.first_gap)

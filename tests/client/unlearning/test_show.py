@@ -7,6 +7,7 @@ import pytest
 from puf_client.routines.measure import ModelMeasurement
 from puf_client.unlearning.show import show_outcome, show_request
 from puf_common.receipts.evidence import Attack
+from puf_common.receipts.ranks import RankComparison
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
@@ -68,21 +69,37 @@ def completed() -> tk.Ticket:
 def test_an_outcome_has_a_table_and_sentences(capsys: pytest.CaptureFixture[str]) -> None:
     sums = tk.EvaluationSums(samples=4, loss_sum=2.0, score_sum=3.0)
     attack = Attack(threshold=1.0, forget_members=30, forget_samples=60, holdout_members=30, holdout_samples=60)
-    show_outcome(completed(), {6: ModelMeasurement(sums), 8: ModelMeasurement(sums, sums, attack, attack)})
+    before, after = (RankComparison(auc=a, forget_samples=60, unseen_samples=200) for a in (0.93, 0.5))
+    measured = {
+        6: ModelMeasurement(sums, pool=before),
+        8: ModelMeasurement(sums, sums, attack, attack, pool=after),
+    }
+    show_outcome(completed(), measured)
     text = printed(capsys)
     for part in ("before (6)", "75.0 %", "0.500", "50.0 %", "50 / 50 %"):
         assert part in text
-    assert "5 samples of anna were forgotten in round 7 by PUF-Regular." in text
+    assert "The request of anna for 5 samples was applied in round 7 by PUF-Regular." in text
     assert "The model recovered in 1 round without them." in text
     assert "Deleted: 2 older models." in text
-    assert "Like unseen data: the current model treats the forgotten data like the client's hold-out." in text
+    assert "Verdict: forgotten. Before, the model told the forgotten data from unseen data." in text
+    assert "93 % before → 50 % after (43 to 57 %) → 50 % for unseen data" in text
+    assert "the other clients' hold-outs, matched by label" in text
+
+
+def test_equal_figures_before_and_after_are_not_called_forgotten(capsys: pytest.CaptureFixture[str]) -> None:
+    sums = tk.EvaluationSums(samples=4, loss_sum=2.0, score_sum=3.0)
+    same = ModelMeasurement(sums, own=RankComparison(auc=0.52, forget_samples=60, unseen_samples=200))
+    show_outcome(completed(), {6: same, 8: same})
+    text = printed(capsys)
+    assert "Verdict: nothing measurable changed." in text
+    assert "Verdict: forgotten" not in text
 
 
 def test_models_that_were_not_measured_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
     show_outcome(completed(), {})
     text = printed(capsys)
     assert "not measured" in text
-    assert "unseen data" not in text
+    assert "Verdict: not measured." in text
 
 
 @pytest.mark.parametrize(

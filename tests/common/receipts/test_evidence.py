@@ -1,4 +1,4 @@
-"""Membership attacks on a client's data, their intervals and the verdict."""
+"""Membership attacks on a client's data, their intervals and findings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puf_common.errors import InvalidArgument
-from puf_common.receipts.evidence import BINS, FEWEST, MARGIN, Attack, Verdict, histogram, judge, song, wilson, yeom
+from puf_common.receipts.evidence import (
+    BINS,
+    FEWEST,
+    MARGIN,
+    Z9875,
+    Attack,
+    Finding,
+    histogram,
+    song,
+    wilson,
+    worst,
+    yeom,
+)
 
 
 def attack(forget: int, of: int, holdout: int, among: int) -> Attack:
@@ -95,46 +107,51 @@ class TestSong:
             song([0.5], [0.5], members=members)
 
 
-class TestVerdict:
+class TestFinding:
     @pytest.mark.parametrize(
-        ("found", "verdict"),
+        ("found", "finding"),
         [
-            (attack(55, 100, 52, 100), Verdict.LIKE_UNSEEN),
+            (attack(55, 100, 52, 100), Finding.LIKE_UNSEEN),
             # Remembered; forgotten so much that it shows.
-            (attack(90, 100, 50, 100), Verdict.NOT_LIKE_UNSEEN),
-            (attack(1, 100, 50, 100), Verdict.NOT_LIKE_UNSEEN),
+            (attack(90, 100, 50, 100), Finding.NOT_LIKE_UNSEEN),
+            (attack(1, 100, 50, 100), Finding.NOT_LIKE_UNSEEN),
             # Too few samples for a verdict, however clear the difference.
-            (attack(FEWEST - 1, FEWEST - 1, 0, 100), Verdict.TOO_FEW),
-            (attack(100, 100, 0, FEWEST - 1), Verdict.TOO_FEW),
+            (attack(FEWEST - 1, FEWEST - 1, 0, 100), Finding.TOO_FEW),
+            (attack(100, 100, 0, FEWEST - 1), Finding.TOO_FEW),
             # There may be a difference, but too few samples to see it.
-            (attack(20, 31, 13, 31), Verdict.TOO_FEW),
+            (attack(20, 31, 13, 31), Finding.TOO_FEW),
             # A certain difference that is too small to matter.
-            (attack(520_000, 1_000_000, 500_000, 1_000_000), Verdict.LIKE_UNSEEN),
+            (attack(520_000, 1_000_000, 500_000, 1_000_000), Finding.LIKE_UNSEEN),
         ],
     )
-    def test_compares_forgotten_data_with_unseen_data(self, found: Attack, verdict: Verdict) -> None:
-        assert found.verdict is verdict
+    def test_compares_forgotten_data_with_unseen_data(self, found: Attack, finding: Finding) -> None:
+        assert found.finding() is finding
 
     def test_the_interval_of_a_difference_is_newcombes(self) -> None:
         # Newcombe (1998), method 10, 56 of 70 and 48 of 80: 0.0524 to 0.3339 at 95 %; at 97.5 % it is wider.
-        low, high = attack(56, 70, 48, 80).difference
+        low, high = attack(56, 70, 48, 80).difference()
         assert low < 0.0524 < 0.2 < 0.3339 < high
         assert low == pytest.approx(0.0301, abs=1e-3)
 
     def test_the_worst_attack_decides(self) -> None:
-        like, unlike, few = attack(50, 100, 50, 100), attack(99, 100, 50, 100), attack(5, 10, 5, 10)
-        assert judge((like, unlike)) is Verdict.NOT_LIKE_UNSEEN
-        assert judge((few, unlike)) is Verdict.NOT_LIKE_UNSEEN
-        assert judge((like, few)) is Verdict.TOO_FEW
-        assert judge((None, like)) is Verdict.LIKE_UNSEEN
-        assert judge((None, None)) is None
+        like, unlike, few = Finding.LIKE_UNSEEN, Finding.NOT_LIKE_UNSEEN, Finding.TOO_FEW
+        assert worst((like, unlike)) is unlike
+        assert worst((few, unlike)) is unlike
+        assert worst((like, few)) is few
+        assert worst((like,)) is like
+        assert worst(()) is None
+
+    def test_a_higher_level_needs_a_larger_difference(self) -> None:
+        found = attack(60, 100, 44, 100)
+        assert found.finding() is Finding.NOT_LIKE_UNSEEN
+        assert found.finding(Z9875) is Finding.LIKE_UNSEEN
 
     def test_unseen_data_is_rarely_called_not_like_unseen(self) -> None:
         random = np.random.default_rng(7)
         shares = random.uniform(0.1, 0.9, 4000)
         wrong = sum(
-            attack(int(random.binomial(200, p)), 200, int(random.binomial(200, p)), 200).verdict
-            is Verdict.NOT_LIKE_UNSEEN
+            attack(int(random.binomial(200, p)), 200, int(random.binomial(200, p)), 200).finding()
+            is Finding.NOT_LIKE_UNSEEN
             for p in shares
         )
         assert wrong / len(shares) < 0.035
@@ -142,14 +159,14 @@ class TestVerdict:
     def test_remembered_data_is_detected(self) -> None:
         random = np.random.default_rng(7)
         found = [
-            attack(int(random.binomial(200, 0.85)), 200, int(random.binomial(200, 0.6)), 200).verdict
+            attack(int(random.binomial(200, 0.85)), 200, int(random.binomial(200, 0.6)), 200).finding()
             for _ in range(1000)
         ]
-        assert found.count(Verdict.NOT_LIKE_UNSEEN) > 980
+        assert found.count(Finding.NOT_LIKE_UNSEEN) > 980
 
     def test_the_margin_ignores_small_differences(self) -> None:
-        assert attack(10_000 + int(MARGIN * 20_000) - 1, 20_000, 10_000, 20_000).verdict is Verdict.LIKE_UNSEEN
-        assert attack(10_000 + int(MARGIN * 20_000) + 1, 20_000, 10_000, 20_000).verdict is Verdict.NOT_LIKE_UNSEEN
+        assert attack(10_000 + int(MARGIN * 20_000) - 1, 20_000, 10_000, 20_000).finding() is Finding.LIKE_UNSEEN
+        assert attack(10_000 + int(MARGIN * 20_000) + 1, 20_000, 10_000, 20_000).finding() is Finding.NOT_LIKE_UNSEEN
 
 
 @pytest.mark.parametrize("numbers", [(5, 4, 1, 2), (-1, 4, 1, 2), (1, 0, 1, 2), (1, 4, 3, 2), (1, 4, 0, 0)])

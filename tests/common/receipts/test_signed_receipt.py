@@ -111,6 +111,19 @@ def receipts_stages() -> tuple[str, ...]:
     return ("before", "unlearned", "recovered")
 
 
+COMPARISON = {
+    "source": "the other clients' hold-outs, matched by label",
+    "before": 0.93,
+    "after": 0.55,
+    "after_interval": [0.47, 0.63],
+    "change": [0.25, 0.5],
+    "forget_samples": 60,
+    "unseen_samples": 212,
+    "detectable": 0.13,
+    "tolerated": 0.15,
+    "reason": "Now both are alike.",
+    "figures": "93 % before",
+}
 FILE = signed_receipt.issue(content(), KEY)
 
 
@@ -206,6 +219,12 @@ def test_a_receipt_of_version_0_1_has_the_same_canonical_bytes() -> None:
     assert hashlib.sha256(again).hexdigest() == "55711c024279c67e468d6feb7a441503a6228bb78774e0cf92c2fafe79770f93"
 
 
+def test_a_field_that_was_added_later_is_left_out_where_it_has_no_value() -> None:
+    assert "comparison" not in content().as_json()["measured_by_client"]
+    mine = stated()["measured_by_client"] | {"comparison": COMPARISON}
+    assert content(measured_by_client=mine).as_json()["measured_by_client"]["comparison"] == COMPARISON
+
+
 def test_whole_numbers_stay_whole_and_fractions_stay_fractions() -> None:
     method = stated()["method"]
     for value in (2, 2.0, 1e-7):
@@ -217,7 +236,7 @@ class TestPage:
     def test_states_the_main_facts(self) -> None:
         html = page(signed_receipt.read(FILE))
         for words in (
-            "clinic-7 was forgotten",
+            "Request to forget clinic-7",
             "16 November 2026",
             "Like unseen data",
             "case 7",
@@ -246,7 +265,12 @@ class TestPage:
         ("verdict", "says"),
         [
             ("not like unseen data", "Not like unseen data."),
+            ("like unseen data", "Like unseen data."),
             ("too few samples", "Too few samples."),
+            ("forgotten", "Forgotten."),
+            ("still known", "Still known."),
+            ("nothing measurable changed", "Nothing measurable changed."),
+            ("too few samples to tell", "Too few samples to tell."),
             ("a <verdict> of a newer server", "A &lt;verdict&gt; of a newer server."),
             (None, "Not measured."),
         ],
@@ -254,6 +278,40 @@ class TestPage:
     def test_states_every_verdict(self, verdict: str | None, says: str) -> None:
         mine = stated()["measured_by_client"] | {"verdict": verdict}
         assert says in page(signed_receipt.read(signed_receipt.issue(content(measured_by_client=mine), KEY)))
+
+    @pytest.mark.parametrize(
+        ("verdict", "tone"),
+        [
+            ("forgotten", "good"),
+            ("still known", "bad"),
+            ("nothing measurable changed", "open"),
+            ("too few samples to tell", "open"),
+            # Of version 0.1: the model before was not judged, so it is not green.
+            ("like unseen data", "open"),
+            ("not like unseen data", "bad"),
+            (None, "open"),
+        ],
+    )
+    def test_only_forgotten_is_green(self, verdict: str | None, tone: str) -> None:
+        mine = stated()["measured_by_client"] | {"verdict": verdict}
+        html = page(signed_receipt.read(signed_receipt.issue(content(measured_by_client=mine), KEY)))
+        assert f'class="verdict" style="--tone: var(--{tone})"' in html
+
+    def test_shows_before_after_and_unseen(self) -> None:
+        mine = stated()["measured_by_client"] | {"verdict": "forgotten", "comparison": COMPARISON}
+        html = page(signed_receipt.read(signed_receipt.issue(content(measured_by_client=mine), KEY)))
+        assert "<b>Forgotten.</b> Now both are alike." in html
+        for words in (
+            "93 %",
+            "55 %",
+            "(47 to 63 %)",
+            "50 %",
+            "60 forgotten with 212 unseen samples",
+            "13 points or more",
+        ):
+            assert words in html
+        bare = mine | {"comparison": COMPARISON | {"before": None, "change": None}}
+        assert "not measured" in page(signed_receipt.read(signed_receipt.issue(content(measured_by_client=bare), KEY)))
 
     @pytest.mark.parametrize(
         ("forget", "says"), [(0.9, "more like its training data"), (0.1, "does worse on the forgotten data")]

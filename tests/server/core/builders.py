@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from puf_common.receipts.gap import ClassTable, DoseReport, Gap
+from puf_common.receipts.gap import DoseReport, Gap
 from puf_server.core import roster, rounds, scheduler, tickets
 from puf_server.core.commits import ModelFile
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
@@ -16,6 +16,7 @@ from puf_server.core.state.rounds import Assignment, Part, ReceivedUpdate, Round
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import FiledBy, Flip, Mode, RequestForm, Scope, Strength, Ticket
 from puf_server.core.unlearning import evaluation
+from tests.tables import by_class
 
 
 def config(**changes: Any) -> FederationConfig:
@@ -144,9 +145,7 @@ class Federation:
         for name in asked.missing:
             classes = None
             if confidence is not None:
-                classes = ClassTable(
-                    counts=(samples,), sums=(samples * confidence,), squares=(samples * confidence**2,)
-                )
+                classes = by_class((samples,), (samples * confidence,), (samples * confidence**2,))
             sums = Sums(samples=samples, loss_sum=1.0, score_sum=samples * score, classes=classes)
             self.apply(evaluation.answer(self.state, name, asked.id, asked.version, sums))
 

@@ -5,14 +5,17 @@ Every dose is a round of PUF-Regular from the model of the last one:
     w_(t+1) = w_t + sum over retained (n_i / n) Delta_i - kappa_t * Delta_u(w_t)
 
 Before a dose, clients measure w_t on their hold-outs. The target compares its data with them: g_t is the gap (see
-`puf_common.receipts.gap`). With H_t, the mean p(y|x) over the hold-outs, the dose has to lower p(y|x) on the target's data by
+`puf_common.receipts.gap`). The dose has to lower p(y|x) on the target's data by
 
-    a_t = g_t - max(H_0 - H_t, 0) + MARGIN * g_0,    in one round by at most LARGEST_FALL.
+    a_t = g_t + MARGIN * g_0,    in one round by at most LARGEST_FALL.
 
-The middle term keeps doses from following general damage. The target finds the smallest kappa that does it, on its own data.
-A dose with a_t <= LARGEST_FALL is a hold: it keeps the retained clients from bringing the data back. Doses end after HOLDS
-holds, or after the policy's number of rounds. The server plans a dose only after a measurement, and refuses a kappa outside
-the policy. Retained clients train as in any round.
+The target finds the smallest kappa that does it, on its own data. A dose with a_t <= LARGEST_FALL is a hold: it keeps the
+retained clients from bringing the data back. Doses end after HOLDS holds, or after the policy's number of rounds. The
+server plans a dose only after a measurement, and refuses a kappa outside the policy. Retained clients train as in any
+round.
+
+The margin makes the doses go a little too far. Recovery brings the gap back from below, to where a model without the data
+has it. The target watches: recovery ends only when the gap has stopped rising (see `unlearning.watch`).
 """
 
 from __future__ import annotations
@@ -28,13 +31,14 @@ from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.rounds import Assignment, Combine, CombineRule, Round
 from puf_server.core.state.tickets import Dose, Ticket
 
-# A dose below this does not keep the data away.
+# A smaller dose does not keep the data away. It follows the client's share of the data, at most up to this.
 SMALLEST_DOSE = 0.125
+SHARES = 1.25
 GROWTH = 1.25
 MARGIN = 0.15
 LARGEST_FALL = 0.2
 HOLDS = 3
-# A first dose of this size shows that the model fits the target's data almost perfectly.
+# A first dose of this size shows that the model fits the target's data almost perfectly. Its score will drop for a while.
 LARGE_DOSE = 2.0
 # Single samples share their client with retained samples, so that large doses harm both.
 LARGEST_SAMPLE_DOSE = 2.0
@@ -84,21 +88,24 @@ class PufAuto(Puf):
         return replace(
             step,
             base=view.model,
-            assignments=tuple(self._dose(view, a, table) if a.negated else a for a in step.assignments),
+            assignments=tuple(
+                self._dose(view, a, table, step.denominator or 1) if a.negated else a for a in step.assignments
+            ),
             lr=self.rate(view.config),
             last=False,
         )
 
-    def _dose(self, view: View, assignment: Assignment, table: ClassTable | None) -> Assignment:
+    def _dose(self, view: View, assignment: Assignment, table: ClassTable | None, n: int) -> Assignment:
         assert table is not None
+        [target] = [t for t in view.targets if t.ticket.id == assignment.ticket]
+        least = min(SMALLEST_DOSE, SHARES * target.all_samples / n)
         first = view.started.doses.get(assignment.ticket, ())[:1]
         options = {
-            "min_kappa": SMALLEST_DOSE,
-            "max_kappa": self._largest(view, view.state.tickets[assignment.ticket]),
+            "min_kappa": least,
+            "max_kappa": max(least, self._largest(view, view.state.tickets[assignment.ticket])),
             "growth": GROWTH,
             "margin": MARGIN,
             "largest_fall": LARGEST_FALL,
-            "damage": _damage(view, view.model),
             **({"first_gap": first[0].gap.value} if first else {}),
         }
         return replace(assignment, routine="dose", options=options, unseen=table)
@@ -106,7 +113,7 @@ class PufAuto(Puf):
     def _largest(self, view: View, ticket: Ticket) -> float:
         policy = view.config.forgetting
         most = min(policy.max_dose, policy.max_total_kappa / len(view.started.tickets))
-        return max(SMALLEST_DOSE, most if ticket.whole_client else min(most, LARGEST_SAMPLE_DOSE))
+        return most if ticket.whole_client else min(most, LARGEST_SAMPLE_DOSE)
 
     def settle(self, view: View, current: Round) -> Step:
         """The step with the decision that the targets' reports allow: whether these were the last doses."""
@@ -136,7 +143,7 @@ def doses_with(view: View, current: Round) -> dict[str, tuple[Dose, ...]]:
             round=current.number,
             kappa=update.dose.kappa,
             gap=gap,
-            need=gap.value - _damage(view, current.base) + MARGIN * first.value,
+            need=gap.value + MARGIN * first.value,
             score=score.score if score else None,
         )
         found[a.ticket] = (*before, dose)
@@ -145,8 +152,7 @@ def doses_with(view: View, current: Round) -> dict[str, tuple[Dose, ...]]:
 
 def _over(view: View, doses: tuple[Dose, ...]) -> bool:
     policy = view.config.forgetting
-    wanted = HOLDS + (doses[0].kappa >= LARGE_DOSE)
-    return len(doses) >= policy.max_doses or sum(d.need <= LARGEST_FALL for d in doses) >= wanted or _collapsed(view)
+    return len(doses) >= policy.max_doses or sum(d.need <= LARGEST_FALL for d in doses) >= HOLDS or _collapsed(view)
 
 
 def _collapsed(view: View) -> bool:
@@ -160,9 +166,3 @@ def _table(view: View, version: int) -> ClassTable | None:
     score = view.state.models[version].score
     table = score.classes if score else None
     return table if table is not None and table.samples >= FEWEST else None
-
-
-def _damage(view: View, version: int) -> float:
-    """How much worse the hold-outs are known than before the first dose."""
-    before, now = _table(view, view.state.version), _table(view, version)
-    return max(0.0, before.mean - now.mean) if before and now else 0.0

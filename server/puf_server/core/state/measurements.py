@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from puf_common.receipts.evidence import Attack
 from puf_common.receipts.gap import ClassTable, Gap
+from puf_common.receipts.ranks import RankComparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,17 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PooledTable:
+    """The hold-outs of several clients by class."""
+
+    table: ClassTable
+    clients: int = 1
+
+    def plus(self, more: ClassTable) -> PooledTable:
+        return PooledTable(table=self.table + more, clients=self.clients + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """An open measurement of one model version on the clients' hold-outs."""
 
@@ -53,8 +65,8 @@ class Evaluation:
     # Whether training samples are measured too. Membership attacks of the target are calibrated with them.
     training_side: bool = False
     training: Mapping[str, Sums] = field(default_factory=dict)
-    # Confidences on the hold-outs by class, summed over the answers, by number of classes.
-    tables: Mapping[int, ClassTable] = field(default_factory=dict)
+    # Confidences on the hold-outs, by number of classes. Only sums over clients are stored, never the table of one client.
+    tables: Mapping[int, PooledTable] = field(default_factory=dict)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -71,3 +83,6 @@ class Measurement:
     yeom: Attack | None = None
     song: Attack | None = None
     gap: Gap | None = None
+    # Ranks against its own hold-out, and against those of other clients by class.
+    own: RankComparison | None = None
+    pool: RankComparison | None = None

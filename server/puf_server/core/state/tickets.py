@@ -148,6 +148,17 @@ class RecoveryEnd(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """The models of recovery that the owner of a ticket measures, one after the other."""
+
+    # The newest, and since when it may be measured.
+    version: int
+    since: float
+    # Of the models before it, oldest first; None where the owner reported none.
+    gaps: tuple[Gap | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
     """How a ticket was applied, and what was measured since."""
 
@@ -171,9 +182,8 @@ class Applied:
     deleted_bytes: int = 0
     # Of adaptive strength, oldest first.
     doses: tuple[Dose, ...] = ()
-    # The model at the end of recovery, while its owner may still measure it.
-    version_candidate: int | None = None
-    candidate_at: float | None = None
+    # What the owner measures in recovery; None if it does not watch.
+    watch: Watch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +258,7 @@ class Ticket:
         """The model after recovery. Its owner may measure it before the ticket completes."""
         if self.outcome is not None:
             return self.outcome.version_recovered
-        return self.applied.version_candidate if self.applied else None
+        return self.applied.watch.version if self.applied and self.applied.watch else None
 
     @property
     def versions(self) -> tuple[int, ...]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from puf_common.receipts.evidence import Verdict, judge
+from puf_common.receipts.evidence import Verdict
+from puf_common.receipts.verdict import judge
 from puf_server.core import methods, tickets
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.jobs import UnlearningJob
@@ -62,5 +63,7 @@ def applied_again(first: Applied, again: Applied) -> Applied:
 
 def _still_known(ticket: Ticket) -> bool:
     applied = ticket.applied
-    found = applied.measurements.get(applied.version_candidate) if applied and applied.version_candidate else None
-    return found is not None and judge((found.yeom, found.song)) is Verdict.NOT_LIKE_UNSEEN
+    if applied is None or applied.watch is None or applied.version_before is None:
+        return False
+    found = judge(*(applied.measurements.get(v) for v in (applied.version_before, applied.watch.version)))
+    return found is not None and found.verdict is Verdict.STILL_KNOWN

@@ -9,7 +9,7 @@ from puf_common.errors import StaleRound
 from puf_common.receipts.gap import ClassTable
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
-from puf_server.core.state.measurements import Evaluation, Sums
+from puf_server.core.state.measurements import Evaluation, PooledTable, Sums
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
@@ -39,8 +39,17 @@ def open_evaluation(
     return replace(state, evaluation=evaluation, evaluations=evaluation.id)
 
 
+# A table of fewer clients would show one client's labels to the target.
+_FEWEST_CLIENTS = 2
+
+
 def answer(
-    state: State, name: str, evaluation_id: int, version: int, sums: Sums, training: Sums | None = None
+    state: State,
+    name: str,
+    evaluation_id: int,
+    version: int,
+    sums: Sums,
+    training: Sums | None = None,
 ) -> State:
     evaluation = state.evaluation
     if (
@@ -110,17 +119,18 @@ def total(answers: Mapping[str, Sums]) -> Sums | None:
     return summed
 
 
-def _pooled(tables: Mapping[int, ClassTable], more: ClassTable | None) -> Mapping[int, ClassTable]:
+def _pooled(tables: Mapping[int, PooledTable], more: ClassTable | None) -> Mapping[int, PooledTable]:
     """Tables by number of classes. Their sums are exact, so that the order of the answers does not matter."""
     if more is None:
         return tables
-    known = tables.get(len(more.counts))
-    return {**tables, len(more.counts): known + more if known else more}
+    known = tables.get(more.classes)
+    return {**tables, more.classes: known.plus(more) if known else PooledTable(table=more)}
 
 
-def _largest(tables: Mapping[int, ClassTable]) -> ClassTable | None:
+def _largest(tables: Mapping[int, PooledTable]) -> ClassTable | None:
     """The table with the most samples. A client that reports another number of classes than the others does not count."""
-    return max(tables.values(), key=lambda t: (t.samples, len(t.counts)), default=None)
+    shared = [pooled.table for pooled in tables.values() if pooled.clients >= _FEWEST_CLIENTS]
+    return max(shared, key=lambda t: (t.samples, t.classes), default=None)
 
 
 def _first_score(state: State, evaluation: Evaluation) -> State:

@@ -156,5 +156,8 @@ def made_by(job: UnlearningJob) -> tuple[int, ...]:
 def delete(state: State, versions: Iterable[int]) -> State:
     models = dict(state.models)
     for v in versions:
-        models[v] = replace(models[v], status=ModelStatus.DELETED)
+        score = models[v].score
+        models[v] = replace(
+            models[v], status=ModelStatus.DELETED, score=replace(score, classes=None) if score else None
+        )
     return replace(state, models=models) if models != state.models else state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from puf_common.dates import to_utc
@@ -14,6 +14,7 @@ from puf_common.receipts.content import (
     AuditHead,
     Backup,
     ClientMeasurement,
+    ComparisonFacts,
     Cost,
     Costs,
     DeletedHistory,
@@ -25,19 +26,23 @@ from puf_common.receipts.content import (
     MemberShare,
     MethodFacts,
     ModelFacts,
+    RankFacts,
     ReceiptContent,
     RoundFacts,
     Score,
     Stages,
     TicketFacts,
 )
-from puf_common.receipts.evidence import STATEMENT, Attack, judge, wilson
+from puf_common.receipts.evidence import STATEMENT, Z975, Attack, Finding, wilson, worst
+from puf_common.receipts.ranks import RankComparison
+from puf_common.receipts.verdict import TOLERATED, Z_ATTACK, Z_LIKE, Z_RANKS, Judgement, finding
 from puf_server.core.audit_chain import AuditEntry, Head
 from puf_server.core.config import FederationConfig
-from puf_server.core.state.measurements import Sums
+from puf_server.core.state.measurements import Measurement, Sums
 from puf_server.core.state.rounds import RoundKind, RoundRecord
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Applied, Outcome, Ticket, TicketState
+from puf_server.core.unlearning.request_verdict import judgement
 
 # Audit entries that a receipt is made from.
 EVENTS = ("model.exported", "backup.made")
@@ -91,11 +96,7 @@ def build(
             clients=applied.score_clients,
             **{stage: _score(score) for stage, score in scores.items()},
         ),
-        measured_by_client=MeasuredByClient(
-            by="the client itself, on its own data; the server passes these figures on and cannot check them",
-            **{stage: _measured(applied, v) for stage, v in versions.items()},
-            verdict=_verdict(applied, outcome),
-        ),
+        measured_by_client=_measured_by_client(ticket, applied, outcome, versions),
         audit=AuditHead(line=head.number, hash=head.hash.hex()),
     )
 
@@ -168,42 +169,91 @@ def known_versions(state: State, ticket: Ticket) -> set[int]:
     return known
 
 
-def _verdict(applied: Applied, outcome: Outcome) -> str | None:
-    """The verdict on the newest model of the ticket that its owner could judge."""
+def _measured_by_client(
+    ticket: Ticket, applied: Applied, outcome: Outcome, versions: Mapping[str, int | None]
+) -> MeasuredByClient:
+    ranked = any(found.own or found.pool for found in applied.measurements.values())
+    judged = judgement(ticket)
+    verdict = (judged.verdict if judged else None) if ranked else _newest_finding(applied, outcome)
+    return MeasuredByClient(
+        by="the client itself, on its own data; the server passes these figures on and cannot check them",
+        **{stage: _measured(applied, v) for stage, v in versions.items()},
+        verdict=verdict.value if verdict else None,
+        comparison=_comparison(judged) if judged else None,
+    )
+
+
+def _newest_finding(applied: Applied, outcome: Outcome) -> Finding | None:
+    """For owners that sent no ranks: what the attacks say of the newest model that the owner could measure."""
     for version in (outcome.version_recovered, applied.version_unlearned):
         found = applied.measurements.get(version) if version is not None else None
-        judged = judge((found.yeom, found.song)) if found else None
+        judged = _attacks_finding(found) if found else None
         if judged is not None:
-            return judged.value
+            return judged
     return None
+
+
+def _attacks_finding(found: Measurement) -> Finding | None:
+    return worst(attack.finding() for attack in (found.yeom, found.song) if attack is not None)
 
 
 def _measured(applied: Applied, version: int | None) -> ClientMeasurement | None:
     if version is None or version not in applied.measurements:
         return None
     found = applied.measurements[version]
-    judged = judge((found.yeom, found.song))
+    judged = finding(found) or _attacks_finding(found)
     forget = _score(found.forget)
     assert forget is not None
+    z = Z_ATTACK if found.own or found.pool else Z975
     return ClientMeasurement(
         version=version,
         forget=forget,
         holdout=_score(found.holdout),
-        yeom=_attack(found.yeom),
-        song=_attack(found.song),
+        yeom=_attack(found.yeom, z),
+        song=_attack(found.song, z),
         verdict=judged.value if judged else None,
+        own=_ranks(found.own),
+        pool=_ranks(found.pool),
     )
 
 
-def _attack(attack: Attack | None) -> AttackFacts | None:
+def _attack(attack: Attack | None, z: float) -> AttackFacts | None:
     if attack is None:
         return None
     return AttackFacts(
         threshold=_short(attack.threshold),
         forget=_members(attack.forget_members, attack.forget_samples),
         holdout=_members(attack.holdout_members, attack.holdout_samples),
-        difference=_interval(attack.difference),
-        verdict=attack.verdict.value,
+        difference=_interval(attack.difference(z)),
+        verdict=attack.finding(z).value,
+    )
+
+
+def _ranks(ranks: RankComparison | None) -> RankFacts | None:
+    if ranks is None:
+        return None
+    return RankFacts(
+        auc=_short(ranks.auc),
+        interval=_interval(ranks.interval(Z_RANKS)),
+        forget_samples=ranks.forget_samples,
+        unseen_samples=ranks.unseen_samples,
+        detectable=_short(ranks.detectable(Z_RANKS)),
+    )
+
+
+def _comparison(judged: Judgement) -> ComparisonFacts:
+    return ComparisonFacts(
+        source=judged.source.value,
+        before=_short(judged.before.auc) if judged.before else None,
+        after=_short(judged.after.auc),
+        after_interval=_interval(judged.after.interval(Z_LIKE)),
+        change=_interval(judged.change) if judged.change else None,
+        forget_samples=judged.after.forget_samples,
+        unseen_samples=judged.after.unseen_samples,
+        detectable=_short(judged.after.detectable(Z_RANKS)),
+        tolerated=TOLERATED,
+        reason=judged.reason,
+        figures=judged.figures,
     )
 
 

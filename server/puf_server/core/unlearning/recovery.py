@@ -12,7 +12,7 @@ from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Outcome, RecoveryEnd, Ticket, TicketState
-from puf_server.core.unlearning import escalation, evaluation, model_versions, stop_rule
+from puf_server.core.unlearning import escalation, evaluation, model_versions, stop_rule, watch
 
 
 def drive(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
@@ -22,16 +22,15 @@ def drive(state: State, presence: Presence, config: FederationConfig, now: float
         return state
     if recovery.before and recovery.evaluated != state.version:
         return evaluation.open_evaluation(state, config, recovery.evaluators, now, training_side=True)
+    if recovery.rounds and not recovery.reset:
+        state = watch.offered(state, config, now)
+        if not watch.answered(state, config, now):
+            return state
     ended = _end(state, config, recovery, now)
     if ended is None:
         return _next_round(state, presence, config, recovery, now)
     if not _measured(state, config, now):
         return state
-    if config.forgetting.escalate:
-        # Whether another method follows depends on what the target measures of the last model.
-        state = _offered(state, now)
-        if not _measured(state, config, now):
-            return state
     if escalation.due(state, config):
         return escalation.begin(state, config, now)
     collapsed = "" if ended is RecoveryEnd.EQUAL or recovery.released else _collapsed(config, recovery, state.version)
@@ -65,7 +64,7 @@ def _end(state: State, config: FederationConfig, recovery: Recovery, now: float)
     if recovery.rounds < recovery.at_least and not timed_out and not alone:
         return None
     found = stop_rule.ended(recovery, policy.recovery_ratio)
-    if found is not None:
+    if found is not None and watch.level(state, config, recovery):
         return found
     known = bool(recovery.before)
     most = policy.max_recovery_rounds if known else policy.blind_recovery_rounds
@@ -78,15 +77,6 @@ def _end(state: State, config: FederationConfig, recovery: Recovery, now: float)
     if recovery.rounds >= most:
         return RecoveryEnd.LIMIT if known else RecoveryEnd.NOT_MEASURED
     return None
-
-
-def _offered(state: State, now: float) -> State:
-    """Names the last model on the tickets, so that their owners measure it before completion."""
-    for ticket in state.tickets.values():
-        if ticket.recovering and ticket.applied and ticket.applied.version_candidate != state.version:
-            offered = replace(ticket.applied, version_candidate=state.version, candidate_at=now)
-            state = state.with_ticket(replace(ticket, applied=offered))
-    return state
 
 
 def _collapsed(config: FederationConfig, recovery: Recovery, version: int) -> str:
@@ -102,21 +92,14 @@ def _collapsed(config: FederationConfig, recovery: Recovery, version: int) -> st
 
 
 def _measured(state: State, config: FederationConfig, now: float) -> bool:
-    """Whether every target has measured the models of its ticket, or has had the time.
-
-    A target that measured none of the earlier models is not there to measure the last one.
-    """
+    """Whether every target has measured the models that completion deletes, or has had the time."""
     for t in state.tickets.values():
         applied = t.applied
         if not t.recovering or applied is None:
             continue
-        seconds = config.forgetting.measure_seconds
-        missing = set(t.versions) - applied.measurements.keys()
-        if applied.version_candidate is not None:
-            late = now >= (applied.candidate_at or 0.0) + seconds or not applied.measurements
-        else:
-            late = now >= applied.at + seconds
-        if missing and not late:
+        early = now < applied.at + config.forgetting.measure_seconds
+        deleted = {applied.version_before, applied.version_unlearned} - {None}
+        if early and not deleted <= applied.measurements.keys():
             return False
     return True
 

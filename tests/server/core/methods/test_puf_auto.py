@@ -58,10 +58,9 @@ def test_a_request_without_a_strength_is_served_in_doses() -> None:
     f.answer_evaluation(0.7, confidence=0.65)
     target = next(a for a in f.round.assignments if a.client == "b")
     assert f.round.base == f.state.newest
-    assert target.options["damage"] == pytest.approx(0.05, abs=1e-5)
     assert target.options["first_gap"] == 0.3
-    # Holds: 0.1 - 0.05 + 0.045 is at most 0.2. Four of them, because the first dose was large.
-    for _ in range(4):
+    # Holds: 0.1 + 0.045 is at most 0.2.
+    for _ in range(3):
         assert f.ticket(ticket.id).state is TicketState.SCHEDULED
         dose(f, gap=0.1)
         if f.state.evaluation is not None and f.state.job is not None:
@@ -69,8 +68,8 @@ def test_a_request_without_a_strength_is_served_in_doses() -> None:
     done = f.ticket(ticket.id)
     assert done.state is TicketState.APPLIED
     assert applied(done).method == "puf-auto"
-    assert [d.kappa for d in applied(done).doses] == [2.5, 0.125, 0.125, 0.125, 0.125]
-    assert [d.gap.value for d in applied(done).doses] == [0.3, 0.1, 0.1, 0.1, 0.1]
+    assert [d.kappa for d in applied(done).doses] == [2.5, 0.125, 0.125, 0.125]
+    assert [d.gap.value for d in applied(done).doses] == [0.3, 0.1, 0.1, 0.1]
     assert applied(done).doses[0].need == pytest.approx(0.345)
     assert any("temporary drop" in e.note for e in done.history)
     assert f.state.members["b"].status is MemberStatus.FORGOTTEN

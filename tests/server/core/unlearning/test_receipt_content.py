@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 from tests.server.core.builders import Federation, config
+from tests.tables import by_class
 
 from puf_common.errors import NotNow
 from puf_common.receipts.content import canonical
-from puf_common.receipts.evidence import BINS, Attack
+from puf_common.receipts.evidence import BINS, Z9875, Attack
+from puf_common.receipts.ranks import RankComparison
 from puf_server.core import tickets
 from puf_server.core.audit_chain import AuditEntry, Head
 from puf_server.core.state.measurements import Measurement, Sums
 from puf_server.core.state.rounds import RoundKind
-from puf_server.core.unlearning import evaluation
+from puf_server.core.unlearning import evaluation, model_versions, request_verdict
 from puf_server.core.unlearning.receipt_content import build, known_versions
 
 HEAD = Head(41, bytes(32))
@@ -130,6 +132,91 @@ def test_a_receipt_has_the_clients_measurements_and_a_verdict_on_the_newest_mode
         "share": 0.55,
     }
     assert mine["recovered"]["song"] is None
+
+
+def ranked(f: Federation, ticket_id: str, version: int, auc: float, *, members: int = 50) -> None:
+    """The target measures a model with ranks against the pool, and with one attack."""
+    attack = Attack(threshold=0.2, forget_members=members, forget_samples=100, holdout_members=50, holdout_samples=100)
+    found = Measurement(
+        forget=Sums(samples=100, loss_sum=40.0, score_sum=90.0),
+        yeom=attack,
+        pool=RankComparison(auc=auc, forget_samples=60, unseen_samples=60),
+    )
+    f.apply(tickets.measure(f.state, "b", ticket_id, version, found, f.now)[0])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        (0.9, 0.5, "forgotten"),
+        (0.9, 0.9, "still known"),
+        (0.52, 0.52, "nothing measurable changed"),
+        (0.9, 0.585, "too few samples to tell"),
+    ],
+)
+def test_with_ranks_the_verdict_compares_before_and_after(before: float, after: float, verdict: str) -> None:
+    f = Federation(config())
+    f.join("a", "b", "c", "d")
+    f.train()
+    ticket = f.file("b")
+    answer(f, 0.8)
+    f.run_round(RoundKind.UNLEARN)
+    ranked(f, ticket.id, 2, before, members=95)
+    ranked(f, ticket.id, 3, 0.2)
+    answer(f, 0.5)
+    f.run_round(RoundKind.RECOVER)
+    assert request_verdict.verdict(f.ticket(ticket.id)) is None
+    answer(f, 0.8)
+    # Completed, and the model in use is not measured yet: there is no verdict on another one.
+    assert receipt(f, ticket.id)["measured_by_client"]["verdict"] is None
+    ranked(f, ticket.id, 4, after)
+    assert request_verdict.verdict(f.ticket(ticket.id)) == verdict
+    mine = receipt(f, ticket.id)["measured_by_client"]
+    assert mine["verdict"] == verdict
+    comparison = mine["comparison"]
+    assert (comparison["before"], comparison["after"]) == (before, after)
+    assert comparison["source"] == "the other clients' hold-outs, matched by label"
+    assert mine["before"]["pool"]["auc"] == before
+    assert "own" not in mine["before"]
+    # With ranks, the interval of an attack is at 98.75 %.
+    attack = Attack(threshold=0.2, forget_members=95, forget_samples=100, holdout_members=50, holdout_samples=100)
+    assert mine["before"]["yeom"]["difference"] == pytest.approx(attack.difference(Z9875), abs=1e-6)
+
+
+def test_the_pool_needs_two_clients_and_is_deleted_with_the_model() -> None:
+    f = Federation(config())
+    f.join("a", "b", "c", "d")
+    f.train()
+    f.file("b")
+    asked = f.state.evaluation
+    assert asked is not None
+    for number, name in enumerate(asked.missing):
+        # A client that counts other classes than the rest does not count.
+        table = by_class((number, 1), (0.5, 0.25), (0.25, 0.125)) if number else by_class((9,), (1.0,), (1.0,))
+        holdout = Sums(samples=10, loss_sum=1.0, score_sum=8.0, classes=table)
+        f.apply(evaluation.answer(f.state, name, asked.id, asked.version, holdout))
+    score = f.state.models[2].score
+    assert score is not None
+    assert score.classes == by_class((3, 2), (1.0, 0.5), (0.5, 0.25))
+    deleted = model_versions.delete(f.state, [2]).models[2].score
+    assert deleted is not None
+    assert deleted.classes is None
+
+
+def test_the_labels_of_a_single_client_are_not_passed_on() -> None:
+    f = Federation(config())
+    f.join("a", "b", "c")
+    f.train()
+    f.file("b")
+    asked = f.state.evaluation
+    assert asked is not None
+    for name in asked.missing:
+        table = by_class((9,), (1.0,), (1.0,)) if name == "a" else None
+        holdout = Sums(samples=10, loss_sum=1.0, score_sum=8.0, classes=table)
+        f.apply(evaluation.answer(f.state, name, asked.id, asked.version, holdout))
+    score = f.state.models[2].score
+    assert score is not None
+    assert score.classes is None
 
 
 def test_without_measurements_there_are_nulls_and_no_verdict() -> None:
