@@ -11,6 +11,7 @@ from puf_client.routines.measure import ModelMeasurement
 from puf_client.terminal import console
 from puf_client.unlearning.tickets import last_note, strength
 from puf_common.receipts.evidence import STATEMENT, Attack
+from puf_common.receipts.gap import Gap, fraction_left, left_in_words
 from puf_common.receipts.verdict import NOT_MEASURED, Judgement, judge
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
@@ -73,6 +74,9 @@ def show_outcome(ticket: tk.Ticket, measured: Mapping[int, ModelMeasurement]) ->
         judged = judge(measured.get(ticket.version_before), measured.get(ticket.version_recovered))
         for sentence in _verdict(judged):
             out.print(sentence)
+        left = fraction_left(_gap(measured, ticket.version_before), _gap(measured, ticket.version_recovered))
+        if left is not None:
+            out.print(left_in_words(left.value, left.error))
     if ticket.state == tk.TICKET_STATE_COMPLETED:
         out.print(f"Forgetting is {STATEMENT}.")
 
@@ -108,6 +112,11 @@ def _verdict(judged: Judgement | None) -> list[str]:
     return [f"Verdict: {judged.verdict or NOT_MEASURED}. {judged.reason}", judged.figures]
 
 
+def _gap(measured: Mapping[int, ModelMeasurement], version: int) -> Gap | None:
+    found = measured.get(version)
+    return found.gap if found else None
+
+
 def _percent(score: float) -> str:
     return f"{100 * score:.1f} %"
 
@@ -126,6 +135,7 @@ def _sentences(ticket: tk.Ticket) -> list[str]:
         subject += f" for {_counted(ticket.request.forget_samples, 'sample')}"
     method = {
         "puf-regular": "by PUF-Regular",
+        "puf-auto": f"after {_counted(len(ticket.doses), 'round')} of PUF with adaptive strength",
         "puf-special": "by PUF-Special",
         "reset": "by a reset to the initial model, because no other client was left",
     }.get(ticket.method, f"by {ticket.method}" if ticket.method else "")
@@ -134,11 +144,13 @@ def _sentences(ticket: tk.Ticket) -> list[str]:
     else:
         applied = f"completed: {last_note(ticket)}"
     sentences = [f"{subject} was {applied}."]
+    if ticket.fixed_because:
+        sentences.append(f"The strength was fixed, because {ticket.fixed_because}.")
+    if ticket.escalated:
+        sentences.append(f"The data could still be told from unseen data, so the method {ticket.escalated} followed.")
     if ticket.recovery_rounds:
         rounds = f"{_counted(ticket.recovery_rounds, 'round')} without {'them' if of_samples else 'it'}"
-        sentences.append(
-            f"The model recovered in {rounds}." if ticket.recovered else f"After {rounds}: {last_note(ticket)}."
-        )
+        sentences.append(f"After {rounds}: {last_note(ticket)}.")
     if ticket.deleted_versions:
         sentences.append(f"Deleted: {_counted(len(ticket.deleted_versions), 'older model')}.")
     if ticket.deleted_records:

@@ -25,8 +25,10 @@ __all__ = [
     "Cost",
     "Costs",
     "DeletedHistory",
+    "DoseFacts",
     "Export",
     "FederationFacts",
+    "GapFacts",
     "HistoryEntry",
     "MeasuredByClient",
     "MeasuredByOthers",
@@ -113,6 +115,21 @@ class TicketFacts(_Facts):
     history: tuple[HistoryEntry, ...]
 
 
+class GapFacts(_Facts):
+    """How much better a model knows the forget data than unseen data, in points of probability, with its standard error."""
+
+    value: Number
+    error: Number
+
+
+class DoseFacts(_Facts):
+    """One unlearning round of adaptive strength. `gap` is the target's figure of the model before the round."""
+
+    round: int
+    kappa: Number
+    gap: GapFacts
+
+
 class MethodFacts(_Facts):
     """How the ticket was served. Mode, flip, kappa, eta_u and epochs are None for a method other than PUF."""
 
@@ -125,14 +142,22 @@ class MethodFacts(_Facts):
     scale: Number
     attempts: int
     discloses: str | None
+    # "auto" for adaptive strength; None for a fixed one.
+    strength: str | None = None
+    doses: tuple[DoseFacts, ...] | None = None
+    # Why a fixed strength served a request for adaptive strength.
+    fixed_because: str | None = None
+    # The method that followed because the data could still be told from unseen data.
+    escalated: str | None = None
 
 
 class RoundFacts(_Facts):
-    """`recovered` is None if no client could measure it."""
+    """`recovered` is None if no client could measure it. `ended` is why recovery ended."""
 
     applied: int | None
     recovery: int
     recovered: bool | None
+    ended: str | None = None
 
 
 class ModelFacts(_Facts):
@@ -227,6 +252,7 @@ class ClientMeasurement(_Facts):
     verdict: str | None
     own: RankFacts | None = None
     pool: RankFacts | None = None
+    gap: GapFacts | None = None
 
 
 class MeasuredByOthers(Stages[Score]):
@@ -256,6 +282,8 @@ class MeasuredByClient(Stages[ClientMeasurement]):
     by: str
     verdict: str | None
     comparison: ComparisonFacts | None = None
+    # phi: the gap after as a fraction of the gap before. It is no proof of erasure.
+    fraction_left: GapFacts | None = None
 
 
 class AuditHead(_Facts):

@@ -149,6 +149,14 @@ def _exact(value: float) -> float:
     return round(value * _UNITS) / _UNITS if math.isfinite(value) else value
 
 
+def left_in_words(left: float, error: float) -> str:
+    """phi as a sentence for people."""
+    return (
+        f"Of what the model knew of this data beyond unseen data, {100 * left:.0f} % is left (standard error "
+        f"{100 * error:.0f} points). This is a mean, not a proof."
+    )
+
+
 def as_classes(labels: ArrayLike, classes: int) -> NDArray[np.intp]:
     """The class of every sample in a table with this number of classes."""
     kinds = np.asarray(labels).astype(np.intp)

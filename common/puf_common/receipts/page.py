@@ -8,8 +8,9 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from puf_common.files.private import write_over
-from puf_common.receipts.content import MeasuredByClient, MethodFacts, ReceiptContent
+from puf_common.receipts.content import GapFacts, MeasuredByClient, MethodFacts, ReceiptContent
 from puf_common.receipts.evidence import STATEMENT, Finding, Verdict
+from puf_common.receipts.gap import left_in_words
 from puf_common.receipts.signed_receipt import Receipt, read
 from puf_common.receipts.verdict import NOT_MEASURED
 
@@ -28,6 +29,8 @@ _FINDINGS: dict[str, str] = {
 }
 _METHODS = {
     "puf-regular": "the client's last contribution entered the model with its sign reversed, while the others trained on",
+    "puf-auto": "in several rounds the client's contribution entered the model with its sign reversed, each time as strongly as "
+    "the client's measurement required, while the others trained on",
     "puf-special": "the client's last contribution entered the model with its sign reversed, without the others; anyone with "
     "the models before and right after can compute that contribution",
     "reset": "no other client was left, so the model went back to its initial state, which had learned from no client",
@@ -36,6 +39,21 @@ _METHODS = {
     "not": "the first layer of the model was negated, and the others trained on",
     "federaser": "the earlier rounds were repeated without this data, with the others' contributions corrected",
     "none": "nothing of it had ever entered a model, so no model had to change",
+}
+
+
+# How recovery ended. Receipts of version 0.1 state only whether the model recovered.
+_RECOVERED = {
+    "equal": "the model is as good for the others as before",
+    "plateau": "the model is as good for the others as the remaining data allow: further rounds did not improve it",
+    "limit": "the model did not get back to its earlier quality within the allowed rounds",
+    "time": "the model did not get back to its earlier quality within the allowed days",
+    "no client": "no other client was left to train",
+}
+_RECOVERED_BEFORE = {
+    True: "the model is as good for the others as before",
+    None: "no client could measure whether the model is as good as before",
+    False: "the model did not get back to its earlier quality within the allowed rounds",
 }
 
 
@@ -71,10 +89,16 @@ def page(receipt: Receipt) -> str:
         method=_explained(r.method.name),
         strength=_strength(r.method),
         copies=_copies(r),
+        recovered=_RECOVERED.get(r.rounds.ended or "") or _RECOVERED_BEFORE[r.rounds.recovered],
+        left=_left(r.measured_by_client.fraction_left),
         effort_bytes=sum(cost.bytes_to_clients + cost.bytes_from_clients for cost in costs),
         statement=STATEMENT,
         fingerprint=receipt.key_fingerprint,
     )
+
+
+def _left(left: GapFacts | None) -> str:
+    return left_in_words(left.value, left.error) if left else ""
 
 
 def _reason(measured: MeasuredByClient) -> str:
@@ -117,10 +141,14 @@ def _copies(r: ReceiptContent) -> list[str]:
 
 def _strength(method: MethodFacts) -> str:
     """PUF's rate, epochs and scale; empty for other methods."""
+    if method.doses:
+        doses = ", ".join(f"{dose.kappa:.3g} in round {dose.round}" for dose in method.doses)
+        return f", adaptive strength, {_counted(method.epochs or 0, 'epoch')} in each round, kappa {doses}"
     if method.kappa is None and method.eta_u is None:
         return ""
     rate = f"kappa {method.kappa:g}" if method.kappa is not None else f"eta_u {method.eta_u:g}"
-    return f", {rate}, {_counted(method.epochs or 0, 'epoch')}, update scaled by {method.scale:g}"
+    why = f"; adaptive strength was not possible: {method.fixed_because}" if method.fixed_because else ""
+    return f", {rate}, {_counted(method.epochs or 0, 'epoch')}, update scaled by {method.scale:g}{why}"
 
 
 def _day(date: str | None) -> str:

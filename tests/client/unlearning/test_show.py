@@ -61,6 +61,7 @@ def completed() -> tk.Ticket:
         version_before=6,
         version_recovered=8,
         deleted_versions=[1, 2],
+        history=[tk.TicketStep(state=tk.TICKET_STATE_COMPLETED, note="recovered: the score is that of before")],
     )
     ticket.score_before.CopyFrom(tk.Score(accuracy=0.5))
     return ticket
@@ -79,7 +80,7 @@ def test_an_outcome_has_a_table_and_sentences(capsys: pytest.CaptureFixture[str]
     for part in ("before (6)", "75.0 %", "0.500", "50.0 %", "50 / 50 %"):
         assert part in text
     assert "The request of anna for 5 samples was applied in round 7 by PUF-Regular." in text
-    assert "The model recovered in 1 round without them." in text
+    assert "After 1 round without them: recovered: the score is that of before." in text
     assert "Deleted: 2 older models." in text
     assert "Verdict: forgotten. Before, the model told the forgotten data from unseen data." in text
     assert "93 % before → 50 % after (43 to 57 %) → 50 % for unseen data" in text

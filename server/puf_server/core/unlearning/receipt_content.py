@@ -18,8 +18,10 @@ from puf_common.receipts.content import (
     Cost,
     Costs,
     DeletedHistory,
+    DoseFacts,
     Export,
     FederationFacts,
+    GapFacts,
     HistoryEntry,
     MeasuredByClient,
     MeasuredByOthers,
@@ -34,6 +36,7 @@ from puf_common.receipts.content import (
     TicketFacts,
 )
 from puf_common.receipts.evidence import STATEMENT, Z975, Attack, Finding, wilson, worst
+from puf_common.receipts.gap import Gap, fraction_left
 from puf_common.receipts.ranks import RankComparison
 from puf_common.receipts.verdict import TOLERATED, Z_ATTACK, Z_LIKE, Z_RANKS, Judgement, finding
 from puf_server.core.audit_chain import AuditEntry, Head
@@ -41,7 +44,7 @@ from puf_server.core.config import FederationConfig
 from puf_server.core.state.measurements import Measurement, Sums
 from puf_server.core.state.rounds import RoundKind, RoundRecord
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Applied, Outcome, Ticket, TicketState
+from puf_server.core.state.tickets import Applied, Dose, Outcome, Strength, Ticket, TicketState
 from puf_server.core.unlearning.request_verdict import judgement
 
 # Audit entries that a receipt is made from.
@@ -84,6 +87,7 @@ def build(
             applied=applied.round if applied.version_unlearned is not None else None,
             recovery=applied.recovery_rounds,
             recovered=outcome.recovered,
+            ended=outcome.ended.value if outcome.ended else None,
         ),
         models=Stages[ModelFacts](**{stage: _model(state, v) for stage, v in versions.items()}),
         deleted_history=DeletedHistory(records=applied.deleted_records, bytes=applied.deleted_bytes),
@@ -143,18 +147,33 @@ def _ticket(ticket: Ticket, applied: Applied, outcome: Outcome) -> TicketFacts:
 
 def _method(state: State, ticket: Ticket, applied: Applied) -> MethodFacts:
     asked = ticket.request
-    is_puf = asked.kappa is not None or asked.eta_u is not None
+    adaptive = asked.strength is Strength.AUTO
+    is_puf = adaptive or asked.kappa is not None or asked.eta_u is not None
     return MethodFacts(
         name=applied.method,
         mode=asked.mode.value if is_puf else None,
         flip=asked.flip.value if is_puf else None,
-        kappa=asked.kappa,
+        kappa=ticket.kappa,
         eta_u=asked.eta_u,
-        epochs=asked.epochs if is_puf else None,
+        epochs=ticket.epochs if is_puf else None,
         scale=applied.scale or 0.0,
         attempts=ticket.attempts,
         discloses=_discloses(state, applied),
+        strength=asked.strength.value if adaptive else None,
+        doses=tuple(_dose(d) for d in applied.doses) or None,
+        fixed_because=ticket.fixed.because if ticket.fixed else None,
+        escalated=ticket.escalated,
     )
+
+
+def _dose(dose: Dose) -> DoseFacts:
+    gap = _gap(dose.gap)
+    assert gap is not None
+    return DoseFacts(round=dose.round, kappa=_short(dose.kappa), gap=gap)
+
+
+def _gap(gap: Gap | None) -> GapFacts | None:
+    return None if gap is None else GapFacts(value=_short(gap.value), error=_short(gap.error))
 
 
 def known_versions(state: State, ticket: Ticket) -> set[int]:
@@ -180,7 +199,15 @@ def _measured_by_client(
         **{stage: _measured(applied, v) for stage, v in versions.items()},
         verdict=verdict.value if verdict else None,
         comparison=_comparison(judged) if judged else None,
+        fraction_left=_gap(
+            fraction_left(_gap_of(applied, versions["before"]), _gap_of(applied, versions["recovered"]))
+        ),
     )
+
+
+def _gap_of(applied: Applied, version: int | None) -> Gap | None:
+    found = applied.measurements.get(version) if version is not None else None
+    return found.gap if found else None
 
 
 def _newest_finding(applied: Applied, outcome: Outcome) -> Finding | None:
@@ -214,6 +241,7 @@ def _measured(applied: Applied, version: int | None) -> ClientMeasurement | None
         verdict=judged.value if judged else None,
         own=_ranks(found.own),
         pool=_ranks(found.pool),
+        gap=_gap(found.gap),
     )
 
 

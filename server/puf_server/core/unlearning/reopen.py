@@ -18,7 +18,17 @@ from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import FiledBy, Flip, Mode, Request, Scope, Ticket, TicketEvent, TicketState
+from puf_server.core.state.tickets import (
+    FiledBy,
+    Flip,
+    Mode,
+    Request,
+    Scope,
+    Strength,
+    Ticket,
+    TicketEvent,
+    TicketState,
+)
 from puf_server.core.unlearning import model_versions
 
 
@@ -77,7 +87,8 @@ def _again(receipt: ReceiptContent, config: FederationConfig, now: float) -> Tic
             scope=Scope(filed.scope),
             mode=Mode(method.mode or config.forgetting.mode),
             flip=Flip(method.flip or config.forgetting.flip),
-            kappa=method.kappa,
+            strength=Strength(method.strength or Strength.FIXED),
+            kappa=None if method.strength else method.kappa,
             eta_u=method.eta_u,
             epochs=method.epochs or config.forgetting.epochs,
             forget_samples=filed.forget_samples,

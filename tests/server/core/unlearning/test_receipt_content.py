@@ -89,7 +89,7 @@ def test_a_receipt_has_all_facts_of_its_ticket() -> None:
     ]
     assert told["method"]["name"] == "puf-regular"
     assert told["method"]["scale"] == -8.0
-    assert told["rounds"] == {"applied": 3, "recovery": 1, "recovered": True}
+    assert told["rounds"] == {"applied": 3, "recovery": 1, "recovered": True, "ended": "equal"}
     assert {stage: m["version"] for stage, m in told["models"].items()} == {
         "before": 2,
         "unlearned": 3,
