@@ -94,6 +94,9 @@ def test_an_invalid_day_of_receipt_is_refused(server: Server, mallory: Raw, day:
         {"samples": 6},
         {"score_sum": 1e308},
         {"confidences": [MOST] + [0] * 19},
+        {"class_confidences": [1] * 19},
+        {"class_confidences": [MOST] + [0] * 19},
+        {"class_confidences": [0] * 20 * 501},
     ],
 )
 def test_measurements_out_of_bounds_or_of_more_samples_than_announced_are_refused(

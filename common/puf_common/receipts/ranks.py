@@ -23,6 +23,8 @@ from puf_common.receipts.evidence import BINS, bins, vector
 
 # The AUC of samples that the model never saw.
 UNSEEN = 0.5
+# A table of more classes is not sent: it would not fit into a request.
+MOST_CLASSES = 500
 # Quantile of the normal distribution: an effect is found in 80 of 100 cases.
 _Z_POWER = 0.8416212335729143
 
@@ -101,10 +103,13 @@ def compare(forget_confidences: ArrayLike, unseen_confidences: ArrayLike) -> Ran
 
 
 def class_histogram(confidences: ArrayLike, classes: ArrayLike) -> tuple[int, ...]:
-    """Counts by class and bin. Entry BINS * c + i counts samples of class c in bin i; the last class has a sample."""
+    """Counts by class and bin; empty if there are more than MOST_CLASSES classes.
+
+    Entry BINS * c + i counts the samples of class c in bin i. The last class has a sample.
+    """
     place = BINS * _classes(classes) + bins(vector(confidences, "confidences"))
-    count = BINS * (int(place.max()) // BINS + 1)
-    return tuple(int(n) for n in np.bincount(place, minlength=count))
+    count = int(place.max()) // BINS + 1
+    return tuple(int(n) for n in np.bincount(place, minlength=BINS * count)) if count <= MOST_CLASSES else ()
 
 
 def compare_by_class(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from puf_common.errors import InvalidArgument
 from puf_common.receipts.evidence import BINS, Attack
-from puf_common.receipts.ranks import RankComparison
+from puf_common.receipts.ranks import MOST_CLASSES, RankComparison
 from puf_server.core.state.measurements import Sums
 from puf_server.core.state.rounds import Assignment
 
@@ -25,7 +25,6 @@ _LARGEST_LOSS = 1e9
 _TEN_YEARS = 3653 * 86400.0
 # Routines may use a sample more than once in an epoch.
 _PASSES = 4
-_MOST_CLASSES = 10_000
 
 
 def key(text: str) -> str:
@@ -64,9 +63,9 @@ def sums(
 
 def class_confidences(counts: Sequence[int], samples: int) -> tuple[int, ...]:
     """Hold-out samples by class and bin of confidence; empty if the client did not count them."""
-    if len(counts) % BINS or len(counts) > BINS * _MOST_CLASSES or sum(counts) > samples:
+    if len(counts) % BINS or len(counts) > BINS * MOST_CLASSES or sum(counts) > samples:
         raise InvalidArgument(
-            f"confidences by class are counts of the samples in {BINS} bins for each of at most {_MOST_CLASSES} classes"
+            f"confidences by class are counts of the samples in {BINS} bins for each of at most {MOST_CLASSES} classes"
         )
     return tuple(counts)
 

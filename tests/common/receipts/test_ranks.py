@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from puf_common.errors import InvalidArgument
 from puf_common.receipts.evidence import BINS, Z95, Z975
-from puf_common.receipts.ranks import RankComparison, change, class_histogram, compare, compare_by_class
+from puf_common.receipts.ranks import MOST_CLASSES, RankComparison, change, class_histogram, compare, compare_by_class
 
 CONFIDENCES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 RANKS = st.builds(
@@ -78,6 +78,10 @@ class TestByClass:
         assert found is not None
         assert found.auc == pytest.approx(0.5)
         assert 1 <= found.unseen_samples <= len(drawn) * times
+
+    def test_a_table_of_too_many_classes_is_empty(self) -> None:
+        assert len(class_histogram([0.5], [MOST_CLASSES - 1])) == BINS * MOST_CLASSES
+        assert class_histogram([0.5], [MOST_CLASSES]) == ()
 
     @pytest.mark.parametrize("unseen", [[], [1] * (BINS - 1), [-1] * BINS])
     def test_refuses_what_is_no_table(self, unseen: list[int]) -> None:
