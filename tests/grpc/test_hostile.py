@@ -94,6 +94,10 @@ def test_an_invalid_day_of_receipt_is_refused(server: Server, mallory: Raw, day:
         {"samples": 6},
         {"score_sum": 1e308},
         {"confidences": [MOST] + [0] * 19},
+        {"classes": tk.ClassTable(bins=[1] * 19, sums=[1.0], squares=[1.0])},
+        {"classes": tk.ClassTable(bins=[MOST] + [0] * 19, sums=[1.0], squares=[1.0])},
+        {"classes": tk.ClassTable(bins=[1] * 20, sums=[float("nan")], squares=[1.0])},
+        {"classes": tk.ClassTable(bins=[0] * 20 * 501, sums=[0.0] * 501, squares=[0.0] * 501)},
     ],
 )
 def test_measurements_out_of_bounds_or_of_more_samples_than_announced_are_refused(

@@ -162,6 +162,10 @@ def test_before_completion_there_is_no_receipt(everyone: dict[str, Raw]) -> None
         {"holdout": tk.EvaluationSums(samples=4, loss_sum=float("inf"), score_sum=1.0)},
         {"holdout": tk.EvaluationSums(samples=4, loss_sum=1.0, score_sum=1.0, confidences=[1, 2])},
         {"forget": tk.EvaluationSums(samples=4, loss_sum=1.0, score_sum=1.0, confidences=[1] * BINS)},
+        {"own": tk.RankComparison(auc=1.5, forget_samples=4, unseen_samples=4)},
+        {"pool": tk.RankComparison(auc=float("nan"), forget_samples=4, unseen_samples=4)},
+        {"pool": tk.RankComparison(auc=0.5, forget_samples=4)},
+        {"own": tk.RankComparison(auc=0.5, forget_samples=4, unseen_samples=1 << 60)},
     ],
 )
 def test_impossible_measurements_are_refused(everyone: dict[str, Raw], wrong: dict[str, Any]) -> None:

@@ -261,7 +261,7 @@ class MeasuredByOthers(Stages[Score]):
 
 
 class ComparisonFacts(_Facts):
-    """What the verdict rests on: which unseen samples, the AUC before and after, and the interval at 95 % of the change."""
+    """What the verdict rests on: which unseen samples, the AUC before and after, and the interval at 90 % of the change."""
 
     source: str
     before: Number | None

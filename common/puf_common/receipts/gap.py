@@ -22,7 +22,7 @@ from puf_common.receipts.ranks import class_histogram
 # Fewer hold-out samples allow no statement about unseen data.
 FEWEST = 45
 # More classes are counted as one. A report must fit into one request.
-MOST_CLASSES = 1000
+MOST_CLASSES = 500
 _UNITS = 1 << 20
 
 

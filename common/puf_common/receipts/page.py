@@ -17,7 +17,7 @@ from puf_common.receipts.verdict import NOT_MEASURED
 # Stage, its name in the table, its name in a sentence.
 _STAGES = (
     ("before", "Before", "before"),
-    ("unlearned", "Right after forgetting", "right after forgetting"),
+    ("unlearned", "Right after unlearning", "right after unlearning"),
     ("recovered", "The model in use now", "now"),
 )
 # Only "forgotten" is green. Findings are the verdicts of version 0.1, which had no model before to compare with.

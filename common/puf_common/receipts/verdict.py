@@ -6,7 +6,8 @@ attack at 98.75 %: a model that never saw the data is called "still known" in at
 
 "Forgotten" needs more than a test that finds nothing. The interval of the ranks at 90 % must lie within TOLERATED of unseen
 data, so a model that is further away is called "forgotten" in at most 5 of 100 cases. The model before must have known the
-data, and the change between the two must be measurable at 95 %. Equal figures before and after are never "forgotten".
+data, and the change towards unseen data must be measurable: a request that changed nothing is called "forgotten" in at most 5
+of 100 cases, and never if the figures before and after are equal.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from puf_common.receipts.evidence import FEWEST, MARGIN, Z90, Z95, Z975, Z9875, Attack, Finding, Verdict, worst
+from puf_common.receipts.evidence import FEWEST, MARGIN, Z90, Z975, Z9875, Attack, Finding, Verdict, worst
 from puf_common.receipts.ranks import UNSEEN, RankComparison, change
 
 # "Forgotten" excludes that the ranks are further than this from unseen data. 60 forgotten and 100 unseen samples suffice.
 TOLERATED = 0.15
 # In place of a verdict, where there is none.
 NOT_MEASURED = "not measured"
-Z_RANKS, Z_ATTACK, Z_LIKE, Z_CHANGE = Z975, Z9875, Z90, Z95
+Z_RANKS, Z_ATTACK, Z_LIKE, Z_CHANGE = Z975, Z9875, Z90, Z90
 
 
 class Source(StrEnum):
@@ -58,7 +59,7 @@ class Judgement:
 
     @property
     def change(self) -> tuple[float, float] | None:
-        """The interval at 95 % of the AUC before minus the AUC after."""
+        """The interval at 90 % of the AUC before minus the AUC after."""
         return None if self.before is None else change(self.before, self.after, Z_CHANGE)
 
     @property
@@ -70,8 +71,8 @@ class Judgement:
             f"The model is more confident about a forgotten sample than about an unseen one in this share of pairs: {before} "
             f"before → {100 * self.after.auc:.0f} % after ({100 * low:.0f} to {100 * high:.0f} %) → "
             f"{100 * UNSEEN:.0f} % for unseen data. Compared: {self.after.forget_samples} forgotten with "
-            f"{self.after.unseen_samples} unseen samples, {self.source}. In 4 of 5 cases they show a distance of "
-            f"{100 * self.after.detectable(Z_RANKS):.0f} points or more."
+            f"{self.after.unseen_samples} unseen samples, {self.source}. With so many samples a distance of "
+            f"{100 * self.after.detectable(Z_RANKS):.0f} points or more is found in 4 of 5 cases."
         )
 
 

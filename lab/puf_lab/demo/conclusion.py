@@ -1,69 +1,81 @@
-"""Scores of each model of the demo as a table, and the conclusion as one sentence."""
+"""Scores of each model of the demo as a table, and the verdict in the words of a receipt."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
+from puf_common.receipts.evidence import Verdict
 from puf_lab.reporting.sheet import MISSING, markdown_table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-# Smallest gap in points between the original and the retrained model on the forget data that can show forgetting.
+# Below this gap in points between the original and the retrained model there is nothing to forget.
 MIN_GAP = 5.0
-# The gap must also exceed this many of its standard errors; otherwise it is within chance.
-GAP_ERRORS = 2.0
-# "Like the retrained model": at most this share of the gap away from it.
-CLOSE_SHARE = 0.35
-# "Partly forgotten": at most this share; above it, "not forgotten".
-PARTLY_SHARE = 0.65
-# The conclusion mentions a test accuracy that is more than this many points below the retrained model's.
+# A distance within this many standard errors may be chance. Four figures are compared: 98.75 % for each is 95 % for all.
+ERRORS = 2.4977
+# The verdict mentions a test accuracy that is more than this many points below the retrained model's.
 TEST_LOSS = 3.0
 
-Stage = Literal["original", "unlearned", "recovered", "retrained", "natural"]
+Stage = Literal["original", "unlearned", "recovered", "retrained", "retrained again", "natural"]
 _LABELS: Mapping[Stage, str] = {
     "original": "original",
     "unlearned": "right after unlearning",
     "recovered": "recovered",
     "retrained": "retrained without it",
+    "retrained again": "retrained, another seed",
     "natural": "no unlearning, trained on",
 }
-COLUMNS = ("test accuracy", "forget accuracy", "MIA Song", "MIA Yeom")
-_JUDGED: tuple[Stage, ...] = ("original", "recovered", "retrained")
+COLUMNS = ("test accuracy", "forget accuracy", "MIA Song", "MIA Yeom", "above unseen")
+# Figures about the forgotten data, by the fields of `StageScores`.
+_FIGURES: Mapping[str, str] = dict(zip(("forget", "song", "yeom", "ranks"), COLUMNS[1:], strict=True))
+_JUDGED: tuple[Stage, ...] = ("original", "recovered", "retrained", "retrained again")
 
 
 @dataclass(frozen=True, slots=True)
 class StageScores:
-    """Accuracies and membership attacks of one model in per cent. None means not measured."""
+    """Figures of one model in per cent. None means not measured.
+
+    `ranks` is the share of pairs in which the model is more confident about a forgotten sample than about a test image of
+    the same class. 50 means like unseen data.
+    """
 
     test: float | None = None
     forget: float | None = None
     song: float | None = None
     yeom: float | None = None
+    ranks: float | None = None
 
 
-class Outcome(Enum):
-    """The conclusion for programs."""
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """One figure in points: the recovered and the original model against the retrained one, and what may be chance."""
 
-    LIKE_RETRAINED = "like retrained"
-    PARTLY = "partly"
-    NOT = "not"
-    TOO_MUCH = "too much"
-    NOTHING_TO_FORGET = "nothing to forget"
-    NOT_MEASURED = "not measured"
+    name: str
+    recovered: float
+    gap: float
+    # Of a second retrained model.
+    noise: float
+    chance: float
+
+    @property
+    def tolerated(self) -> float:
+        return max(abs(self.noise), self.chance)
+
+    @property
+    def beyond(self) -> bool:
+        return not abs(self.recovered) <= self.tolerated
 
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """`share` is the distance to the retrained model as a share of the gap: 0 is equal, 1 is not forgotten at all."""
+    """The verdict; None if a figure is missing."""
 
-    outcome: Outcome
+    verdict: Verdict | None
     sentence: str
-    share: float | None = None
 
 
 def rich_table(rows: Mapping[Stage, StageScores], *, title: str | None = None) -> Table:
@@ -76,65 +88,79 @@ def rich_table(rows: Mapping[Stage, StageScores], *, title: str | None = None) -
         table.add_column(column, justify="right")
     for stage, cells in _cells(rows):
         table.add_row(_LABELS[stage], *cells, style="bold" if stage in ("recovered", "retrained") else None)
+    table.add_section()
+    for label, cells in _differences(rows):
+        table.add_row(label, *cells)
     return table
 
 
 def markdown(rows: Mapping[Stage, StageScores]) -> str:
     """The same table as Markdown."""
     head = ["model", *(f"{column} %" for column in COLUMNS)]
-    return markdown_table(head, [[_LABELS[stage], *cells] for stage, cells in _cells(rows)])
+    body = [[_LABELS[stage], *cells] for stage, cells in _cells(rows)]
+    return markdown_table(head, body + [[label, *cells] for label, cells in _differences(rows)])
 
 
-def conclude(rows: Mapping[Stage, StageScores], *, samples: int | None = None) -> Conclusion:
-    """Whether the recovered model treats the forgotten data like the retrained model, relative to the gap.
+def conclude(rows: Mapping[Stage, StageScores], *, samples: int, unseen: int) -> Conclusion:
+    """Whether the recovered model treats the forgotten data like the retrained model, by every figure of the table.
 
-    The gap is the original model's forget accuracy minus that of a model that never saw the data. `samples` is the
-    number of forgotten samples. If it is given, a gap within chance counts as none.
+    A distance is tolerated if a second retrained model is as far away, or if it may be chance with this number of samples.
     """
-    measured = {stage: rows.get(stage, StageScores()) for stage in _JUDGED}
-    missing = [_LABELS[stage] for stage, row in measured.items() if row.forget is None]
-    original, recovered, retrained = (row.forget for row in measured.values())
-    if original is None or recovered is None or retrained is None:
-        return Conclusion(
-            Outcome.NOT_MEASURED, f"No verdict: forget accuracy was not measured for {', '.join(missing)}."
-        )
+    missing = [_LABELS[stage] for stage in _JUDGED if None in astuple(rows.get(stage, StageScores()))]
+    if missing:
+        return Conclusion(None, f"Figures are missing for: {', '.join(missing)}.")
+    found = distances(rows, samples=samples, unseen=unseen)
+    known = [d for d in found if abs(d.gap) > max(MIN_GAP, d.tolerated)]
+    beyond = [d for d in found if d.beyond]
+    if beyond:
+        verdict = Verdict.STILL_KNOWN
+        reason = f"Further from the retrained model than chance and another seed explain, in points: {_listed(beyond)}"
+    elif not known and all(abs(d.gap) <= MIN_GAP for d in found):
+        verdict = Verdict.NOTHING_CHANGED
+        reason = "The original model already treats the data like a model that never saw it"
+    elif not known:
+        verdict, reason = Verdict.TOO_FEW, f"{samples} samples do not tell the original from the retrained model"
+    else:
+        verdict = Verdict.FORGOTTEN
+        reason = f"As close to the retrained model as chance and another seed allow, in points: {_listed(found)}"
+    return Conclusion(verdict, f"{reason}.{_price(rows)}")
 
-    gap, distance = original - retrained, recovered - retrained
-    needed = max(MIN_GAP, GAP_ERRORS * math.hypot(_error(original, samples), _error(retrained, samples)))
-    if not gap >= needed:
-        return Conclusion(
-            Outcome.NOTHING_TO_FORGET,
-            f"Nothing to forget: on the forgotten data the original model ({original:.1f} %) and the retrained one "
-            f"({retrained:.1f} %) are too alike (gap {gap:+.1f} points, at least {needed:.1f} needed) to show forgetting.",
-        )
-    share = abs(distance) / gap
-    outcome, word, meaning = _judged(share, below=distance < 0)
-    ours, theirs = measured["recovered"].test, measured["retrained"].test
+
+def distances(rows: Mapping[Stage, StageScores], *, samples: int, unseen: int) -> list[Distance]:
+    """The figures about the forgotten data, for rows in which all are measured."""
+    original, recovered, retrained, again = (rows[stage] for stage in _JUDGED)
+    found = []
+    for field, name in _FIGURES.items():
+        reference = getattr(retrained, field)
+        error = _rank_error(samples, unseen) if field == "ranks" else _share_error(reference, samples)
+        ours, gap, noise = (getattr(row, field) - reference for row in (recovered, original, again))
+        found.append(Distance(name, ours, gap, noise, ERRORS * error))
+    return found
+
+
+def _listed(found: list[Distance]) -> str:
+    return ", ".join(f"{d.name} {d.recovered:+.1f} (original {d.gap:+.1f}, other seed {d.noise:+.1f})" for d in found)
+
+
+def _price(rows: Mapping[Stage, StageScores]) -> str:
+    ours, theirs = rows["recovered"].test, rows["retrained"].test
     lost = theirs - ours if ours is not None and theirs is not None else 0.0
-    turn = "but" if outcome is Outcome.LIKE_RETRAINED else "and"
-    price = f", {turn} its test accuracy is {lost:.1f} points below the retrained model's" if lost > TEST_LOSS else ""
-    sentence = (
-        f"{word}: on the forgotten data the recovered model ({recovered:.1f} %) is {abs(distance):.1f} points from the "
-        f"retrained one ({retrained:.1f} %), where the original was {gap:.1f} points away; {meaning}{price}."
-    )
-    return Conclusion(outcome, sentence, share)
+    return f" Its test accuracy is {lost:.1f} points below the retrained model's." if lost > TEST_LOSS else ""
 
 
-def _judged(share: float, *, below: bool) -> tuple[Outcome, str, str]:
-    if share <= CLOSE_SHARE:
-        return Outcome.LIKE_RETRAINED, "Forgotten", "it behaves like a model that never saw them"
-    if below:
-        return Outcome.TOO_MUCH, "Forgotten too much", "it does worse on them than a model that never saw them"
-    if share <= PARTLY_SHARE:
-        return Outcome.PARTLY, "Partly forgotten", "it still does better on them than a model that never saw them"
-    return Outcome.NOT, "Not forgotten", "it does not behave like a model that never saw them"
+def _share_error(share: float, samples: int) -> float:
+    """Standard error in points of a share in per cent.
 
-
-def _error(accuracy: float, samples: int | None) -> float:
-    """Standard error of an accuracy in per cent on this many samples; 0 if their number is unknown."""
+    The models are measured on the same samples. With a correlation of one half the error of a difference is the same.
+    """
     # One more hit and one more miss, so that the error of 100 % on few samples is not zero.
-    share = ((accuracy / 100) * samples + 1) / (samples + 2) if samples else 0.0
-    return 100 * math.sqrt(share * (1 - share) / samples) if samples else 0.0
+    p = ((share / 100) * samples + 1) / (samples + 2)
+    return 100 * math.sqrt(p * (1 - p) / samples)
+
+
+def _rank_error(samples: int, unseen: int) -> float:
+    """Standard error in points of the ranks of samples that are like unseen ones."""
+    return 100 * math.sqrt((samples + unseen + 1) / (12 * samples * unseen))
 
 
 def _cells(rows: Mapping[Stage, StageScores]) -> list[tuple[Stage, list[str]]]:
@@ -143,3 +169,18 @@ def _cells(rows: Mapping[Stage, StageScores]) -> list[tuple[Stage, list[str]]]:
         for stage in _LABELS
         if stage in rows
     ]
+
+
+def _differences(rows: Mapping[Stage, StageScores]) -> list[tuple[str, list[str]]]:
+    """How far the recovered and the second retrained model are from the retrained one, in points."""
+    reference = astuple(rows.get("retrained", StageScores()))
+    compared: dict[Stage, str] = {"recovered": "recovered − retrained", "retrained again": "another seed − retrained"}
+    return [
+        (label, [_difference(a, b) for a, b in zip(astuple(rows[stage]), reference, strict=True)])
+        for stage, label in compared.items()
+        if stage in rows and "retrained" in rows
+    ]
+
+
+def _difference(a: float | None, b: float | None) -> str:
+    return MISSING if a is None or b is None else f"{a - b:+.1f}"

@@ -6,16 +6,22 @@ import json
 import subprocess
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from puf_common.errors import PufError
+from puf_common.receipts import signed_receipt
+from puf_common.receipts.ranks import class_histogram, compare_by_class
+from puf_common.receipts.verdict import NOT_MEASURED
 from puf_common.tensors.model_file import read_payload
 from puf_lab.demo.conclusion import Stage, StageScores, conclude, markdown, rich_table
 from puf_lab.federations.processes import program
 from puf_lab.reporting.provenance import commit
 from puf_lab.spec.federation import FederationSpec
+
+if TYPE_CHECKING:
+    from puf_lab.evaluation.evaluator import ModelOutputs
 
 Points = list[tuple[int, float, float]]
 
@@ -34,8 +40,11 @@ class DemoResult:
     recovery_rounds: int = 0
     recovered: bool | None = None
     costs: dict[str, dict[str, int]] = field(default_factory=dict)
-    verdict: str = ""
-    outcome: str = ""
+    # In the words of the receipt; "not measured" if there is none.
+    verdict: str = NOT_MEASURED
+    reason: str = ""
+    # The verdict on the receipt, which compares with unseen data instead of a retrained model.
+    receipt_verdict: str = NOT_MEASURED
     seconds: float = 0.0
 
 
@@ -67,15 +76,28 @@ def measure(out: Path, spec: FederationSpec, target: int, result: DemoResult) ->
         "unlearned": models[spec.rounds + 1],
         "recovered": models[max(models)],
         "retrained": out / "retrained.safetensors",
+        "retrained again": out / "retrained-again.safetensors",
         "natural": natural[max(natural)],
     }
     for stage, path in stages.items():
         outputs = evaluator.outputs(read_payload(path), [target])
-        result.rows[stage] = StageScores(**compute(outputs, ("test", "forget", "song", "yeom")))
+        figures = compute(outputs, ("test", "forget", "song", "yeom"))
+        result.rows[stage] = StageScores(**figures, ranks=_ranks(outputs))
+        unseen = len(outputs.test.scores)
     for curve, paths in ((result.curve, models), (result.natural_curve, natural)):
         curve += [(v, *evaluator.accuracies(read_payload(path), [target])) for v, path in paths.items()]
-    conclusion = conclude(result.rows, samples=evaluator.clients[target].samples)
-    result.verdict, result.outcome = conclusion.sentence, conclusion.outcome.value
+    conclusion = conclude(result.rows, samples=evaluator.clients[target].samples, unseen=unseen)
+    result.verdict, result.reason = conclusion.verdict or NOT_MEASURED, conclusion.sentence
+    (receipt,) = out.glob("receipt-*.json")
+    measured = signed_receipt.read(receipt.read_bytes()).content.measured_by_client
+    result.receipt_verdict = measured.verdict or NOT_MEASURED
+
+
+def _ranks(outputs: ModelOutputs) -> float | None:
+    """The share of pairs of the same class, in per cent, in which the forgotten sample has the higher confidence."""
+    unseen = class_histogram(outputs.test.confidences, outputs.test.labels)
+    found = compare_by_class(outputs.forget.confidences, outputs.forget.labels, unseen)
+    return None if found is None else 100 * found.auc
 
 
 def print_report(out: Path, result: DemoResult, console: Console) -> None:
@@ -98,7 +120,10 @@ def print_report(out: Path, result: DemoResult, console: Console) -> None:
     times = retrain["bytes"] / puf["bytes"]
     console.print(f"forgetting and recovery: {_cost(puf)}")
     console.print(f"retraining from scratch: {_cost(retrain)} ({times:.1f} times the bytes)\n")
-    console.print(f"[bold]Verdict:[/bold] {result.verdict}")
+    console.print(f"[bold]Verdict: {result.verdict}.[/bold] {result.reason}")
+    console.print(
+        f"The receipt says: {result.receipt_verdict}. It compares with unseen data, without a retrained model."
+    )
     (out / "result.json").write_text(json.dumps(asdict(result), indent=1) + "\n")
     (out / "table.md").write_text(markdown(result.rows) + "\n")
     console.print(f"\npicture: {picture}\nfigures for programs: {out / 'result.json'}\n({result.seconds:.0f} s in all)")

@@ -1,7 +1,7 @@
 """`puf-lab demo`: a federation of processes trains, one client asks to be forgotten, and the federation forgets it.
 
-Two references make the result meaningful: a federation that never had the client, trained from scratch, and one that
-lost the client without unlearning.
+Three references make the result meaningful: a federation that never had the client, trained from scratch; the same with
+another seed, which shows how much two such models differ; and one that lost the client without unlearning.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from puf_common.errors import PufError, UsageError
+from puf_common.tensors.model_file import save
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_lab.demo.progress import PhaseProgress, Show
@@ -60,6 +61,7 @@ def run_demo(out: Path, *, target: int = 3, mode: str = "regular") -> int:
         output = _forget(demo)
         _natural(demo)
         _retrain(demo)
+        _retrain_again(demo)
         with progress.phase("measuring what each model knows", None):
             measure(out, spec, target, result)
     console.print(f"\n[bold]Output of {result.target}'s command[/bold]", output.strip(), sep="\n")
@@ -146,6 +148,25 @@ def _retrain(demo: Demo) -> None:
             _train(server, fleet_process, show)
         server.control.export(demo.out / "retrained.safetensors")
         demo.result.costs["retrain"] = _cost(server, {"train"})
+
+
+def _retrain_again(demo: Demo) -> None:
+    """The same retraining with another training seed, from the same initial model. It runs in this process."""
+    from puf_lab.federations.in_process import InProcessFederation
+
+    recipe = demo.spec.recipe.model_copy(update={"seed": demo.spec.recipe.seed + 1})
+    spec, directory = demo.spec.model_copy(update={"recipe": recipe}), demo.out / "retrained-again"
+    first = str(demo.out / "models" / "0000.safetensors")
+    # Clients in this process send no heartbeats.
+    alone = ["--model-file", first, "--plan-absent-seconds", "1e9", "--plan-heartbeat-seconds", "5"]
+    directory.mkdir()
+    init_server(directory / "server", spec, clients=spec.clients - 1, more=alone)
+    with (
+        demo.progress.phase("reference: retraining, another seed", spec.rounds) as show,
+        InProcessFederation(spec, directory, without=[demo.target]) as federation,
+    ):
+        federation.train(lambda _: show(federation.state.trained, "in this process"))
+        save(demo.out / "retrained-again.safetensors", federation.engine.manifest, federation.payload(), {})
 
 
 def _train(server: ServerProcess, fleet_process: Process, show: Show, done_before: int = 0) -> None:

@@ -89,6 +89,7 @@ _TICKETS: Columns[tk.Ticket] = {
     "applied": lambda t: str(t.applied_round or "–"),
     "recovery": lambda t: str(t.recovery_rounds),
     "recovered": lambda t: {True: "yes", False: "no"}[t.recovered] if t.HasField("recovered") else "–",
+    "verdict": lambda t: t.verdict or "–",
     "deadline": lambda t: _date(t.deadline_at),
     "last": lambda t: t.history[-1].note if t.history else "",
 }

@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from puf_common.errors import PufError, UsageError
 from puf_common.logging import get_logger
 from puf_common.network.addresses import parse_address
+from puf_common.receipts.evidence import Verdict
 from puf_common.tensors.manifest import MODEL
 from puf_common.version import VERSION
 from puf_server.aggregation.method_rules import lengths
@@ -29,6 +30,7 @@ from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
+from puf_server.core.unlearning.request_verdict import verdict
 from puf_server.engine.engine import Engine
 from puf_server.rpc.requests import Handlers
 
@@ -192,6 +194,10 @@ def _tickets(state: State, now: float) -> Iterator[Metric]:
     counts = Tally(t.state for t in state.tickets.values())
     by_state = {s.value: counts[s] for s in TicketState}
     yield _family("puf_tickets", "Requests to be forgotten, by state", "state", by_state)
+    judged = Tally(found for t in state.tickets.values() if (found := verdict(t)) is not None)
+    by_verdict = {v.value: judged[v] for v in Verdict}
+    about = "Completed requests whose owner compared the models with unseen data, by verdict"
+    yield _family("puf_tickets_judged", about, "verdict", by_verdict, counts=True)
     ages: dict[str, float] = {s.value: 0.0 for s in TicketState if s in _OPEN}
     for ticket in state.tickets.values():
         if ticket.open:

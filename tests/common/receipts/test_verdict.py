@@ -257,6 +257,6 @@ def test_the_figures_state_before_after_unseen_and_what_is_detectable() -> None:
     assert judged(own(0.93), own(0.55)).figures == (
         "The model is more confident about a forgotten sample than about an unseen one in this share of pairs: 93 % before → "
         "55 % after (48 to 62 %) → 50 % for unseen data. Compared: 60 forgotten with 200 unseen samples, the client's own "
-        "hold-out. In 4 of 5 cases they show a distance of 13 points or more."
+        "hold-out. With so many samples a distance of 13 points or more is found in 4 of 5 cases."
     )
     assert "not measured before" in judged(None, own(0.55)).figures
