@@ -37,6 +37,7 @@ __all__ = [
     "Score",
     "Stages",
     "TicketFacts",
+    "UnlearnedSamplesFacts",
     "canonical",
 ]
 
@@ -203,6 +204,17 @@ class ClientMeasurement(_Facts):
     verdict: str | None
 
 
+class UnlearnedSamplesFacts(_Facts):
+    """What the target says about the samples that it unlearned. `digest` is None if it knows no ids.
+
+    The digest is SHA-256 over the sorted salted hashes of the samples' ids. Only the client has the salt.
+    """
+
+    by: str
+    samples: int
+    digest: str | None
+
+
 class MeasuredByOthers(Stages[Score]):
     by: str
     clients: int
@@ -239,11 +251,18 @@ class ReceiptContent(_Facts):
     measured_by_others: MeasuredByOthers
     measured_by_client: MeasuredByClient
     audit: AuditHead
+    # Absent from the text if it is None, as in receipts of older versions.
+    unlearned_samples: UnlearnedSamplesFacts | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The content as a parsed JSON object."""
-        found: dict[str, Any] = json.loads(canonical(self.model_dump()))
+        absent = {name for name in _ABSENT_IF_NONE if getattr(self, name) is None}
+        found: dict[str, Any] = json.loads(canonical(self.model_dump(exclude=absent)))
         return found
+
+
+# Fields that were added later. Old facts keep their bytes.
+_ABSENT_IF_NONE = ("unlearned_samples",)
 
 
 def canonical(content: Any) -> bytes:

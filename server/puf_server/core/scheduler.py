@@ -87,6 +87,7 @@ def committed(
     if current.step.into:
         status = ModelStatus.AUXILIARY
     state = history.keep(commit(state, file, status, now, nbytes_down), stored)
+    state = jobs.stated(state, current)
     if current.kind is RoundKind.UNLEARN and not current.step.last:
         state = jobs.stepped(state, current)
     elif current.kind in (RoundKind.UNLEARN, RoundKind.RESET):

@@ -133,6 +133,8 @@ class Upload:
             at=now,
             norm=norms.parameters,
             buffer_norm=norms.buffers,
+            unlearned_samples=header.unlearned_samples,
+            unlearned_digest=header.unlearned_digest.hex(),
         )
         state, duplicate = rounds.receive(state, self._expected.client, header, update)
         if not self._engine.store.spool.path(self._spool_name).exists():

@@ -20,6 +20,7 @@ from puf_server.core import assignments as core_work
 from puf_server.core import roster, scheduler, validation
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.measurements import Measurement, Sums
+from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import Part
 from puf_server.core.state.state import State
@@ -129,6 +130,8 @@ def update_header(message: fed.UpdateHeader) -> UploadHeader:
         encoding=encodings.get(message.encoding, ""),
         manifest_fingerprint=message.manifest_fingerprint,
         resume_at=message.resume_at,
+        unlearned_samples=message.unlearned_samples,
+        unlearned_digest=message.unlearned_digest,
     )
 
 
@@ -246,7 +249,21 @@ def ticket(t: Ticket, state: State, presence: Presence, config: FederationConfig
         taken_over=t.taken_over or "",
         deleted_records=applied.deleted_records if applied else 0,
         deleted_bytes=applied.deleted_bytes if applied else 0,
+        unlearned_samples=applied.unlearned.samples if applied and applied.unlearned else 0,
+        unlearned_digest=bytes.fromhex(applied.unlearned.digest) if applied and applied.unlearned else b"",
         held=(t.on_hold if t.waiting else state.recovery.on_hold if t.recovering and state.recovery else None) or "",
+    )
+
+
+def roster_entry(member: Member | None) -> fed.RosterEntry | None:
+    if member is None:
+        return None
+    return fed.RosterEntry(
+        membership=member.membership,
+        active=member.status is MemberStatus.ACTIVE,
+        samples=member.samples,
+        first_round=member.first_round,
+        last_round=member.last_round,
     )
 
 

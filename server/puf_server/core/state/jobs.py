@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from puf_server.core.state.measurements import Sums
-from puf_server.core.state.tickets import Mode
+from puf_server.core.state.tickets import Mode, UnlearnedSamples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,8 @@ class UnlearningJob:
     working: int | None = None
     # Auxiliary versions by name.
     aux: Mapping[str, int] = field(default_factory=dict)
+    # By ticket: what its target said in its last update of a committed step.
+    unlearned: Mapping[str, UnlearnedSamples] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from puf_common.receipts.content import (
     Score,
     Stages,
     TicketFacts,
+    UnlearnedSamplesFacts,
 )
 from puf_common.receipts.evidence import STATEMENT, Attack, judge, wilson
 from puf_server.core.audit_chain import AuditEntry, Head
@@ -97,6 +98,17 @@ def build(
             verdict=_verdict(applied, outcome),
         ),
         audit=AuditHead(line=head.number, hash=head.hash.hex()),
+        unlearned_samples=_unlearned(applied),
+    )
+
+
+def _unlearned(applied: Applied) -> UnlearnedSamplesFacts | None:
+    if applied.unlearned is None:
+        return None
+    return UnlearnedSamplesFacts(
+        by="the client itself; the server passes these figures on and cannot check them",
+        samples=applied.unlearned.samples,
+        digest=applied.unlearned.digest or None,
     )
 
 
