@@ -22,8 +22,6 @@ from puf_common.errors import UsageError
 
 # Features are computed once, so augmentation would be the same in every epoch.
 WITHOUT_AUGMENTATION = frozenset({"aux_head"})
-# For the part "forget", these routines take all samples of the client, and treat the retained samples in another way.
-WITH_RETAINED_SAMPLES = frozenset({"guide", "aux_head"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +55,11 @@ class RoutineInputs:
 
 def run_routine(name: str, inputs: RoutineInputs, context: RoutineContext) -> TrainResult:
     """Runs a routine by name. Raises `Abandoned` when the context asks it to stop."""
-    if name not in _ROUTINES:
+    if name not in ROUTINES:
         raise UsageError(
-            f"this client does not have the routine {name!r}, only {', '.join(_ROUTINES)}: install a newer version"
+            f"this client does not have the routine {name!r}, only {', '.join(ROUTINES)}: install a newer version"
         )
-    return _ROUTINES[name](inputs, context)
+    return ROUTINES[name](inputs, context)
 
 
 def _train(given: RoutineInputs, context: RoutineContext) -> TrainResult:
@@ -101,7 +99,7 @@ def _distill(given: RoutineInputs, context: RoutineContext) -> TrainResult:
     return distill(given.model, given.samples, given.settings, options, context, teacher=given.required_second)
 
 
-_ROUTINES: dict[str, Callable[[RoutineInputs, RoutineContext], TrainResult]] = {
+ROUTINES: dict[str, Callable[[RoutineInputs, RoutineContext], TrainResult]] = {
     "train": _train,
     "ascent": _ascent,
     "guide": _guide,

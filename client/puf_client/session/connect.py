@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
+from puf_client.session.reconcile import require_exclusions
+from puf_client.session.samples import KnownSamples, LoopSupport
 from puf_client.session.session import Session
+from puf_client.state.directory import StateDirectory
 from puf_client.transport.base import Transport
 from puf_client.transport.grpc import GrpcTransport
 from puf_client.transport.retry import RetryPolicy
@@ -19,10 +23,22 @@ if TYPE_CHECKING:
     from puf_common.network.tls import ClientTls
 
 
+class HasIds(Protocol):
+    """Data with one id per training sample, for example `puf_client.ClientData`."""
+
+    @property
+    def ids(self) -> Sequence[str]: ...
+
+
 def connect(
     server: str | Transport,
     *,
-    samples: int | Callable[[], int],
+    data: HasIds | Sequence[str] | KnownSamples | None = None,
+    samples: int | Callable[[], int] | None = None,
+    parts: Iterable[str] = ("main",),
+    routines: Iterable[str] = ("train",),
+    state: Path | None = None,
+    added_samples: int = 0,
     name: str = "",
     holdout_samples: int = 0,
     unlabeled_samples: int = 0,
@@ -40,19 +56,28 @@ def connect(
 ) -> Session:
     """Joins a federation as a worker and returns the session. `server` is HOST:PORT or a transport.
 
-    `samples` is the number of training samples, or a function that returns it and is called before every assignment.
+    `data` has the ids of the training samples. The session then keeps forgotten samples out, tells the loop which samples
+    to use (`Assignment.indices`) and records them in the state directory under `state`. Without `data`, `samples` is their
+    number, or a function that returns it and is called before every assignment. Such a client can only be forgotten as a
+    whole. `parts` and `routines` name what the loop supports; the session declines other work. `added_samples` declares
+    new samples, after a request for samples.
+
     `unlabeled_samples` is for a client that distills on public data and does not train. `manifest` describes the local
     model: `connect` raises before joining if it differs from the federation's. Without it there is no comparison.
     """
+    if (data is None) == (samples is None):
+        raise UsageError("connect needs data with the ids of the samples, or else the number of samples")
     owned = isinstance(server, str)
     if isinstance(server, str):
         if not name:
             raise UsageError("a client needs a name")
         server = GrpcTransport(server, name, tls=tls, token=token, retry=RetryPolicy(patience))
     try:
-        return Session(
+        description = description or server.describe()
+        known = _known(data, server, description, state)
+        session = Session(
             server,
-            description or server.describe(),
+            description,
             manifest,
             pb.JoinRequest(
                 instance=secrets.token_hex(16),
@@ -63,8 +88,14 @@ def connect(
                 device=device,
                 rejoin=rejoin,
                 only_if_no_worker=only_if_no_worker,
+                added_samples=added_samples,
             ),
-            count=samples if callable(samples) else lambda: samples,
+            support=LoopSupport(
+                _count(samples, known, trains=not unlabeled_samples),
+                frozenset(parts),
+                frozenset(routines),
+                known,
+            ),
             heartbeats=heartbeats,
             wait_seconds=wait_seconds,
             owns_transport=owned,
@@ -73,3 +104,30 @@ def connect(
         if owned:
             server.close()
         raise
+    if known is not None:
+        known.state.pin_server_key(session.server_key)
+    return session
+
+
+def _known(
+    data: HasIds | Sequence[str] | KnownSamples | None,
+    transport: Transport,
+    description: pb.DescribeReply,
+    root: Path | None,
+) -> KnownSamples | None:
+    """Returns the client's samples with its state directory. Raises if that directory does not know all exclusions."""
+    if data is None:
+        return None
+    if not isinstance(data, KnownSamples):
+        ids = data.ids if hasattr(data, "ids") else data
+        data = KnownSamples(ids, StateDirectory.of(description.federation_id, transport.name, root), transport)
+    data.state.check_server_key(description.server_key)
+    require_exclusions(data.state, transport.list_my_tickets().tickets)
+    return data
+
+
+def _count(samples: int | Callable[[], int] | None, known: KnownSamples | None, *, trains: bool) -> Callable[[], int]:
+    """Returns the function that counts the training samples now."""
+    if known is not None:
+        return known.count if trains else lambda: 0
+    return samples if callable(samples) else lambda: samples or 0
