@@ -144,7 +144,7 @@ class WithdrawOptions(Connection):
 
 
 class DataOptions(LocalOptions, Connection):
-    """Look up a sample, or name forgotten samples again."""
+    """List samples, look one up, or name forgotten samples again."""
 
     forget: Path | None = Field(None, description="exclude: file with sample ids or group:NAME, one per line")
 
