@@ -60,7 +60,10 @@ class Clinic:
                 shard=f"{i}/{CLIENTS}",
                 rejoin=rejoin,
             )
-            self.runs[i] = self._pool.submit(run_worker, options)
+            self.runs[i] = self.start(options)
+
+    def start(self, options: RunOptions) -> Future[Exit]:
+        return self._pool.submit(run_worker, options)
 
     def run_distiller(self) -> None:
         """A client with public data that uses only the images."""

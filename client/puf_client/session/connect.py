@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -17,7 +16,6 @@ from puf_client.transport.retry import RetryPolicy
 from puf_common.errors import UsageError
 from puf_common.tensors.manifest import Manifest
 from puf_common.v1 import federation_pb2 as pb
-from puf_common.version import VERSION
 
 if TYPE_CHECKING:
     from puf_common.network.tls import ClientTls
@@ -58,55 +56,47 @@ def connect(
 
     `data` has the ids of the training samples. The session then keeps forgotten samples out, tells the loop which samples
     to use (`Assignment.indices`) and records them in the state directory under `state`. Without `data`, `samples` is their
-    number, or a function that returns it and is called before every assignment. Such a client can only be forgotten as a
-    whole. `parts` and `routines` name what the loop supports; the session declines other work. `added_samples` declares
-    new samples, after a request for samples.
-
-    `unlabeled_samples` is for a client that distills on public data and does not train. `manifest` describes the local
-    model: `connect` raises before joining if it differs from the federation's. Without it there is no comparison.
+    number, or a function that returns it before every assignment. Such a client can only be forgotten as a whole.
+    `parts` and `routines` name what the loop supports; the session declines other work. `added_samples` declares new
+    samples, after a request for samples. `unlabeled_samples` is for a client that distills on public data and does not
+    train. `manifest` describes the local model: `connect` raises before joining if it differs from the federation's.
     """
-    if (data is None) == (samples is None):
-        raise UsageError("connect needs data with the ids of the samples, or else the number of samples")
-    owned = isinstance(server, str)
-    if isinstance(server, str):
-        if not name:
-            raise UsageError("a client needs a name")
-        server = GrpcTransport(server, name, tls=tls, token=token, retry=RetryPolicy(patience))
+    request = pb.JoinRequest(
+        holdout_samples=holdout_samples,
+        unlabeled_samples=unlabeled_samples,
+        plugin_version=plugin_version,
+        device=device,
+        rejoin=rejoin,
+        only_if_no_worker=only_if_no_worker,
+        added_samples=added_samples,
+    )
+    transport = _dialled(server, name, tls, token, patience) if isinstance(server, str) else server
     try:
-        description = description or server.describe()
-        known = _known(data, server, description, state)
-        session = Session(
-            server,
+        description = description or transport.describe()
+        known = _known(data, transport, description, state)
+        count = _count(samples, known, trains=not unlabeled_samples)
+        return Session(
+            transport,
             description,
             manifest,
-            pb.JoinRequest(
-                instance=secrets.token_hex(16),
-                holdout_samples=holdout_samples,
-                unlabeled_samples=unlabeled_samples,
-                plugin_version=plugin_version,
-                client_version=VERSION,
-                device=device,
-                rejoin=rejoin,
-                only_if_no_worker=only_if_no_worker,
-                added_samples=added_samples,
-            ),
-            support=LoopSupport(
-                _count(samples, known, trains=not unlabeled_samples),
-                frozenset(parts),
-                frozenset(routines),
-                known,
-            ),
+            request,
+            support=LoopSupport(count, frozenset(parts), frozenset(routines), known),
             heartbeats=heartbeats,
             wait_seconds=wait_seconds,
-            owns_transport=owned,
+            owns_transport=isinstance(server, str),
         )
     except BaseException:
-        if owned:
-            server.close()
+        if isinstance(server, str):
+            transport.close()
         raise
-    if known is not None:
-        known.state.pin_server_key(session.server_key)
-    return session
+
+
+def _dialled(
+    server: str, name: str, tls: ClientTls | None, token: Callable[[], str] | None, patience: float
+) -> Transport:
+    if not name:
+        raise UsageError("a client needs a name")
+    return GrpcTransport(server, name, tls=tls, token=token, retry=RetryPolicy(patience))
 
 
 def _known(
@@ -128,6 +118,8 @@ def _known(
 
 def _count(samples: int | Callable[[], int] | None, known: KnownSamples | None, *, trains: bool) -> Callable[[], int]:
     """Returns the function that counts the training samples now."""
+    if (known is None) == (samples is None):
+        raise UsageError("connect needs data with the ids of the samples, or else the number of samples")
     if known is not None:
         return known.count if trains else lambda: 0
     return samples if callable(samples) else lambda: samples or 0

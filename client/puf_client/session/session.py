@@ -7,6 +7,7 @@ identifies the training, and the scale is applied when the update is sent.
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections import OrderedDict
@@ -36,6 +37,7 @@ from puf_common.tensors.digests import DigestKind, digest_kind
 from puf_common.tensors.manifest import MODEL, Manifest
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2
+from puf_common.version import VERSION
 
 if TYPE_CHECKING:
     from typing import Self
@@ -89,6 +91,8 @@ class Session:
         self.server_stores: tuple[str, ...] = ()
         self._request = request
         self._support = support
+        self._request.instance = secrets.token_hex(16)
+        self._request.client_version = VERSION
         self._request.samples = support.count()
         self._request.manifest_fingerprint = self.manifest.fingerprint
         self._request.recipe_fingerprint = description.recipe.fingerprint
@@ -104,6 +108,8 @@ class Session:
         self._pause = 0.0
         self._closing = threading.Event()
         self._join()
+        if support.samples is not None:
+            support.samples.state.pin_server_key(self.server_key)
         # These apply to the first join only: joining again must not request a new membership or yield to itself.
         self._request.rejoin = self._request.only_if_no_worker = False
         self._request.added_samples = 0

@@ -98,7 +98,7 @@ def _check_unlearned(header: UploadHeader, assignment: Assignment, state: State)
         return
     ticket = state.tickets.get(assignment.ticket)
     expected = 0 if ticket is None else header.samples if ticket.whole_client else ticket.forget_samples
-    if header.unlearned_samples != expected:
+    if not expected or header.unlearned_samples != expected:
         raise InvalidUpdate(
             f"the update unlearns {header.unlearned_samples} samples, its ticket is about {expected}", expected=expected
         )
