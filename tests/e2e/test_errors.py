@@ -137,7 +137,9 @@ def test_a_state_that_another_server_serves(served: Federation, refused: Refused
 @pytest.mark.parametrize(
     ("flags", "code", "says"),
     [
-        (["--kappa", "99"], Exit.REFUSED, "kappa must lie between"),
+        (["--kappa", "99", "--same-data"], Exit.REFUSED, "kappa must lie between"),
+        ([], Exit.REFUSED, "If it is the data of training, add --same-data"),
+        (["--dry-run", "--name", "nobody"], Exit.FAILURE, "nobody is not in this federation"),
         (["--forget", "{tmp}/unknown.txt"], Exit.USAGE, "unknown: digits/train/99999; nothing was filed"),
         (["--forget", "{tmp}/none.txt"], Exit.USAGE, "cannot read {tmp}/none.txt"),
     ],

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 from puf_client.options import UnlearnOptions
 from puf_client.session.samples import KnownSamples
 from puf_client.terminal import confirm, console
 from puf_client.unlearning.request import Plan
-from puf_common.errors import Mismatch, NotFound, UsageError
+from puf_common.errors import Mismatch, NotFound
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
@@ -29,17 +31,18 @@ def check_data(samples: KnownSamples, wanted: Plan, roster: pb.RosterEntry, opti
     if not roster.first_round:
         # No model contains this client: the request completes without an unlearning round.
         return
-    single = wanted.request.scope == tk.SCOPE_SAMPLES
-    named = wanted.indices if single else None
+    request, filed = wanted.request, wanted.ticket is not None
+    single = request.scope == tk.SCOPE_SAMPLES
+    # A request for samples takes them off the roster when it is filed.
+    found = request.retain_samples + (0 if filed else request.forget_samples) if single else len(samples.trainable())
     if samples.recorded(roster.membership):
-        stated = wanted.request.forget_samples + wanted.request.retain_samples
-        samples.require_trained(roster.membership, named, grown=stated == roster.samples)
+        named = wanted.indices if single else None
+        samples.require_trained(roster.membership, named, grown=found == roster.samples)
         return
     if not roster.active:
         # The client was forgotten. Nothing is negated any more.
         return
-    found = len(samples.trainable())
-    if not single and found != roster.samples:
+    if found != roster.samples and not request.replaces:
         raise Mismatch(
             f"{options.name} announced {roster.samples} samples when it joined, the data has {found}. {_ADVICE}",
             theirs=roster.samples,
@@ -53,12 +56,9 @@ def check_data(samples: KnownSamples, wanted: Plan, roster: pb.RosterEntry, opti
         console().print(f"{question} The request needs a confirmation or --same-data.", soft_wrap=True)
         return
     if not options.same_data:
-        try:
-            confirm(f"{question} Is this the data of training?", options.name)
-        except UsageError as error:
-            raise Mismatch(
-                f"{question} {_ADVICE} or, if it is the data of training, add --same-data ({error.message})"
-            ) from None
+        if not sys.stdin.isatty():
+            raise Mismatch(f"{question} {_ADVICE}. If it is the data of training, add --same-data")
+        confirm(f"{question} Is this the data of training?", options.name)
     samples.restore_record((roster.first_round, roster.last_round), roster.membership, wanted.indices)
 
 

@@ -118,9 +118,9 @@ def _sentences(ticket: tk.Ticket) -> list[str]:
             "Nothing was forgotten; run the same command to file the request again.",
         ]
     of_samples = ticket.request.scope == tk.SCOPE_SAMPLES
-    subject = (
-        f"{ticket.request.forget_samples} samples of {ticket.client} were" if of_samples else f"{ticket.client} was"
-    )
+    # The number that was used counts, not the number that was asked for.
+    count = ticket.unlearned_samples or ticket.request.forget_samples
+    subject = f"{count} samples of {ticket.client} were" if of_samples else f"{ticket.client} was"
     method = {
         "puf-regular": "by PUF-Regular",
         "puf-special": "by PUF-Special",
