@@ -214,7 +214,12 @@ def test_a_worker_with_other_data_declines_for_good(tmp_path: Path, monkeypatch:
             replaced.result(30)
         ticket = ended(clinic, tk.UnlearningRequest(request_key="r1", scope=tk.SCOPE_CLIENT), shard=1)
         assert ticket.state == tk.TICKET_STATE_FAILED
-        assert "the shard of another client" in ticket.history[-1].note
+        note = ticket.history[-1].note
+        assert "20 of the 20 samples" in note
+        assert "the shard of another client" in note
+        # Neither ids nor paths leave the client.
+        assert "digits/" not in note
+        assert str(tmp_path) not in note
 
 
 # -- loops that hand their ids to the session --------------------------------------------------------------------------

@@ -58,8 +58,8 @@ def connect(
     to use (`Assignment.indices`) and records them in the state directory under `state`. Without `data`, `samples` is their
     number, or a function that returns it before every assignment. Such a client can only be forgotten as a whole.
     `parts` and `routines` name what the loop supports; the session declines other work. `added_samples` declares new
-    samples, after a request for samples. `unlabeled_samples` is for a client that distills on public data and does not
-    train. `manifest` describes the local model: `connect` raises before joining if it differs from the federation's.
+    samples, after a request for samples. A client with `unlabeled_samples` distills and does not train. `connect` raises
+    before joining if `manifest`, which describes the local model, differs from the federation's.
     """
     request = pb.JoinRequest(
         holdout_samples=holdout_samples,
@@ -74,13 +74,12 @@ def connect(
     try:
         description = description or transport.describe()
         known = _known(data, transport, description, state)
-        count = _count(samples, known, trains=not unlabeled_samples)
         return Session(
             transport,
             description,
             manifest,
             request,
-            support=LoopSupport(count, frozenset(parts), frozenset(routines), known),
+            support=LoopSupport(_count(samples, known, request), frozenset(parts), frozenset(routines), known),
             heartbeats=heartbeats,
             wait_seconds=wait_seconds,
             owns_transport=isinstance(server, str),
@@ -116,10 +115,13 @@ def _known(
     return data
 
 
-def _count(samples: int | Callable[[], int] | None, known: KnownSamples | None, *, trains: bool) -> Callable[[], int]:
+def _count(
+    samples: int | Callable[[], int] | None, known: KnownSamples | None, request: pb.JoinRequest
+) -> Callable[[], int]:
     """Returns the function that counts the training samples now."""
     if (known is None) == (samples is None):
         raise UsageError("connect needs data with the ids of the samples, or else the number of samples")
     if known is not None:
-        return known.count if trains else lambda: 0
+        # A client with unlabeled samples does not train.
+        return known.count if not request.unlabeled_samples else lambda: 0
     return samples if callable(samples) else lambda: samples or 0

@@ -16,7 +16,10 @@ from puf_client.state.directory import StateDirectory
 from puf_client.state.usage import SampleUsage, digest_of
 from puf_client.transport.base import Transport
 from puf_common.errors import Mismatch, UsageError
+from puf_common.logging import get_logger
 from puf_common.v1 import federation_pb2 as pb
+
+log = get_logger("puf_client.session.samples")
 
 ALL_PARTS: tuple[Part, ...] = get_args(Part)
 # For the part "forget", these routines take all samples of the client, and treat the retained samples in another way.
@@ -46,12 +49,21 @@ class KnownSamples:
     def assigned(self, work: pb.TrainWork) -> NDArray[np.intp]:
         """Returns the positions of an assignment's samples: all trainable ones, or those that a request names.
 
-        Raises `Mismatch` if the assignment would unlearn other data than was trained on.
+        Raises `CannotDo` if the assignment would unlearn other data than was trained on.
         """
         settle(self.state, self._transport)
-        named = self.named(work)
-        if unlearns(work):
-            self.require_trained(work.key.membership, named, grown=True)
+        try:
+            named = self.named(work)
+        except UsageError as error:
+            log.error("cannot do the work", reason=error.message)
+            raise CannotDo(
+                "its state directory does not know which samples the request names: end this worker, and run the command "
+                "where the request was filed"
+            ) from None
+        differs = self.difference(work.key.membership, named, grown=True) if unlearns(work) else None
+        if differs is not None:
+            log.error("cannot do the work", reason=differs.explained(str(self.state.path)))
+            raise CannotDo(f"{differs.counts}: use the data of training")
         if named is None:
             return self.trainable()
         return np.union1d(named, self.trainable()) if routine_of(work) in WITH_RETAINED_SAMPLES else named
@@ -83,46 +95,76 @@ class KnownSamples:
     def require_trained(
         self, membership: int, named: Sequence[int] | NDArray[np.intp] | None = None, *, grown: bool = False
     ) -> None:
-        """Raises `Mismatch` if the data is not what was trained on in this membership.
+        """Raises `Mismatch` if the data is not what was trained on in this membership, see `difference`."""
+        found = self.difference(membership, named, grown=grown)
+        if found is not None:
+            raise Mismatch(found.explained(str(self.state.path)), missing=found.missing)
+
+    def difference(
+        self, membership: int, named: Sequence[int] | NDArray[np.intp] | None = None, *, grown: bool = False
+    ) -> Difference | None:
+        """Returns how the data differs from what was trained on in a membership; None if it does not.
 
         `named` are the samples of a request for samples; None: the whole client is to be forgotten. With `grown`, the data
         may have further samples: the client announced them, and the request does not name them.
         """
         trained = self._usage.trained(membership)
         if not trained:
-            raise Mismatch(
-                f"{self.state.path} has no record of the samples that this client trained on: restore that directory "
-                "(--state), or confirm with `puf-client --unlearn --same-data` that the data is the same as in training"
-            )
-        chosen = () if named is None else named
+            return Difference(0, 0, ())
         excluded = frozenset[str]().union(*(e.hashes for e in self.state.exclusions() if e.effective))
-        expected = trained - (excluded - self.hashes(chosen))
+        asked = frozenset[str]() if named is None else self.hashes(named)
+        expected = trained - (excluded - asked)
         present = dict(zip((self.state.salted(i) for i in self.ids), self.ids, strict=True))
+        known = trained | (excluded - asked)
+        unknown = tuple(sample for salted, sample in present.items() if salted not in known)
+        if grown and named is not None:
+            unknown = tuple(present[salted] for salted in sorted(asked - trained))
         missing = len(expected - present.keys())
-        unknown = [sample for salted, sample in present.items() if salted not in trained and salted not in excluded]
-        if missing or (unknown and not (grown and named is not None)):
-            raise Mismatch(_difference(len(expected), missing, unknown, str(self.state.path)), missing=missing)
-        never = [self.ids[i] for i in chosen if self.state.salted(self.ids[i]) not in trained]
-        if never:
-            raise Mismatch(f"never trained on, so there is nothing to forget: {_few(never)}")
+        return Difference(len(expected), missing, unknown) if missing or unknown else None
 
 
-def _difference(expected: int, missing: int, unknown: Sequence[str], record: str) -> str:
-    found = []
-    if missing:
-        found.append(f"{missing} of the {expected} samples that this client trained on are not in the data")
-    if unknown:
-        found.append(f"{len(unknown)} samples of the data were never trained on ({_few(unknown)})")
-    if missing == expected:
-        advice = "This is other data than in training, for example the shard of another client"
-    elif missing:
-        advice = "A sample that is not there cannot be unlearned"
-    else:
-        advice = "Samples that the model never saw must not be unlearned"
-    return (
-        f"the data differs from the record in {record}: {' and '.join(found)}. {advice}. Use the data of training: check "
-        "--data, --data-option, --shard, --data-seed, --name and --state"
-    )
+class CannotDo(Exception):
+    """The client can never do this work. The text is for the server: it has no ids and no paths."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a client's data differs from the `expected` samples that it trained on; all empty: there is no record of them."""
+
+    expected: int
+    missing: int
+    # Ids of samples that were never trained on.
+    unknown: tuple[str, ...]
+
+    @property
+    def counts(self) -> str:
+        """The difference without ids, which never leave the client."""
+        if not self.missing and not self.unknown:
+            return "it has no record of the samples that it trained on"
+        found = []
+        if self.missing:
+            found.append(
+                f"{self.missing} of the {self.expected} samples that this client trained on are not in the data"
+            )
+        if self.unknown:
+            found.append(f"{len(self.unknown)} samples of the data were never trained on")
+        if self.missing == self.expected:
+            found.append("this is other data than in training, for example the shard of another client")
+        return "; ".join(found)
+
+    def explained(self, record: str) -> str:
+        """The difference and what to do, for the client's own screen and log."""
+        if not self.missing and not self.unknown:
+            return (
+                f"{record} has no record of the samples that this client trained on: restore that directory (--state), or "
+                "confirm with `puf-client --unlearn --same-data` that the data is the same as in training"
+            )
+        shown = f" (for example {_few(self.unknown)})" if self.unknown else ""
+        return (
+            f"the data differs from the record in {record}: {self.counts}{shown}. Only samples that were trained on can be "
+            "unlearned, and all of them must be there. Use the data of training: check --data, --data-option, --shard, "
+            "--data-seed, --name and --state"
+        )
 
 
 def _few(ids: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from puf_client.session.assignment import Assignment, EvaluationRequest, Work
-from puf_client.session.samples import LoopSupport
+from puf_client.session.samples import CannotDo, LoopSupport
 from puf_client.session.update import LocalUpdate, upload_of
 from puf_client.transport.base import Transport
 from puf_common.errors import (
@@ -241,8 +241,8 @@ class Session:
             return None
         try:
             indices = self._support.samples.assigned(work) if self._support.samples is not None else None
-        except PufError as error:
-            self._decline(work, error.message, for_good=isinstance(error, Mismatch))
+        except CannotDo as error:
+            self._decline(work, str(error), for_good=True)
             return None
         known = self._updates.get(work.training_id) if work.training_id else None
         if known is not None and known.is_of(indices):
