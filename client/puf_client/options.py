@@ -97,6 +97,9 @@ class RunOptions(LocalOptions, Connection):
     """Take part in a federation."""
 
     rejoin: bool = Field(False, description="join again after the client was forgotten and the operator readmitted it")
+    added_samples: int = Field(
+        0, ge=0, description="number of new samples, to announce more samples after some were forgotten"
+    )
     distiller: bool = Field(
         False,
         description="provide unlabeled public data for methods that distill (fukd): no training, labels are not read",
@@ -125,7 +128,10 @@ class UnlearnOptions(LocalOptions, Connection):
     )
     receipt_dir: Path = Field(Path(), description="directory for the receipt (default: .)", json_schema_extra=_DIR)
     yes: bool = Field(False, description="do not ask for confirmation")
-    dry_run: bool = Field(False, description="show the request without filing it")
+    same_data: bool = Field(
+        False, description="confirm that the data is that of training, if the state directory has no record of it"
+    )
+    dry_run: bool = Field(False, description="perform all checks and show the request, without filing it")
 
     @model_validator(mode="after")
     def _has_one_strength(self) -> Self:
@@ -149,7 +155,7 @@ class WithdrawOptions(Connection):
 
 
 class DataOptions(LocalOptions, Connection):
-    """Look up a sample, or name forgotten samples again."""
+    """List samples, look one up, or name forgotten samples again."""
 
     forget: Path | None = Field(None, description="exclude: file with sample ids or group:NAME, one per line")
 

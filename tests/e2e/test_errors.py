@@ -137,7 +137,11 @@ def test_a_state_that_another_server_serves(served: Federation, refused: Refused
 @pytest.mark.parametrize(
     ("flags", "code", "says"),
     [
-        (["--kappa", "99"], Exit.REFUSED, "kappa must lie between"),
+        (["--kappa", "99", "--same-data"], Exit.REFUSED, "kappa must lie between"),
+        ([], Exit.REFUSED, "If it is the data of training, add --same-data"),
+        (["--state", "{clients}", "--shard", "0/4"], Exit.REFUSED, "for example the shard of another client"),
+        (["--state", "{clients}", "--shard", "0/4", "--dry-run"], Exit.REFUSED, "20 samples of the data were never"),
+        (["--dry-run", "--name", "nobody"], Exit.FAILURE, "nobody is not in this federation"),
         (["--forget", "{tmp}/unknown.txt"], Exit.USAGE, "unknown: digits/train/99999; nothing was filed"),
         (["--forget", "{tmp}/none.txt"], Exit.USAGE, "cannot read {tmp}/none.txt"),
     ],
@@ -148,6 +152,7 @@ def test_refused_requests_file_nothing(
     (tmp_path / "unknown.txt").write_text("digits/train/99999\n")
     where = ["--server", served.server.address, "--name", "client-1", "--shard", "1/4", "--state", str(tmp_path / "c")]
     words = ["puf-client", "--unlearn", "--yes", *where, *data_flags(SETTING)]
-    refused(words + [f.format(tmp=tmp_path) for f in flags], code, says.format(tmp=tmp_path), here=True)
+    words += [f.format(tmp=tmp_path, clients=served.clients) for f in flags]
+    refused(words, code, says.format(tmp=tmp_path), here=True)
     assert not served.server.control.tickets()
     assert not list((tmp_path / "c").rglob("requests/*"))

@@ -60,7 +60,10 @@ class Clinic:
                 shard=f"{i}/{CLIENTS}",
                 rejoin=rejoin,
             )
-            self.runs[i] = self._pool.submit(run_worker, options)
+            self.runs[i] = self.start(options)
+
+    def start(self, options: RunOptions) -> Future[Exit]:
+        return self._pool.submit(run_worker, options)
 
     def run_distiller(self) -> None:
         """A client with public data that uses only the images."""
@@ -327,15 +330,20 @@ def test_refusals_file_nothing(clinic: Clinic, capsys: pytest.CaptureFixture[str
     for flags, code, says in (
         (["--forget", str(wanted), "--yes"], Exit.USAGE, "unknown: nobody"),
         (["--forget", str(tmp_path / "gone"), "--yes"], Exit.USAGE, "gone"),
-        ([], Exit.USAGE, "--yes"),
         (["--yes"], Exit.FAILURE, "not in this federation"),
+        (["--dry-run"], Exit.FAILURE, "not in this federation"),
     ):
         assert main(["unlearn", *clinic.flags(0), *flags]) == code
         assert says in capsys.readouterr().err
+    clinic.run(0, 1, 2)
+    clinic.wait_for_rounds(2)
+    assert main(["unlearn", *clinic.flags(0)]) == Exit.USAGE
+    assert "--yes" in capsys.readouterr().err
     assert main(["unlearn", *clinic.flags(0), "--dry-run"]) == Exit.OK
     assert "nothing was filed" in capsys.readouterr().out
-    clinic.run(0, 1, 2)
-    clinic.wait_for_rounds(1)
+    # A dry run has the server's checks, too.
+    assert main(["unlearn", *clinic.flags(0), "--dry-run", "--kappa", "99"]) == Exit.REFUSED
+    assert "kappa must lie between" in capsys.readouterr().err
     wanted.write_text(clinic.ids(0)[0])
     assert main(["unlearn", *clinic.flags(0), "--forget", str(wanted), "--kappa", "99", "--yes"]) == Exit.REFUSED
     assert "kappa must lie between" in capsys.readouterr().err

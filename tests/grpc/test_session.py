@@ -16,6 +16,7 @@ from tests.running import Federation
 from puf_client.session.assignment import Assignment, EvaluationRequest, Work
 from puf_client.session.connect import connect
 from puf_client.session.session import Session
+from puf_client.state.directory import Exclusion, StateDirectory
 from puf_client.transport.base import ENDED
 from puf_client.transport.grpc import GrpcTransport
 from puf_common.errors import (
@@ -59,7 +60,8 @@ def join(federation: Federation, name: str, samples: int = 10, *, only_if_no_wor
 def train(work: Work, step: float) -> bool:
     """Every weight moves by `step`, so that the result can be computed by hand."""
     assert isinstance(work, Assignment)
-    return work.submit({"w": work.weights["w"] + np.float32(step), "seen": np.int64(work.round)})
+    weights = {"w": work.weights["w"] + np.float32(step), "seen": np.int64(work.round)}
+    return work.submit(weights, indices=work.indices)
 
 
 def next_work(session: Session) -> Work:
@@ -216,21 +218,35 @@ def test_training_that_is_no_longer_wanted_is_abandoned(federation: Federation) 
         assert not train(work, 1.0)
 
 
-def test_both_parts_of_a_sample_request_are_distinct(federation: Federation) -> None:
-    with join(federation, "a") as a, join(federation, "b") as b, busy(b):
+def test_both_parts_of_a_sample_request_are_distinct(federation: Federation, tmp_path: Path) -> None:
+    ids = [f"s{i}" for i in range(10)]
+    state = StateDirectory.of("f-1", "a", tmp_path)
+    parts_of = connect(
+        federation.target,
+        name="a",
+        data=ids,
+        state=tmp_path,
+        parts=["main", "retain", "forget"],
+        manifest=MANIFEST,
+        wait_seconds=1.0,
+    )
+    with parts_of as a, join(federation, "b") as b, busy(b):
         train(next_work(a), 0.0)
         eventually(lambda: next_round(a) == 2)
         wanted = request(tk.SCOPE_SAMPLES)
         wanted.request.forget_samples, wanted.request.retain_samples = 4, 6
         wanted.request.mode = tk.MODE_REGULAR
-        a.transport.file_unlearning(wanted)
+        state.prepare("r1", ids[:4])
+        ticket = a.transport.file_unlearning(wanted).ticket
         parts = {}
         for _ in range(2):
             work = next_work(a)
             assert isinstance(work, Assignment)
-            parts[work.part] = (work.samples, work.forget_request)
+            assert work.indices is not None
+            parts[work.part] = (work.samples, work.forget_request, work.indices.tolist())
             train(work, 1.0)
-        assert parts == {"retain": (6, ""), "forget": (4, "r1")}
+        assert parts == {"retain": (6, "", [4, 5, 6, 7, 8, 9]), "forget": (4, "r1", [0, 1, 2, 3])}
+        assert state.exclusion("r1") == Exclusion("r1", frozenset(map(state.salted, ids[:4])), ticket.id)
         eventually(lambda: a.transport.list_my_tickets().tickets[0].HasField("version_unlearned"))
         # 6/20 of the retained part, -kappa of the forgotten one, nothing from b
         version = a.transport.list_my_tickets().tickets[0].version_unlearned

@@ -1,10 +1,12 @@
-"""`puf-client data used | exclude`: the usage of samples, and forgotten samples after the loss of a state directory."""
+"""`puf-client data list | used | exclude`: ids and groups, their usage, and forgotten samples after a lost directory."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+
+from rich.table import Table
 
 from puf_client.options import DataOptions
 from puf_client.state.directory import StateDirectory
@@ -18,12 +20,61 @@ from puf_common.v1 import tickets_pb2 as tk
 
 
 def run_data(options: DataOptions, action: str, names: Sequence[str], as_json: bool) -> Exit:
-    """Runs `used` with sample ids, or `exclude` with one ticket."""
+    """Runs `list`, `used` with sample ids, or `exclude` with one ticket."""
+    if action == "list":
+        if names:
+            raise UsageError("list takes no names: it prints all samples; `used` takes ids")
+        return _list(options, as_json)
+    if not names:
+        raise UsageError("used needs the ids of samples, exclude needs a ticket")
     if action == "used":
         return _used(options, names, as_json)
     if len(names) != 1:
         raise UsageError("exclude takes one ticket at a time")
     return _exclude(options, names[0])
+
+
+def _list(options: DataOptions, as_json: bool) -> Exit:
+    """Prints all ids and groups. With a client's name, also how each federation used them. Uses no network."""
+    if not options.data:
+        raise UsageError("no data is named: set --data, as for `puf-client run`")
+    from puf_client.data import load_data
+    from puf_client.worker.trainer import context_of
+
+    data = load_data(options.data, context_of(options))
+    groups = [""] * data.samples if data.groups is None else list(data.groups)
+    found: list[tuple[str, StateDirectory | None]] = []
+    if options.name:
+        found.extend(StateDirectory.all_of(options.name, options.state))
+    rows: list[dict[str, object]] = []
+    for federation, state in found or [("", None)]:
+        usage = SampleUsage(state).look_up_all(data.ids) if state is not None else [None] * data.samples
+        gone = state.excluded(data.ids).tolist() if state is not None else [False] * data.samples
+        whole = state is not None and state.forgotten is not None
+        for sample, group, used, excluded in zip(data.ids, groups, usage, gone, strict=True):
+            row: dict[str, object] = {"id": sample, "group": group or None}
+            if state is not None:
+                rounds = used or Used()
+                word = "forgotten" if excluded or whole else "in training" if rounds.trained else "not used yet"
+                row |= {"federation": federation, "status": word, **asdict(rounds)}
+            rows.append(row)
+    _print_rows(rows, as_json=as_json, grouped=data.groups is not None, known=bool(found))
+    return Exit.OK
+
+
+def _print_rows(rows: Sequence[Mapping[str, object]], *, as_json: bool, grouped: bool, known: bool) -> None:
+    out = console()
+    if as_json:
+        out.print(json.dumps(rows, indent=1), soft_wrap=True)
+        return
+    columns = ["id", *(["group"] if grouped else []), *(["federation", "status"] if known else [])]
+    table = Table(*columns, *(["trained on in rounds"] if known else []), box=None, pad_edge=False)
+    for row in rows:
+        span = row.get("trained")
+        first, last = span if isinstance(span, tuple) else (None, None)
+        shown = "" if first is None else f"{first}" if first == last else f"{first} to {last}"
+        table.add_row(*(str(row[name] or "") for name in columns), *([shown] if known else []))
+    out.print(table)
 
 
 def _used(options: DataOptions, ids: Sequence[str], as_json: bool) -> Exit:

@@ -55,7 +55,7 @@ _COMMANDS = {
         ("receipt",),
     ),
     "data": Command(
-        "show when a sample was trained on, or name forgotten samples again after the loss of a state directory",
+        "list samples, show when one was trained on, or name forgotten samples again after the loss of a state directory",
         "cli.data:run_data",
         "name",
         ("action", "what", "json"),
@@ -116,8 +116,8 @@ def _add_flags(command: argparse.ArgumentParser, name: str) -> None:
     if name in ("verify", "present"):
         command.add_argument("receipt", metavar="RECEIPT", help="the JSON file of the receipt")
     if name == "data":
-        command.add_argument("action", choices=["used", "exclude"])
-        command.add_argument("what", nargs="+", metavar="ID|TICKET", help="used: sample ids; exclude: the ticket")
+        command.add_argument("action", choices=["list", "used", "exclude"])
+        command.add_argument("what", nargs="*", metavar="ID|TICKET", help="used: sample ids; exclude: the ticket")
     if name in ("status", "data"):
         command.add_argument("--json", action="store_true", help="print JSON")
     if name == "fleet":
@@ -134,7 +134,8 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
     command = _COMMANDS[name]
     options = resolve(getattr(settings, f"{name.capitalize()}Options"), arguments, also=settings.EVERYTHING)
     if "name" in command.needs:
-        options = _named(options)
+        # Ids and groups belong to the data. Only their usage belongs to a name.
+        options = _named(options, required=getattr(arguments, "action", "") != "list")
     if "data" in command.needs and not options.data:
         raise UsageError("no data is named: set --data, PUF_DATA, or data in the file given with --config")
     if name == "check" and not (getattr(arguments, "server", None) or os.environ.get("PUF_SERVER")):
@@ -152,7 +153,7 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
         raise UsageError(f"puf-client {name} needs PyTorch, which is not installed: install puf[train]") from None
 
 
-def _named(options: Connection) -> Connection:
+def _named(options: Connection, *, required: bool) -> Connection:
     """Returns the options with the client's name, which may come from its certificate. Checked before data is loaded."""
     from puf_common.names import check_name
 
@@ -160,6 +161,8 @@ def _named(options: Connection) -> Connection:
         from puf_client.transport.dial import certified_name
 
         options = options.model_copy(update={"name": certified_name(options)})
+    if not options.name and not required:
+        return options
     if not options.name:
         raise UsageError("this client needs a name: set --name, PUF_NAME, or name in the file given with --config")
     check_name(options.name)

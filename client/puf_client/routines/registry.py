@@ -23,8 +23,6 @@ from puf_common.receipts.gap import ClassTable
 
 # Features are computed once, so augmentation would be the same in every epoch.
 WITHOUT_AUGMENTATION = frozenset({"aux_head"})
-# For the part "forget", these routines take all samples of the client, and treat the retained samples in another way.
-WITH_RETAINED_SAMPLES = frozenset({"guide", "aux_head"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +60,11 @@ class RoutineInputs:
 
 def run_routine(name: str, inputs: RoutineInputs, context: RoutineContext) -> TrainResult:
     """Runs a routine by name. Raises `Abandoned` when the context asks it to stop."""
-    if name not in _ROUTINES:
+    if name not in ROUTINES:
         raise UsageError(
-            f"this client does not have the routine {name!r}, only {', '.join(_ROUTINES)}: install a newer version"
+            f"this client does not have the routine {name!r}, only {', '.join(ROUTINES)}: install a newer version"
         )
-    return _ROUTINES[name](inputs, context)
+    return ROUTINES[name](inputs, context)
 
 
 def _train(given: RoutineInputs, context: RoutineContext) -> TrainResult:
@@ -113,7 +111,7 @@ def _dose(given: RoutineInputs, context: RoutineContext) -> TrainResult:
     return dose(*given.common, options, context, plain=given.plain, unseen=Unseen(given.holdout, given.unseen))
 
 
-_ROUTINES: dict[str, Callable[[RoutineInputs, RoutineContext], TrainResult]] = {
+ROUTINES: dict[str, Callable[[RoutineInputs, RoutineContext], TrainResult]] = {
     "train": _train,
     "dose": _dose,
     "ascent": _ascent,

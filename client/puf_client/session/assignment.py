@@ -1,12 +1,14 @@
 """Work that the server requests from a client: an assignment to train, or a request to evaluate.
 
-    for work in puf_client.connect("127.0.0.1:8000", name="clinic-7", samples=600):
+    for work in puf_client.connect("127.0.0.1:8000", name="clinic-7", data=data):
         if isinstance(work, puf_client.Assignment):
-            load(model, work.weights); train(model, lr=work.lr, epochs=work.epochs); work.submit(model)
+            load(model, work.weights); train(model, work.indices, lr=work.lr, epochs=work.epochs)
+            work.submit(model, indices=work.indices)
         else:
             work.report(*measure(model, work.weights))
 
-A loop trains by ordinary descent and does not handle the sign of unlearning: `submit` scales.
+A loop trains by ordinary descent and does not handle the sign of unlearning: `submit` scales. The session declines work
+that the loop does not support before the loop sees it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from puf_client.session.update import LocalUpdate, TrainingResult, cut, difference, restricted
@@ -29,7 +32,7 @@ from puf_common.v1 import tickets_pb2
 
 T = TypeVar("T")
 Part = Literal["main", "retain", "forget"]
-_PARTS: Mapping[int, Part] = {pb.PART_MAIN: "main", pb.PART_RETAIN: "retain", pb.PART_FORGET: "forget"}
+PARTS: Mapping[int, Part] = {pb.PART_MAIN: "main", pb.PART_RETAIN: "retain", pb.PART_FORGET: "forget"}
 
 
 class Flag(threading.Event):
@@ -68,6 +71,8 @@ class Assignment:
     abandoned: Flag = field(default_factory=Flag)
     # Bytes of a second model, for routines that need one.
     aux_payload: memoryview | None = None
+    # Positions of the samples to use, in the data that `connect` was given; None without such data.
+    indices: NDArray[np.intp] | None = None
 
     key = _FromMessage[pb.WorkKey]()
     """Identifies the update: membership, round, attempt and part."""
@@ -104,17 +109,17 @@ class Assignment:
     @property
     def part(self) -> Part:
         """Which samples: "main" all current ones, "retain" the samples that a request leaves, "forget" those it names."""
-        return _PARTS[self.key.part]
+        return PARTS[self.key.part]
 
     @property
     def routine(self) -> str:
-        """What to run: "train" is ordinary descent. A loop that knows no other routine declines the assignment."""
-        return self.message.routine or "train"
+        """What to run: "train" is ordinary descent."""
+        return routine_of(self.message)
 
     @property
     def unlearns(self) -> bool:
         """Whether the samples of this assignment are the ones to forget."""
-        return self.scale < 0 or (bool(self.ticket_id) and self.routine != "train")
+        return unlearns(self.message)
 
     @cached_property
     def weights(self) -> dict[str, NDArray[Any]]:
@@ -129,6 +134,7 @@ class Assignment:
         self,
         result: TrainingResult,
         *,
+        indices: Sequence[int] | NDArray[np.intp] | None = None,
         samples: int | None = None,
         train_loss: float = float("nan"),
         samples_processed: int = 0,
@@ -136,10 +142,11 @@ class Assignment:
     ) -> bool:
         """Sends the result of the training: a module, new weights by name, or the bytes of an update.
 
-        Scales the update if the client has to. Returns False if the server no longer wants the update. `dose` is the
+        `indices` are the positions of the samples that it was trained on: required and compared if the session knows the
+        data. Scales the update if the client has to. Returns False if the server no longer wants the update. `dose` is the
         strength that the routine "dose" chose, and only that routine has one.
         """
-        stated = samples if samples is not None else (self.samples or self.announced)
+        stated = self._stated(indices, samples)
         if self.samples and stated != self.samples:
             raise InvalidUpdate(
                 f"round {self.round} requires an update of {self.samples} samples, this update is of {stated}",
@@ -150,7 +157,25 @@ class Assignment:
             raise InvalidUpdate(f"the routine {self.routine} {'needs a' if dose is None else 'has no'} chosen strength")
         layout = restricted(self.manifest, self.outputs)
         payload = cut(self.manifest, difference(self.manifest, self.payload, result), layout)
-        return self.deliver(self.message, LocalUpdate(payload, stated, train_loss, samples_processed, dose))
+        update = LocalUpdate(payload, stated, train_loss, samples_processed, self.indices, dose)
+        return self.deliver(self.message, update)
+
+    def _stated(self, indices: Sequence[int] | NDArray[np.intp] | None, samples: int | None) -> int:
+        """Returns the number of samples of the update. Raises if other samples were used than the assigned ones."""
+        if self.indices is None:
+            used = len(indices) if indices is not None else self.announced
+        elif indices is None:
+            raise InvalidUpdate("state which samples were trained on: submit(..., indices=work.indices)")
+        elif not np.array_equal(np.sort(indices), np.sort(self.indices)):
+            raise InvalidUpdate(
+                f"round {self.round} assigned {len(self.indices)} samples, the loop trained on {len(indices)} others: train "
+                "on work.indices only",
+                expected=len(self.indices),
+                stated=len(indices),
+            )
+        else:
+            used = len(self.indices)
+        return used if samples is None else samples
 
     def decline(self, reason: str) -> None:
         """Declines the assignment, so that the round does not wait for its update."""
@@ -195,6 +220,15 @@ class EvaluationRequest:
             samples=samples, loss_sum=loss_sum, score_sum=score_sum, confidences=confidences, classes=classes
         )
         return self.answer(self.message, holdout, training)
+
+
+def routine_of(work: pb.TrainWork) -> str:
+    return work.routine or "train"
+
+
+def unlearns(work: pb.TrainWork) -> bool:
+    """Returns whether the update makes the model forget the samples of the assignment."""
+    return work.scale < 0 or (bool(work.ticket_id) and routine_of(work) != "train")
 
 
 Work = Assignment | EvaluationRequest

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
+from puf_client.session.reconcile import require_exclusions
+from puf_client.session.samples import KnownSamples, LoopSupport
 from puf_client.session.session import Session
+from puf_client.state.directory import StateDirectory
 from puf_client.transport.base import Transport
 from puf_client.transport.grpc import GrpcTransport
 from puf_client.transport.retry import RetryPolicy
 from puf_common.errors import UsageError
 from puf_common.tensors.manifest import Manifest
 from puf_common.v1 import federation_pb2 as pb
-from puf_common.version import VERSION
 
 if TYPE_CHECKING:
     from puf_common.network.tls import ClientTls
 
 
+class HasIds(Protocol):
+    """Data with one id per training sample, for example `puf_client.ClientData`."""
+
+    @property
+    def ids(self) -> Sequence[str]: ...
+
+
 def connect(
     server: str | Transport,
     *,
-    samples: int | Callable[[], int],
+    data: HasIds | Sequence[str] | KnownSamples | None = None,
+    samples: int | Callable[[], int] | None = None,
+    parts: Iterable[str] = ("main",),
+    routines: Iterable[str] = ("train",),
+    state: Path | None = None,
+    added_samples: int = 0,
     name: str = "",
     holdout_samples: int = 0,
     unlabeled_samples: int = 0,
@@ -30,7 +44,6 @@ def connect(
     description: pb.DescribeReply | None = None,
     plugin_version: str = "",
     device: str = "cpu",
-    adapts: bool = False,
     rejoin: bool = False,
     only_if_no_worker: bool = False,
     heartbeats: bool = True,
@@ -41,38 +54,75 @@ def connect(
 ) -> Session:
     """Joins a federation as a worker and returns the session. `server` is HOST:PORT or a transport.
 
-    `samples` is the number of training samples, or a function that returns it and is called before every assignment.
-    `unlabeled_samples` is for a client that distills on public data and does not train. `manifest` describes the local
-    model: `connect` raises before joining if it differs from the federation's. Without it there is no comparison.
-    `adapts` says that the worker can run the routine "dose".
+    `data` has the ids of the training samples. The session then keeps forgotten samples out, tells the loop which samples
+    to use (`Assignment.indices`) and records them in the state directory under `state`. Without `data`, `samples` is their
+    number, or a function that returns it before every assignment. Such a client can only be forgotten as a whole.
+    `parts` and `routines` name what the loop supports; the session declines other work. `added_samples` declares new
+    samples, after a request for samples. A client with `unlabeled_samples` distills and does not train. `connect` raises
+    before joining if `manifest`, which describes the local model, differs from the federation's.
     """
-    owned = isinstance(server, str)
-    if isinstance(server, str):
-        if not name:
-            raise UsageError("a client needs a name")
-        server = GrpcTransport(server, name, tls=tls, token=token, retry=RetryPolicy(patience))
+    request = pb.JoinRequest(
+        holdout_samples=holdout_samples,
+        unlabeled_samples=unlabeled_samples,
+        plugin_version=plugin_version,
+        device=device,
+        rejoin=rejoin,
+        only_if_no_worker=only_if_no_worker,
+        added_samples=added_samples,
+        adapts="dose" in routines,
+    )
+    transport = _dialled(server, name, tls, token, patience) if isinstance(server, str) else server
     try:
+        description = description or transport.describe()
+        known = _known(data, transport, description, state)
         return Session(
-            server,
-            description or server.describe(),
+            transport,
+            description,
             manifest,
-            pb.JoinRequest(
-                instance=secrets.token_hex(16),
-                holdout_samples=holdout_samples,
-                unlabeled_samples=unlabeled_samples,
-                plugin_version=plugin_version,
-                client_version=VERSION,
-                device=device,
-                adapts=adapts,
-                rejoin=rejoin,
-                only_if_no_worker=only_if_no_worker,
-            ),
-            count=samples if callable(samples) else lambda: samples,
+            request,
+            support=LoopSupport(_count(samples, known, request), frozenset(parts), frozenset(routines), known),
             heartbeats=heartbeats,
             wait_seconds=wait_seconds,
-            owns_transport=owned,
+            owns_transport=isinstance(server, str),
         )
     except BaseException:
-        if owned:
-            server.close()
+        if isinstance(server, str):
+            transport.close()
         raise
+
+
+def _dialled(
+    server: str, name: str, tls: ClientTls | None, token: Callable[[], str] | None, patience: float
+) -> Transport:
+    if not name:
+        raise UsageError("a client needs a name")
+    return GrpcTransport(server, name, tls=tls, token=token, retry=RetryPolicy(patience))
+
+
+def _known(
+    data: HasIds | Sequence[str] | KnownSamples | None,
+    transport: Transport,
+    description: pb.DescribeReply,
+    root: Path | None,
+) -> KnownSamples | None:
+    """Returns the client's samples with its state directory. Raises if that directory does not know all exclusions."""
+    if data is None:
+        return None
+    if not isinstance(data, KnownSamples):
+        ids = data.ids if hasattr(data, "ids") else data
+        data = KnownSamples(ids, StateDirectory.of(description.federation_id, transport.name, root), transport)
+    data.state.check_server_key(description.server_key)
+    require_exclusions(data.state, transport.list_my_tickets().tickets)
+    return data
+
+
+def _count(
+    samples: int | Callable[[], int] | None, known: KnownSamples | None, request: pb.JoinRequest
+) -> Callable[[], int]:
+    """Returns the function that counts the training samples now."""
+    if (known is None) == (samples is None):
+        raise UsageError("connect needs data with the ids of the samples, or else the number of samples")
+    if known is not None:
+        # A client with unlabeled samples does not train.
+        return known.count if not request.unlabeled_samples else lambda: 0
+    return samples if callable(samples) else lambda: samples or 0

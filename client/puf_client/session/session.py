@@ -7,6 +7,7 @@ identifies the training, and the scale is applied when the update is sent.
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections import OrderedDict
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from puf_client.session.assignment import Assignment, EvaluationRequest, Work
+from puf_client.session.samples import CannotDo, LoopSupport
 from puf_client.session.update import LocalUpdate, upload_of
 from puf_client.transport.base import Transport
 from puf_common.errors import (
@@ -35,6 +37,7 @@ from puf_common.tensors.digests import DigestKind, digest_kind
 from puf_common.tensors.manifest import MODEL, Manifest
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2
+from puf_common.version import VERSION
 
 if TYPE_CHECKING:
     from typing import Self
@@ -64,7 +67,7 @@ class Session:
         manifest: Manifest | None,
         request: pb.JoinRequest,
         *,
-        count: Callable[[], int],
+        support: LoopSupport,
         heartbeats: bool,
         wait_seconds: float,
         owns_transport: bool,
@@ -87,8 +90,10 @@ class Session:
         # What the server stores about clients because the federation's method needs it.
         self.server_stores: tuple[str, ...] = ()
         self._request = request
-        self._count = count
-        self._request.samples = count()
+        self._support = support
+        self._request.instance = secrets.token_hex(16)
+        self._request.client_version = VERSION
+        self._request.samples = support.count()
         self._request.manifest_fingerprint = self.manifest.fingerprint
         self._request.recipe_fingerprint = description.recipe.fingerprint
         self._wait_seconds = wait_seconds
@@ -103,8 +108,11 @@ class Session:
         self._pause = 0.0
         self._closing = threading.Event()
         self._join()
+        if support.samples is not None:
+            support.samples.state.pin_server_key(self.server_key)
         # These apply to the first join only: joining again must not request a new membership or yield to itself.
         self._request.rejoin = self._request.only_if_no_worker = False
+        self._request.added_samples = 0
         self._heartbeats = threading.Thread(target=self._beat_until_closed, name="puf-heartbeat", daemon=True)
         if heartbeats:
             self._heartbeats.start()
@@ -130,7 +138,7 @@ class Session:
         """Returns the next work, or None after `timeout` seconds. Submits repeated assignments by itself."""
         self._current, self._pause, self.activity = None, 0.0, "waiting"
         if self.leave is None:
-            self.announce(self._count())
+            self.announce(self._support.count())
         if self.leave is not None:
             return None
         reply = self._attached(
@@ -227,8 +235,17 @@ class Session:
         self.close()
 
     def _train(self, work: pb.TrainWork) -> Assignment | None:
+        refusal = self._support.refusal(work)
+        if refusal is not None:
+            self._decline(work, refusal, for_good=True)
+            return None
+        try:
+            indices = self._support.samples.assigned(work) if self._support.samples is not None else None
+        except CannotDo as error:
+            self._decline(work, str(error), for_good=True)
+            return None
         known = self._updates.get(work.training_id) if work.training_id else None
-        if known is not None:
+        if known is not None and known.is_of(indices):
             log.info("submitting again without training", round=work.key.round, attempt=work.key.attempt)
             self._deliver(work, known)
             return None
@@ -242,6 +259,7 @@ class Session:
             deliver=self._deliver,
             refuse=self._decline,
             aux_payload=self.fetch(work.aux_version) if work.HasField("aux_version") else None,
+            indices=indices,
         )
         self.activity = f"training round {work.key.round}"
         return self._current
@@ -258,10 +276,12 @@ class Session:
         self.activity = f"sending the update of round {work.key.round}"
         encoding = self.description.update_encoding
         header, sent = upload_of(work, update, self.manifest, encoding=encoding, digest_kind=self._digest_kind)
+        self._support.note(work, update, header)
         return self._wanted(lambda: self.transport.submit_update(header, sent), f"update of round {work.key.round}")
 
-    def _decline(self, work: pb.TrainWork, reason: str) -> None:
-        request = pb.DeclineWorkRequest(key=work.key, reason=reason, session=self._id)
+    def _decline(self, work: pb.TrainWork, reason: str, *, for_good: bool = False) -> None:
+        log.warning("declining work", round=work.key.round, ticket=work.ticket_id, reason=reason)
+        request = pb.DeclineWorkRequest(key=work.key, reason=reason, session=self._id, for_good=for_good)
         self._wanted(lambda: self.transport.decline_work(request), f"declining round {work.key.round}")
 
     def _answer(
@@ -319,7 +339,15 @@ class Session:
                 self._join()
 
     def _join(self) -> None:
-        reply = self.transport.join(self._request)
+        try:
+            reply = self.transport.join(self._request)
+        except Mismatch:
+            # Another process may have filed a request for samples since they were counted.
+            samples = self._support.count()
+            if samples == self._request.samples:
+                raise
+            self._request.samples = samples
+            reply = self.transport.join(self._request)
         if self.server_key and reply.server_key != self.server_key:
             raise Mismatch(
                 f"the server's key has changed from {fingerprint(self.server_key)} to "

@@ -38,7 +38,15 @@ class LocalUpdate:
     samples: int
     train_loss: float
     samples_processed: int
+    # Positions of the samples that were trained on, if the session knows the data.
+    indices: NDArray[np.intp] | None = None
     dose: DoseReport | None = None
+
+    def is_of(self, indices: NDArray[np.intp] | None) -> bool:
+        """Whether it was trained on these samples."""
+        if self.indices is None or indices is None:
+            return self.indices is indices
+        return np.array_equal(self.indices, indices)
 
 
 def difference(manifest: Manifest, base: Payload, result: TrainingResult) -> Payload:

@@ -150,7 +150,7 @@ class TicketFollower:
         if ticket.request.scope == tk.SCOPE_SAMPLES:
             indices = self._state.forget_indices(trainer.data.ids, ticket.request.request_key)
         else:
-            indices = substitute.worker.trainable()
+            indices = substitute.worker.samples.trainable()
         holdout = trainer.evaluate_holdout(payload) if trainer.data.holdout_samples else None
         return trainer.evaluate_samples(payload, indices), holdout
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from puf_client.options import PresentOptions, ReceiptOptions, VerifyOptions
 from puf_client.state.directory import StateDirectory
+from puf_client.state.usage import SampleUsage, digest_of
 from puf_client.terminal import console
 from puf_client.transport.base import Transport
 from puf_client.transport.dial import dial
@@ -64,11 +65,12 @@ def present_receipt(options: PresentOptions, path: str) -> Exit:
 
 
 def verify_receipt(options: VerifyOptions, path: str) -> Exit:
-    """Prints one line and returns 0 if the pinned key signed this receipt, else 1. Uses no network."""
+    """Prints the result and returns 0 if the pinned key signed this receipt and its samples agree, else 1. No network."""
     file = _bytes(Path(path))
     try:
         receipt = signed_receipt.read(file)
         _trusted(receipt, options)
+        samples = compared(receipt, options.state)
     except (TransferCorrupted, StorageCorrupted, Mismatch) as error:
         console().print(f"NOT VALID: {Path(path).name}: {error.message}", soft_wrap=True)
         return Exit.FAILURE
@@ -79,7 +81,40 @@ def verify_receipt(options: VerifyOptions, path: str) -> Exit:
         f"{receipt.key_fingerprint}; the client's verdict: {verdict} ({STATEMENT})",
         soft_wrap=True,
     )
+    if samples:
+        console().print(samples, soft_wrap=True)
     return Exit.OK
+
+
+def compared(receipt: Receipt, root: Path | None) -> str:
+    """Returns one line about the unlearned samples, compared with the sample usage of the client's state directory.
+
+    Empty if the receipt states no samples, or there is no such directory. Raises `Mismatch` if it is about other samples.
+    """
+    stated, ticket = receipt.content.unlearned_samples, receipt.content.ticket
+    state = StateDirectory.of(receipt.federation, receipt.client, root)
+    if stated is None or not state.path.is_dir():
+        return ""
+    if stated.digest is None:
+        return f"samples: {stated.samples}, as the client states; without a digest they cannot be compared with {state.path}"
+    usage = SampleUsage(state)
+    trained = usage.trained(ticket.membership)
+    if not trained:
+        return f"samples: {stated.samples}, as the client states; {state.path} has no record to compare them with"
+    request = state.exclusion(ticket.request_key)
+    if request is not None:
+        agree = digest_of(request.hashes) == stated.digest and len(request.hashes) == stated.samples
+    else:
+        # A whole client: all samples that it trained on, except those that earlier requests had taken out.
+        used = next((known.hashes for known in usage.sets() if known.digest == stated.digest), frozenset[str]())
+        excluded = frozenset[str]().union(*(e.hashes for e in state.exclusions() if e.effective))
+        agree = len(used) == stated.samples and trained - excluded <= used <= trained
+    if not agree:
+        raise Mismatch(
+            f"the receipt is about {stated.samples} samples with the digest {stated.digest[:16]}; these are not the samples "
+            f"that this client had to unlearn by the record in {state.path}"
+        )
+    return f"samples: the {stated.samples} unlearned samples are those of the record in {state.path} (count and digest agree)"
 
 
 def _trusted(receipt: Receipt, options: VerifyOptions) -> None:

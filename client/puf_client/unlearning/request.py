@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ class Plan:
     request: tk.UnlearningRequest
     ids: tuple[str, ...] = ()
     ticket: tk.Ticket | None = None
+    # Positions of the samples that the request names.
+    indices: tuple[int, ...] = ()
 
 
 def plan(
@@ -87,7 +90,7 @@ def _samples(
     asked = [t for t in tickets if t.request.request_key.startswith(key)]
     standing = next((t for t in asked if t.state not in ENDED or t.state == tk.TICKET_STATE_COMPLETED), None)
     if standing is not None:
-        return Plan(standing.request, chosen, standing)
+        return Plan(standing.request, chosen, standing, tuple(indices))
     # This request failed, or the server withdrew it when another one took it over. Its samples are not forgotten yet.
     again_of = next(
         (t for t in asked if (kept := state.exclusion(t.request.request_key)) is not None and kept.effective), None
@@ -107,7 +110,23 @@ def _samples(
     request.request_key = f"{key}-{len(asked)}" if asked else key
     request.forget_samples, request.retain_samples = len(indices), remaining
     request.replaces = again_of.id if again_of is not None else ""
-    return Plan(request, chosen)
+    return Plan(request, chosen, indices=tuple(indices))
+
+
+def try_out(wanted: Plan, transport: Transport) -> None:
+    """Has the server perform all checks of a new request, without filing it. Raises what filing would raise."""
+    if wanted.ticket is None:
+        with _policy():
+            transport.file_unlearning(pb.FileUnlearningRequest(request=wanted.request, dry_run=True))
+
+
+@contextmanager
+def _policy() -> Iterator[None]:
+    """The federation's policy refuses the request; the command line is correct."""
+    try:
+        yield
+    except InvalidArgument as error:
+        raise NotNow(error.message, **error.facts) from None
 
 
 def file(wanted: Plan, state: StateDirectory, transport: Transport) -> tk.Ticket:
@@ -116,13 +135,13 @@ def file(wanted: Plan, state: StateDirectory, transport: Transport) -> tk.Ticket
     if wanted.ids:
         state.prepare(key, wanted.ids)
     try:
-        reply = transport.file_unlearning(pb.FileUnlearningRequest(request=wanted.request))
-    except (InvalidArgument, NotNow, NotFound, NotYours, TooMuch) as error:
+        with _policy():
+            reply = transport.file_unlearning(pb.FileUnlearningRequest(request=wanted.request))
+    except (NotNow, NotFound, NotYours, TooMuch):
         # The server refused. After any other error the request may be filed; the next run asks the server.
         if wanted.ids:
             state.discard(key)
-        # The federation's policy refuses the request; the command line is correct.
-        raise NotNow(error.message, **error.facts) if isinstance(error, InvalidArgument) else error from None
+        raise
     ticket = reply.ticket
     if ticket.request.request_key == key and wanted.ids:
         state.filed(key, ticket.id)

@@ -11,9 +11,10 @@ from puf_client.state.directory import StateDirectory
 from puf_client.terminal import Display, confirm, console
 from puf_client.transport.base import Transport
 from puf_client.transport.dial import dial
+from puf_client.unlearning.data_check import check_data, known_member
 from puf_client.unlearning.follow import Substitute, TicketFollower
 from puf_client.unlearning.receipt import collect, require_writable
-from puf_client.unlearning.request import file, plan
+from puf_client.unlearning.request import file, plan, try_out
 from puf_client.unlearning.show import show_outcome, show_request
 from puf_client.worker.lease import leased
 from puf_common.config.exit_codes import Exit
@@ -38,11 +39,15 @@ def run_unlearn(options: UnlearnOptions) -> Exit:
         settle(state, transport)
         reconcile(transport, state)
         trainer = substitute.trainer if substitute is not None else None
-        mine = list(transport.list_my_tickets().tickets)
-        wanted = plan(options, description, state, trainer, mine)
+        mine = transport.list_my_tickets()
+        wanted = plan(options, description, state, trainer, list(mine.tickets))
+        roster = known_member(mine, options.name)
         show_request(options.name, description, wanted.request, wanted.ticket)
+        if substitute is not None:
+            check_data(substitute.worker.samples, wanted, roster, options)
         if options.dry_run:
-            console().print("dry run: nothing was filed")
+            try_out(wanted, transport)
+            console().print("dry run: all checks passed, nothing was filed")
             return Exit.OK
         ticket = wanted.ticket
         if ticket is None:

@@ -132,7 +132,8 @@ def _sentences(ticket: tk.Ticket) -> list[str]:
     of_samples = ticket.request.scope == tk.SCOPE_SAMPLES
     subject = f"The request of {ticket.client}"
     if of_samples:
-        subject += f" for {_counted(ticket.request.forget_samples, 'sample')}"
+        # The number that was used counts, not the number that was asked for.
+        subject += f" for {_counted(ticket.unlearned_samples or ticket.request.forget_samples, 'sample')}"
     method = {
         "puf-regular": "by PUF-Regular",
         "puf-auto": f"after {_counted(len(ticket.doses), 'round')} of PUF with adaptive strength",

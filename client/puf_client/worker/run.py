@@ -96,8 +96,7 @@ def _work(
     from puf_client.worker.worker import Worker
 
     worker = Worker(trainer, state, transport, display, distiller=options.distiller)
-    with worker.join(description, rejoin=options.rejoin) as session:
-        state.pin_server_key(session.server_key)
+    with worker.join(description, rejoin=options.rejoin, added_samples=options.added_samples) as session:
         if LOCAL_MODEL not in session.server_stores:
             LocalModels(state).delete()
         if options.rejoin:

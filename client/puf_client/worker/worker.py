@@ -6,21 +6,18 @@ import time
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from puf_client.routines.context import Abandoned
 from puf_client.routines.measure import summed
-from puf_client.routines.registry import WITH_RETAINED_SAMPLES
+from puf_client.routines.registry import ROUTINES
 from puf_client.session.assignment import Assignment, EvaluationRequest, Work
 from puf_client.session.connect import connect
-from puf_client.session.reconcile import settle
+from puf_client.session.samples import ALL_PARTS, WITH_RETAINED_SAMPLES, KnownSamples
 from puf_client.session.session import Session
 from puf_client.state.directory import StateDirectory
 from puf_client.state.local_models import LOCAL_MODEL, LocalModels
-from puf_client.state.usage import SampleUsage
 from puf_client.terminal import Display
 from puf_client.transport.base import Transport
-from puf_client.worker.sample_selection import selected, trainable
 from puf_client.worker.trainer import Trainer
 from puf_common.errors import PufError, Superseded
 from puf_common.logging import get_logger
@@ -46,43 +43,39 @@ class Worker:
         *,
         distiller: bool = False,
     ) -> None:
+        self.samples = KnownSamples(trainer.data.ids, state, transport)
         self._trainer = trainer
-        self._state = state
         self._transport = transport
         self._display = display
         self._distiller = distiller
         self._local_models = LocalModels(state)
-        self._usage = SampleUsage(state)
         self._failures = 0
 
-    def count(self) -> int:
-        """Returns the number of training samples. It may change before every assignment: other processes file requests."""
-        settle(self._state, self._transport)
-        return 0 if self._distiller else len(self.trainable())
-
-    @property
-    def unlabeled(self) -> int:
-        """The number of samples for distillation, for a client that only distills."""
-        return len(self.trainable()) if self._distiller else 0
-
-    def trainable(self) -> NDArray[np.intp]:
-        """Returns the positions of the samples that no request excludes."""
-        return trainable(self._state, self._trainer.data.ids)
-
-    def join(self, description: pb.DescribeReply, *, rejoin: bool = False, only_if_no_worker: bool = False) -> Session:
+    def join(
+        self,
+        description: pb.DescribeReply,
+        *,
+        rejoin: bool = False,
+        only_if_no_worker: bool = False,
+        added_samples: int = 0,
+        heartbeats: bool = True,
+    ) -> Session:
         """Joins the federation with this client's data, model and device."""
         trainer = self._trainer
         return connect(
             self._transport,
-            samples=self.count,
+            data=self.samples,
+            parts=ALL_PARTS,
+            routines=ROUTINES,
+            added_samples=added_samples,
+            heartbeats=heartbeats,
             # Data without labels cannot score a model.
             holdout_samples=0 if self._distiller else trainer.data.holdout_samples,
-            unlabeled_samples=self.unlabeled,
+            unlabeled_samples=len(self.samples.trainable()) if self._distiller else 0,
             manifest=trainer.manifest,
             description=description,
             plugin_version=trainer.plugin_version,
             device=str(trainer.choice.device),
-            adapts=True,
             rejoin=rejoin,
             only_if_no_worker=only_if_no_worker,
         )
@@ -102,10 +95,10 @@ class Worker:
             self._failures = 0
 
     def _train(self, work: Assignment, session: Session) -> None:
-        settle(self._state, self._transport)
-        indices = selected(self._state, self._trainer.data.ids, work)
-        takes_retained = work.part == "forget" and work.routine in WITH_RETAINED_SAMPLES
-        forget = ~np.isin(indices, self.trainable()) if takes_retained else None
+        indices = work.indices
+        assert indices is not None
+        named = self.samples.named(work.message) if work.routine in WITH_RETAINED_SAMPLES else None
+        forget = np.isin(indices, named) if named is not None else None
         if work.routine == "ascent":
             # The second model of this routine is the client's local model.
             number, nbytes = int(work.options.get("last_round", 0)), work.manifest.nbytes(MODEL)
@@ -120,14 +113,13 @@ class Worker:
 
         started = time.monotonic()
         result = self._trainer.run(work, indices, progress, forget)
-        self._usage.note(self._trainer.data.ids, indices, number=work.round, unlearning=work.unlearns)
         if LOCAL_MODEL in session.server_stores and work.routine == "train" and not work.ticket_id:
             payload = payload_of(self._trainer.model, self._trainer.manifest)
             self._local_models.write(work.key.membership, work.round, payload)
         self._display.say(f"sending the update of {doing}")
         taken = work.submit(
             self._trainer.model,
-            samples=len(indices),
+            indices=indices,
             train_loss=result.loss,
             samples_processed=result.samples_processed,
             dose=result.dose,
@@ -148,7 +140,7 @@ class Worker:
         self._display.say(f"evaluating model {work.version}")
         sums = summed(self._trainer.evaluate_holdout(work.payload), by_class=True)
         training = None
-        if work.training_side and len(mine := self.trainable()):
+        if work.training_side and len(mine := self.samples.trainable()):
             training = summed(self._trainer.evaluate_samples(work.payload, mine))
         work.report(
             sums.samples,

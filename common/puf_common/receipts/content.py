@@ -41,6 +41,7 @@ __all__ = [
     "Score",
     "Stages",
     "TicketFacts",
+    "UnlearnedSamplesFacts",
     "canonical",
 ]
 
@@ -255,6 +256,17 @@ class ClientMeasurement(_Facts):
     gap: GapFacts | None = None
 
 
+class UnlearnedSamplesFacts(_Facts):
+    """What the target says about the samples that it unlearned. `digest` is None if it knows no ids.
+
+    The digest is SHA-256 over the sorted salted hashes of the samples' ids. Only the client has the salt.
+    """
+
+    by: str
+    samples: int
+    digest: str | None
+
+
 class MeasuredByOthers(Stages[Score]):
     by: str
     clients: int
@@ -312,6 +324,7 @@ class ReceiptContent(_Facts):
     measured_by_others: MeasuredByOthers
     measured_by_client: MeasuredByClient
     audit: AuditHead
+    unlearned_samples: UnlearnedSamplesFacts | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The content as a parsed JSON object."""

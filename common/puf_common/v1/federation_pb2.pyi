@@ -179,7 +179,7 @@ class LeaseShardReply(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("instance", "samples", "holdout_samples", "manifest_fingerprint", "recipe_fingerprint", "plugin_version", "client_version", "device", "rejoin", "only_if_no_worker", "unlabeled_samples", "adapts")
+    __slots__ = ("instance", "samples", "holdout_samples", "manifest_fingerprint", "recipe_fingerprint", "plugin_version", "client_version", "device", "rejoin", "only_if_no_worker", "unlabeled_samples", "added_samples", "adapts")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     HOLDOUT_SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +191,7 @@ class JoinRequest(_message.Message):
     REJOIN_FIELD_NUMBER: _ClassVar[int]
     ONLY_IF_NO_WORKER_FIELD_NUMBER: _ClassVar[int]
     UNLABELED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    ADDED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     ADAPTS_FIELD_NUMBER: _ClassVar[int]
     instance: str
     samples: int
@@ -203,8 +204,9 @@ class JoinRequest(_message.Message):
     rejoin: bool
     only_if_no_worker: bool
     unlabeled_samples: int
+    added_samples: int
     adapts: bool
-    def __init__(self, instance: _Optional[str] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., manifest_fingerprint: _Optional[bytes] = ..., recipe_fingerprint: _Optional[bytes] = ..., plugin_version: _Optional[str] = ..., client_version: _Optional[str] = ..., device: _Optional[str] = ..., rejoin: _Optional[bool] = ..., only_if_no_worker: _Optional[bool] = ..., unlabeled_samples: _Optional[int] = ..., adapts: _Optional[bool] = ...) -> None: ...
+    def __init__(self, instance: _Optional[str] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., manifest_fingerprint: _Optional[bytes] = ..., recipe_fingerprint: _Optional[bytes] = ..., plugin_version: _Optional[str] = ..., client_version: _Optional[str] = ..., device: _Optional[str] = ..., rejoin: _Optional[bool] = ..., only_if_no_worker: _Optional[bool] = ..., unlabeled_samples: _Optional[int] = ..., added_samples: _Optional[int] = ..., adapts: _Optional[bool] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("session", "membership", "heartbeat_seconds", "chunk_bytes", "position", "server_key", "digest_kinds", "remembers")
@@ -245,14 +247,16 @@ class HeartbeatReply(_message.Message):
     def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., abandon_training: _Optional[bool] = ...) -> None: ...
 
 class DeclineWorkRequest(_message.Message):
-    __slots__ = ("key", "reason", "session")
+    __slots__ = ("key", "reason", "session", "for_good")
     KEY_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    FOR_GOOD_FIELD_NUMBER: _ClassVar[int]
     key: WorkKey
     reason: str
     session: str
-    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., reason: _Optional[str] = ..., session: _Optional[str] = ...) -> None: ...
+    for_good: bool
+    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., reason: _Optional[str] = ..., session: _Optional[str] = ..., for_good: _Optional[bool] = ...) -> None: ...
 
 class DeclineWorkReply(_message.Message):
     __slots__ = ("position",)
@@ -408,7 +412,7 @@ class FetchModelReply(_message.Message):
     def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., chunk: _Optional[_Union[_tensors_pb2.Chunk, _Mapping]] = ...) -> None: ...
 
 class UpdateHeader(_message.Message):
-    __slots__ = ("key", "base_version", "samples", "applied_scale", "byte_length", "digest", "manifest_fingerprint", "train_loss", "samples_processed", "encoding", "resume_at", "digest_kind", "dose")
+    __slots__ = ("key", "base_version", "samples", "applied_scale", "byte_length", "digest", "manifest_fingerprint", "train_loss", "samples_processed", "encoding", "resume_at", "digest_kind", "dose", "unlearned_samples", "unlearned_digest")
     KEY_FIELD_NUMBER: _ClassVar[int]
     BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -422,6 +426,8 @@ class UpdateHeader(_message.Message):
     RESUME_AT_FIELD_NUMBER: _ClassVar[int]
     DIGEST_KIND_FIELD_NUMBER: _ClassVar[int]
     DOSE_FIELD_NUMBER: _ClassVar[int]
+    UNLEARNED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    UNLEARNED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     key: WorkKey
     base_version: int
     samples: int
@@ -435,7 +441,9 @@ class UpdateHeader(_message.Message):
     resume_at: int
     digest_kind: _tensors_pb2.DigestKind
     dose: DoseReport
-    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., samples: _Optional[int] = ..., applied_scale: _Optional[float] = ..., byte_length: _Optional[int] = ..., digest: _Optional[bytes] = ..., manifest_fingerprint: _Optional[bytes] = ..., train_loss: _Optional[float] = ..., samples_processed: _Optional[int] = ..., encoding: _Optional[_Union[_tensors_pb2.Encoding, str]] = ..., resume_at: _Optional[int] = ..., digest_kind: _Optional[_Union[_tensors_pb2.DigestKind, str]] = ..., dose: _Optional[_Union[DoseReport, _Mapping]] = ...) -> None: ...
+    unlearned_samples: int
+    unlearned_digest: bytes
+    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., samples: _Optional[int] = ..., applied_scale: _Optional[float] = ..., byte_length: _Optional[int] = ..., digest: _Optional[bytes] = ..., manifest_fingerprint: _Optional[bytes] = ..., train_loss: _Optional[float] = ..., samples_processed: _Optional[int] = ..., encoding: _Optional[_Union[_tensors_pb2.Encoding, str]] = ..., resume_at: _Optional[int] = ..., digest_kind: _Optional[_Union[_tensors_pb2.DigestKind, str]] = ..., dose: _Optional[_Union[DoseReport, _Mapping]] = ..., unlearned_samples: _Optional[int] = ..., unlearned_digest: _Optional[bytes] = ...) -> None: ...
 
 class DoseReport(_message.Message):
     __slots__ = ("kappa", "gap")
@@ -492,10 +500,12 @@ class ReportEvaluationReply(_message.Message):
     def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class FileUnlearningRequest(_message.Message):
-    __slots__ = ("request",)
+    __slots__ = ("request", "dry_run")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     request: _tickets_pb2.UnlearningRequest
-    def __init__(self, request: _Optional[_Union[_tickets_pb2.UnlearningRequest, _Mapping]] = ...) -> None: ...
+    dry_run: bool
+    def __init__(self, request: _Optional[_Union[_tickets_pb2.UnlearningRequest, _Mapping]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
 
 class FileUnlearningReply(_message.Message):
     __slots__ = ("ticket", "duplicate", "position")
@@ -514,10 +524,26 @@ class ListMyTicketsRequest(_message.Message):
     def __init__(self, offset: _Optional[int] = ...) -> None: ...
 
 class ListMyTicketsReply(_message.Message):
-    __slots__ = ("tickets",)
+    __slots__ = ("tickets", "roster")
     TICKETS_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_FIELD_NUMBER: _ClassVar[int]
     tickets: _containers.RepeatedCompositeFieldContainer[_tickets_pb2.Ticket]
-    def __init__(self, tickets: _Optional[_Iterable[_Union[_tickets_pb2.Ticket, _Mapping]]] = ...) -> None: ...
+    roster: RosterEntry
+    def __init__(self, tickets: _Optional[_Iterable[_Union[_tickets_pb2.Ticket, _Mapping]]] = ..., roster: _Optional[_Union[RosterEntry, _Mapping]] = ...) -> None: ...
+
+class RosterEntry(_message.Message):
+    __slots__ = ("membership", "active", "samples", "first_round", "last_round")
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    LAST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    membership: int
+    active: bool
+    samples: int
+    first_round: int
+    last_round: int
+    def __init__(self, membership: _Optional[int] = ..., active: _Optional[bool] = ..., samples: _Optional[int] = ..., first_round: _Optional[int] = ..., last_round: _Optional[int] = ...) -> None: ...
 
 class FollowTicketRequest(_message.Message):
     __slots__ = ("ticket_id",)

@@ -210,7 +210,7 @@ class Score(_message.Message):
     def __init__(self, accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., clients: _Optional[int] = ...) -> None: ...
 
 class Ticket(_message.Message):
-    __slots__ = ("id", "client", "request", "state", "history", "deadline_at", "applied_round", "scale", "version_before", "version_unlearned", "version_recovered", "recovery_rounds", "recovered", "score_before", "score_unlearned", "score_recovered", "deleted_versions", "method", "worker_alive", "attempts", "membership", "measurements", "retained", "retained_pending", "filed_by", "fallback", "deleted_records", "deleted_bytes", "held", "taken_over", "doses", "fixed_because", "recovery_end", "escalated", "verdict")
+    __slots__ = ("id", "client", "request", "state", "history", "deadline_at", "applied_round", "scale", "version_before", "version_unlearned", "version_recovered", "recovery_rounds", "recovered", "score_before", "score_unlearned", "score_recovered", "deleted_versions", "method", "worker_alive", "attempts", "membership", "measurements", "retained", "retained_pending", "filed_by", "fallback", "deleted_records", "deleted_bytes", "held", "taken_over", "doses", "fixed_because", "recovery_end", "escalated", "verdict", "unlearned_samples", "unlearned_digest")
     ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +246,8 @@ class Ticket(_message.Message):
     RECOVERY_END_FIELD_NUMBER: _ClassVar[int]
     ESCALATED_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
+    UNLEARNED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    UNLEARNED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     id: str
     client: str
     request: UnlearningRequest
@@ -281,4 +283,6 @@ class Ticket(_message.Message):
     recovery_end: str
     escalated: str
     verdict: str
-    def __init__(self, id: _Optional[str] = ..., client: _Optional[str] = ..., request: _Optional[_Union[UnlearningRequest, _Mapping]] = ..., state: _Optional[_Union[TicketState, str]] = ..., history: _Optional[_Iterable[_Union[TicketStep, _Mapping]]] = ..., deadline_at: _Optional[float] = ..., applied_round: _Optional[int] = ..., scale: _Optional[float] = ..., version_before: _Optional[int] = ..., version_unlearned: _Optional[int] = ..., version_recovered: _Optional[int] = ..., recovery_rounds: _Optional[int] = ..., recovered: _Optional[bool] = ..., score_before: _Optional[_Union[Score, _Mapping]] = ..., score_unlearned: _Optional[_Union[Score, _Mapping]] = ..., score_recovered: _Optional[_Union[Score, _Mapping]] = ..., deleted_versions: _Optional[_Iterable[int]] = ..., method: _Optional[str] = ..., worker_alive: _Optional[bool] = ..., attempts: _Optional[int] = ..., membership: _Optional[int] = ..., measurements: _Optional[_Iterable[_Union[Measurement, _Mapping]]] = ..., retained: _Optional[_Iterable[_Union[RetainedSums, _Mapping]]] = ..., retained_pending: _Optional[bool] = ..., filed_by: _Optional[str] = ..., fallback: _Optional[str] = ..., deleted_records: _Optional[int] = ..., deleted_bytes: _Optional[int] = ..., held: _Optional[str] = ..., taken_over: _Optional[str] = ..., doses: _Optional[_Iterable[_Union[Dose, _Mapping]]] = ..., fixed_because: _Optional[str] = ..., recovery_end: _Optional[str] = ..., escalated: _Optional[str] = ..., verdict: _Optional[str] = ...) -> None: ...
+    unlearned_samples: int
+    unlearned_digest: bytes
+    def __init__(self, id: _Optional[str] = ..., client: _Optional[str] = ..., request: _Optional[_Union[UnlearningRequest, _Mapping]] = ..., state: _Optional[_Union[TicketState, str]] = ..., history: _Optional[_Iterable[_Union[TicketStep, _Mapping]]] = ..., deadline_at: _Optional[float] = ..., applied_round: _Optional[int] = ..., scale: _Optional[float] = ..., version_before: _Optional[int] = ..., version_unlearned: _Optional[int] = ..., version_recovered: _Optional[int] = ..., recovery_rounds: _Optional[int] = ..., recovered: _Optional[bool] = ..., score_before: _Optional[_Union[Score, _Mapping]] = ..., score_unlearned: _Optional[_Union[Score, _Mapping]] = ..., score_recovered: _Optional[_Union[Score, _Mapping]] = ..., deleted_versions: _Optional[_Iterable[int]] = ..., method: _Optional[str] = ..., worker_alive: _Optional[bool] = ..., attempts: _Optional[int] = ..., membership: _Optional[int] = ..., measurements: _Optional[_Iterable[_Union[Measurement, _Mapping]]] = ..., retained: _Optional[_Iterable[_Union[RetainedSums, _Mapping]]] = ..., retained_pending: _Optional[bool] = ..., filed_by: _Optional[str] = ..., fallback: _Optional[str] = ..., deleted_records: _Optional[int] = ..., deleted_bytes: _Optional[int] = ..., held: _Optional[str] = ..., taken_over: _Optional[str] = ..., doses: _Optional[_Iterable[_Union[Dose, _Mapping]]] = ..., fixed_because: _Optional[str] = ..., recovery_end: _Optional[str] = ..., escalated: _Optional[str] = ..., verdict: _Optional[str] = ..., unlearned_samples: _Optional[int] = ..., unlearned_digest: _Optional[bytes] = ...) -> None: ...

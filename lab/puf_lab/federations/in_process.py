@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from puf_client.session.connect import connect
 from puf_client.session.session import Session
 from puf_client.state.directory import StateDirectory
 from puf_client.terminal import Display
@@ -162,7 +161,7 @@ class InProcessFederation:
             request.scope = tk.SCOPE_SAMPLES
             request.request_key = state.request_key(samples)
             request.forget_samples = len(samples)
-            request.retain_samples = self._clients[shard][1].count() - len(samples)
+            request.retain_samples = self._clients[shard][1].samples.count() - len(samples)
         return file(ForgetPlan(request, tuple(samples)), state, transport).id
 
     def _paused(self, paused: bool) -> None:
@@ -180,14 +179,4 @@ class InProcessFederation:
             leave_out(state, self._left_out[shard])
         trainer = prepare(options, description)
         worker = Worker(trainer, state, transport, Display(), distiller=options.distiller)
-        session = connect(
-            transport,
-            samples=worker.count(),
-            holdout_samples=0 if options.distiller else trainer.data.holdout_samples,
-            unlabeled_samples=worker.unlabeled,
-            manifest=trainer.manifest,
-            description=description,
-            adapts=True,
-            heartbeats=False,
-        )
-        return session, worker
+        return worker.join(description, heartbeats=False), worker

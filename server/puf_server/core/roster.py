@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from random import Random
 
-from puf_common.errors import Forgotten, NotFound, NotNow, Superseded, TooMuch, UnknownSession, WorkerAlive
+from puf_common.errors import Forgotten, Mismatch, NotFound, NotNow, Superseded, TooMuch, UnknownSession, WorkerAlive
 from puf_common.seeds import derive
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import Member, MemberStatus
@@ -28,6 +28,8 @@ class JoinRequest:
     samples: int
     holdout: int
     unlabeled: int = 0
+    # Samples that the client adds on purpose, after a request for samples.
+    added: int = 0
     device: str = ""
     adapts: bool = False
     rejoin: bool = False
@@ -72,6 +74,10 @@ def join(
         raise Forgotten(f"{name} was forgotten and readmitted: it must ask to rejoin as a new member", client=name)
     if request.only_if_no_worker and member.instance != request.instance and worker_alive(presence, name, config, now):
         raise WorkerAlive(f"another process already works as {name}", client=name)
+    most = max(member.most_samples, member.samples)
+    # 0: the client has not announced a count yet, or not since a rollback.
+    if most and request.samples > most + request.added:
+        _require_no_forgotten(state, member, request, most)
     if member.samples != request.samples:
         state = state.note("client.samples_changed", now, client=name, before=member.samples, after=request.samples)
     if member.instance != request.instance:
@@ -83,12 +89,33 @@ def join(
         replace(
             member,
             samples=request.samples,
+            most_samples=max(most, request.samples),
             holdout=request.holdout,
             unlabeled=request.unlabeled,
             device=request.device,
             adapts=request.adapts,
         )
     )
+
+
+def _require_no_forgotten(state: State, member: Member, request: JoinRequest, most: int) -> None:
+    """Refuses a client with requests for samples that announces more than `most`: forgotten samples would come back."""
+    mine = [t for t in state.tickets.values() if (t.client, t.membership) == (member.name, member.membership)]
+    asked = sorted(t.id for t in mine if t.excludes_samples)
+    if asked:
+        raise Mismatch(
+            f"{member.name} announces {request.samples} samples; after {', '.join(asked)} it has {most}. Leave the forgotten "
+            f"samples out of training. If {request.samples - most} samples are new, join with added_samples "
+            f"{request.samples - most} (puf-client run --added-samples {request.samples - most})",
+            announced=request.samples,
+            roster=most,
+        )
+
+
+def with_samples(member: Member, change: int) -> Member:
+    """The member after a request took samples out of training, or brought them back."""
+    most = max(member.most_samples, member.samples)
+    return replace(member, samples=member.samples + change, most_samples=most + change)
 
 
 def leave(state: State, name: str, session: str, now: float) -> State:
@@ -118,6 +145,7 @@ def forgotten(member: Member) -> Member:
         instance="",
         device="",
         samples=0,
+        most_samples=0,
         holdout=0,
         unlabeled=0,
         last_samples=0,

@@ -84,6 +84,9 @@ class UpdateHeader:
     applied_scale: float
     # Of a dose: the strength that the target chose, and what it measured.
     dose: DoseReport | None = None
+    # What a target says about the samples that the update unlearns; 0 and empty if it says nothing.
+    unlearned_samples: int = 0
+    unlearned_digest: bytes = b""
 
 
 def expected_assignment(state: State, name: str, header: UpdateHeader) -> tuple[Round, Assignment]:
@@ -242,13 +245,17 @@ def abandon(state: State, now: float, why: str) -> State:
     return state.note("round.abandoned", now, round=current.number, attempt=current.attempt, why=why)
 
 
-def decline(state: State, name: str, key: str, reason: str, now: float) -> State:
-    """Records that a client will not fill its assignment, so that the round does not wait for it."""
+def decline(state: State, name: str, key: str, reason: str, now: float, *, for_good: bool = False) -> State:
+    """Records that a client will not fill its assignment, so that the round does not wait for it.
+
+    `for_good`: the client will never be able to. A ticket that needs it is then not tried again.
+    """
     current = state.round
     if current is None or all(s.key != key or s.client != name for s in current.missing):
         return state
     declined = {**current.declined, key: reason[:500]}
-    state = replace(state, round=replace(current, declined=declined, declined_at=now))
+    never = (*current.declined_for_good, key) if for_good else current.declined_for_good
+    state = replace(state, round=replace(current, declined=declined, declined_at=now, declined_for_good=never))
     return state.note("round.declined", now, round=current.number, client=name, why=reason[:500])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from puf_common.errors import InvalidArgument, NotFound, NotNow
 from puf_server.core import forget_budget, methods, rounds, validation
 from puf_server.core.config import FederationConfig, Forgetting
-from puf_server.core.roster import worker_alive
+from puf_server.core.roster import with_samples, worker_alive
 from puf_server.core.state.measurements import Measurement
 from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.presence import Presence
@@ -230,18 +230,18 @@ def expire(state: State, presence: Presence, config: FederationConfig, now: floa
         method = methods.serving(config.forgetting, ticket)
         hopeless = method.hopeless(ticket, state, config)
         if hopeless is not None:
-            state = _without_method(state, config, ticket, "too late", hopeless, now)
+            state = without_method(state, config, ticket, "too late", hopeless, now)
             continue
         if now < ticket.deadline_at or not method.requires.target_takes_part:
             continue
         new = now < ticket.request.filed_at + config.plan.absent_seconds
         if not new and not worker_alive(presence, ticket.client, config, now):
             why = "deadline passed: the client never came back for its unlearning round"
-            state = _without_method(state, config, ticket, "absent", why, now)
+            state = without_method(state, config, ticket, "absent", why, now)
     return state
 
 
-def _without_method(state: State, config: FederationConfig, ticket: Ticket, short: str, why: str, now: float) -> State:
+def without_method(state: State, config: FederationConfig, ticket: Ticket, short: str, why: str, now: float) -> State:
     """The federation's method cannot serve this ticket: the fallback does, or the ticket fails."""
     fallen_back = _fallen_back(ticket, state, config, short)
     if fallen_back is None:
@@ -345,5 +345,4 @@ def _replaced(mine: list[Ticket], form: RequestForm) -> Ticket | None:
 
 
 def _add_samples(state: State, name: str, change: int) -> State:
-    member = state.members[name]
-    return state.with_member(replace(member, samples=member.samples + change))
+    return state.with_member(with_samples(state.members[name], change))

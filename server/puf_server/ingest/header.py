@@ -15,6 +15,7 @@ from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.rounds import Assignment, Round
 from puf_server.core.state.state import State
 
+_SHA256_BYTES = 32
 # Client, membership, round, attempt, part, digest.
 UploadKey = tuple[str, int, int, int, str, bytes]
 
@@ -79,6 +80,7 @@ def check(
     wanted = config.plan.update_encoding
     if header.encoding != wanted:
         raise InvalidUpdate(f"updates of this federation travel as {wanted}, this one does not", expected=wanted)
+    _check_unlearned(header, assignment, state)
     layout = outputs(manifest, assignment.outputs)
     expected = layout.nbytes(UPDATE)
     if header.byte_length != expected:
@@ -86,3 +88,17 @@ def check(
             f"the update has {header.byte_length} bytes, the manifest asks for {expected}", expected=expected
         )
     return ExpectedUpdate(client=name, header=header, round=current, assignment=assignment, layout=layout)
+
+
+def _check_unlearned(header: UploadHeader, assignment: Assignment, state: State) -> None:
+    """Refuses a statement about unlearned samples that cannot be true."""
+    if len(header.unlearned_digest) not in (0, _SHA256_BYTES):
+        raise InvalidUpdate("the digest of the unlearned samples must be a SHA-256")
+    if not header.unlearned_samples and not header.unlearned_digest:
+        return
+    ticket = state.tickets.get(assignment.ticket)
+    expected = 0 if ticket is None else header.samples if ticket.whole_client else ticket.forget_samples
+    if not expected or header.unlearned_samples != expected:
+        raise InvalidUpdate(
+            f"the update unlearns {header.unlearned_samples} samples, its ticket is about {expected}", expected=expected
+        )

@@ -134,6 +134,8 @@ class Upload:
             norm=norms.parameters,
             buffer_norm=norms.buffers,
             dose=header.dose,
+            unlearned_samples=header.unlearned_samples,
+            unlearned_digest=header.unlearned_digest.hex(),
         )
         state, duplicate = rounds.receive(state, self._expected.client, header, update)
         if not self._engine.store.spool.path(self._spool_name).exists():

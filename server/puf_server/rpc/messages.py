@@ -22,6 +22,7 @@ from puf_server.core import assignments as core_work
 from puf_server.core import scheduler, validation
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.measurements import Sums
+from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.rounds import Part
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Flip, Mode, RequestForm, Scope, Strength
@@ -134,6 +135,8 @@ def update_header(message: fed.UpdateHeader) -> UploadHeader:
         manifest_fingerprint=message.manifest_fingerprint,
         resume_at=message.resume_at,
         dose=DoseReport(kappa=message.dose.kappa, gap=gap(message.dose.gap)) if message.HasField("dose") else None,
+        unlearned_samples=message.unlearned_samples,
+        unlearned_digest=message.unlearned_digest,
     )
 
 
@@ -243,3 +246,15 @@ def score(total: Sums | None, clients: int) -> tk.Score | None:
     if total is None:
         return None
     return tk.Score(accuracy=total.score, loss=total.loss, samples=total.samples, clients=clients)
+
+
+def roster_entry(member: Member | None) -> fed.RosterEntry | None:
+    if member is None:
+        return None
+    return fed.RosterEntry(
+        membership=member.membership,
+        active=member.status is MemberStatus.ACTIVE,
+        samples=member.samples,
+        first_round=member.first_round,
+        last_round=member.last_round,
+    )

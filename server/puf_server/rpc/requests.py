@@ -104,6 +104,7 @@ class Handlers:
             samples=request.samples,
             holdout=request.holdout_samples,
             unlabeled=request.unlabeled_samples,
+            added=request.added_samples,
             device=request.device[:100],
             adapts=request.adapts,
             rejoin=request.rejoin,
@@ -177,7 +178,7 @@ class Handlers:
             current = state.round
             if current is None or (current.number, current.attempt) != (request.key.round, request.key.attempt):
                 return state, None
-            return rounds.decline(state, name, key, request.reason, now), None
+            return rounds.decline(state, name, key, request.reason, now, for_good=request.for_good), None
 
         self.engine.call(change)
         return fed.DeclineWorkReply(position=self.position())

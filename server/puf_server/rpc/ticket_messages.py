@@ -57,6 +57,8 @@ def ticket(t: Ticket, state: State, presence: Presence, config: FederationConfig
         deleted_records=applied.deleted_records if applied else 0,
         deleted_bytes=applied.deleted_bytes if applied else 0,
         verdict=verdict(t) or "",
+        unlearned_samples=applied.unlearned.samples if applied and applied.unlearned else 0,
+        unlearned_digest=bytes.fromhex(applied.unlearned.digest) if applied and applied.unlearned else b"",
         held=(t.on_hold if t.waiting else state.recovery.on_hold if t.recovering and state.recovery else None) or "",
     )
 

@@ -32,12 +32,24 @@ class TicketRequests:
 
     def file_unlearning(self, name: str, request: fed.FileUnlearningRequest) -> fed.FileUnlearningReply:
         wanted = messages.request(request.request)
+        if request.dry_run:
+            return self._tried(name, wanted)
         hit("ticket.before_persist")
         ticket, duplicate = self._file(name, wanted, _new_id())
         hit("ticket.after_persist")
         return fed.FileUnlearningReply(
             ticket=self.view(name, ticket), duplicate=duplicate, position=messages.position(self._engine.state)
         )
+
+    def _tried(self, name: str, wanted: RequestForm) -> fed.FileUnlearningReply:
+        """The reply to a dry run. Raises as filing would; the state stays as it is."""
+        engine = self._engine
+        state, presence = engine.state, engine.presence
+        _, ticket, known = tickets.file(
+            state, presence, engine.config, name, wanted, ticket_id=_new_id(), now=engine.clock()
+        )
+        shown = self.view(name, ticket.id) if known else None
+        return fed.FileUnlearningReply(ticket=shown, duplicate=known, position=messages.position(state))
 
     def forget(self, client: str, reference: str, received_at: float) -> tuple[tk.Ticket, bool]:
         """The operator's request to forget a whole client with the federation's defaults. True: it was filed before."""
@@ -65,7 +77,10 @@ class TicketRequests:
     def list_my_tickets(self, name: str, offset: int = 0) -> fed.ListMyTicketsReply:
         mine = [t for t in self._engine.state.tickets.values() if t.client == name]
         newest_first = sorted(mine, key=lambda t: -t.request.filed_at)
-        return fed.ListMyTicketsReply(tickets=messages.page((self.view(name, t.id) for t in newest_first), offset))
+        return fed.ListMyTicketsReply(
+            tickets=messages.page((self.view(name, t.id) for t in newest_first), offset),
+            roster=messages.roster_entry(self._engine.state.members.get(name)),
+        )
 
     def withdraw(self, name: str, request: fed.WithdrawUnlearningRequest) -> fed.WithdrawUnlearningReply:
         self._engine.call(lambda state, now: (tickets.withdraw(state, name, request.ticket_id, now)[0], None))

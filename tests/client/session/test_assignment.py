@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from puf_client.session.assignment import Assignment
 from puf_client.session.update import LocalUpdate
@@ -14,7 +16,9 @@ from puf_common.v1 import federation_pb2 as pb
 from tests.client.session.arrays import MANIFEST, model, payload_of
 
 
-def _task(work: pb.TrainWork, recipe: pb.Recipe) -> Assignment:
+def _task(
+    work: pb.TrainWork, recipe: pb.Recipe, announced: int = 10, indices: NDArray[np.intp] | None = None
+) -> Assignment:
     def deliver(work: pb.TrainWork, update: LocalUpdate) -> bool:
         return update.samples == 10
 
@@ -24,9 +28,10 @@ def _task(work: pb.TrainWork, recipe: pb.Recipe) -> Assignment:
         recipe=recipe,
         manifest=MANIFEST,
         payload=memoryview(payload_of(model(1))).toreadonly(),
-        announced=7,
+        announced=announced,
         deliver=deliver,
         refuse=lambda work, reason: None,
+        indices=indices,
     )
 
 
@@ -58,3 +63,15 @@ def test_a_sample_count_other_than_the_required_one_is_refused_before_sending() 
         task.submit(model(2), samples=9)
     assert task.submit(model(2))
     assert task.submit(model(2), samples=10)
+    # The number is never filled in: a loop that announced another one is refused, too.
+    with pytest.raises(InvalidUpdate, match="10 samples"):
+        _task(pb.TrainWork(key=pb.WorkKey(part=pb.PART_MAIN), samples=10), pb.Recipe(), announced=7).submit(model(2))
+
+
+@pytest.mark.parametrize("used", [[0, 1], [0, 1, 2, 3], [0, 1, 4], [0, 1, 1], None])
+def test_an_update_of_other_samples_than_the_assigned_ones_is_refused(used: list[int] | None) -> None:
+    task = _task(pb.TrainWork(key=pb.WorkKey(part=pb.PART_MAIN)), pb.Recipe(), indices=np.array([0, 1, 2]))
+    with pytest.raises(InvalidUpdate, match=r"work\.indices"):
+        task.submit(model(2), indices=used)
+    # Their order does not matter.
+    assert not task.submit(model(2), indices=[2, 0, 1])

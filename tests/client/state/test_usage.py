@@ -86,3 +86,30 @@ def test_lookups_equal_those_of_a_dictionary(
             for unlearning in (False, True)
         ]
         assert (SampleUsage(state).look_up(name) or Used()) == Used(*spans)
+
+
+def test_a_record_belongs_to_the_memberships_in_which_it_was_trained_on(state: StateDirectory) -> None:
+    usage = SampleUsage(state)
+    usage.note(IDS, np.array([0, 1]), number=1, unlearning=False, membership=1)
+    usage.note(IDS, np.array([0, 1]), number=2, unlearning=True, membership=1)
+    usage.note(IDS, np.array([1, 2]), number=5, unlearning=False, membership=2)
+
+    def hashes(*chosen: int) -> frozenset[str]:
+        return frozenset(state.salted(IDS[i]) for i in chosen)
+
+    assert usage.trained(1) == hashes(0, 1)
+    assert usage.trained(2) == hashes(1, 2)
+    assert usage.trained(3) == frozenset()
+    # Using samples to unlearn them is not training.
+    usage.note(IDS, np.array([7]), number=6, unlearning=True, membership=3)
+    assert usage.trained(3) == frozenset()
+
+
+def test_a_record_of_an_older_version_belongs_to_every_membership(state: StateDirectory) -> None:
+    note(state, [0, 1], 1)
+    (path,) = (state.path / "used").glob("*.json")
+    path.write_text('{"trained": [1, 1], "unlearned": null}')
+    assert len(SampleUsage(state).trained(2)) == 2
+    note(state, [0, 1], 4)
+    assert len(SampleUsage(state).trained(2)) == 2
+    assert SampleUsage(state).look_up(IDS[0]) == Used(trained=(1, 4))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from puf_common.errors import Forgotten, TooMuch
-from puf_server.core import roster, scheduler
+from puf_common.errors import Forgotten, Mismatch, TooMuch
+from puf_server.core import roster, scheduler, tickets
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.rounds import RoundKind
-from puf_server.core.state.tickets import TicketState
+from puf_server.core.state.tickets import Scope, TicketState
 from puf_server.core.unlearning import model_versions
 from tests.server.core.builders import Federation, config
 
@@ -94,3 +96,35 @@ def test_nothing_about_the_presence_of_a_forgotten_client_is_kept() -> None:
     assert f.state.members["b"].status is MemberStatus.FORGOTTEN
     assert "a" in f.presence.seen
     assert "b" not in {*f.presence.seen, *f.presence.activity}
+
+
+def test_forgotten_samples_do_not_come_back_with_a_larger_count() -> None:
+    f = Federation(config())
+    f.join("a", "b", samples=10)
+    f.train()
+    ticket = f.file("a", scope=Scope.SAMPLES, forget_samples=4, retain_samples=6)
+    for count in (10, 7):
+        with pytest.raises(Mismatch, match=f"{ticket.id} it has 6"):
+            f.join("a", samples=count)
+    # Fewer samples, and the same ones again, are no growth.
+    f.join("a", samples=3)
+    f.join("a", samples=6)
+    with pytest.raises(Mismatch, match="--added-samples 2"):
+        f.join("a", samples=8, added=1)
+    f.join("a", samples=8, added=2)
+    f.join("a", samples=8)
+    with pytest.raises(Mismatch, match="it has 8"):
+        f.join("a", samples=9)
+
+
+def test_a_withdrawn_request_gives_the_count_back() -> None:
+    f = Federation(config(plan={"min_clients": 2, "absent_seconds": 60}))
+    f.join("a", "b", samples=10)
+    f.train()
+    f.state = replace(f.state, paused=True)
+    ticket = f.file("a", scope=Scope.SAMPLES, forget_samples=4, retain_samples=6)
+    f.apply(tickets.withdraw(f.state, "a", ticket.id, f.now)[0])
+    f.join("a", samples=10)
+    # Without a request for samples, more data needs no declaration.
+    f.join("a", samples=30)
+    assert f.state.members["a"].samples == 30

@@ -111,6 +111,10 @@ def test_the_same_update_again_is_a_duplicate_and_another_one_a_conflict(local: 
         ({"digest_kind": 99}, InvalidUpdate),
         ({"encoding": ts.ENCODING_F16}, InvalidUpdate),
         ({"encoding": 99}, InvalidUpdate),
+        # Ordinary work unlearns no sample.
+        ({"unlearned_samples": 10}, InvalidUpdate),
+        ({"unlearned_digest": b"short"}, InvalidUpdate),
+        ({"unlearned_digest": bytes(32)}, InvalidUpdate),
     ],
 )
 def test_a_header_that_is_not_acceptable_uses_neither_disk_nor_quota(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from puf_server.core.state.measurements import Sums
-from puf_server.core.state.tickets import Dose, Mode
+from puf_server.core.state.tickets import Dose, Mode, UnlearnedSamples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,8 @@ class UnlearningJob:
     # Adaptive strength: committed doses by ticket, and the model version that was evaluated last for the next dose.
     doses: Mapping[str, tuple[Dose, ...]] = field(default_factory=dict)
     evaluated: int | None = None
+    # By ticket: what its target said in its last update of a committed step.
+    unlearned: Mapping[str, UnlearnedSamples] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

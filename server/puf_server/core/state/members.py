@@ -32,6 +32,8 @@ class Member:
     # The first and the last round with a folded update of this membership; 0: none.
     first_round: int = 0
     last_round: int = 0
+    # The largest count announced so far, less the samples of requests; 0 in records of older versions.
+    most_samples: int = 0
     # Samples of the last folded update: its weight in that round's mean.
     last_samples: int = 0
     # Unlabeled samples for distillation.

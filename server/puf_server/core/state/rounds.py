@@ -85,6 +85,9 @@ class ReceivedUpdate:
     buffer_norm: float = 0.0
     digest_kind: Literal["sha256", "blake3"] = "sha256"
     dose: DoseReport | None = None
+    # What a target says about the samples that the update unlearns; 0 and empty if it says nothing.
+    unlearned_samples: int = 0
+    unlearned_digest: str = ""
 
 
 class CombineRule(StrEnum):
@@ -159,6 +162,8 @@ class Round:
     declined: Mapping[str, str] = field(default_factory=dict)
     # When the newest of these reasons arrived. Without a replacement, the clients are asked again after a while.
     declined_at: float | None = None
+    # Declined assignments that their clients will never be able to fill.
+    declined_for_good: tuple[str, ...] = ()
     repeats: int = 0
     # Grows when an update is taken out: a sum that was computed before is outdated.
     revision: int = 0

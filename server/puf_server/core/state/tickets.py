@@ -159,6 +159,15 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnlearnedSamples:
+    """What the target says about the samples that it unlearned. The server cannot check it."""
+
+    samples: int
+    # Over salted hashes of their ids; empty if the client does not know ids.
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
     """How a ticket was applied, and what was measured since."""
 
@@ -184,6 +193,8 @@ class Applied:
     doses: tuple[Dose, ...] = ()
     # What the owner measures in recovery; None if it does not watch.
     watch: Watch | None = None
+    # None where the target did not take part, or did not state it.
+    unlearned: UnlearnedSamples | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +289,12 @@ class Ticket:
     @property
     def recovering(self) -> bool:
         return self.state in (TicketState.APPLIED, TicketState.RECOVERING)
+
+    @property
+    def excludes_samples(self) -> bool:
+        """Whether its samples must stay out of training: unless its client withdrew it."""
+        withdrawn = self.state is TicketState.WITHDRAWN and self.taken_over is None
+        return not self.whole_client and not withdrawn
 
     @property
     def keeps_out(self) -> bool:

@@ -58,6 +58,7 @@ def applied_again(first: Applied, again: Applied) -> Applied:
         deleted_records=first.deleted_records,
         deleted_bytes=first.deleted_bytes,
         doses=first.doses,
+        unlearned=first.unlearned,
     )
 
 

@@ -16,7 +16,7 @@ from puf_server.core.state.jobs import Recovery, UnlearningJob
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import Round, RoundKind, RoundPhase, Step
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Applied, Mode, Outcome, Ticket, TicketState
+from puf_server.core.state.tickets import Applied, Mode, Outcome, Ticket, TicketState, UnlearnedSamples
 from puf_server.core.unlearning import adaptive, escalation, evaluation, history, model_versions
 
 _LONGEST_PAUSE = 3600.0
@@ -145,7 +145,8 @@ def close_if_due(state: State, presence: Presence, config: FederationConfig, now
     if lost:
         reasons = "; ".join(r for key, r in current.declined.items() if any(s.key == key for s in current.missing))
         state = rounds.abandon(state, now, "a target did not answer")
-        return _release(state, config, lost, now, reasons or "the client did not answer in its unlearning round")
+        why = reasons or "the client did not answer in its unlearning round"
+        return _declined_for_good(_release(state, config, lost, now, why), config, current, now)
     # Retained clients have the plan's deadline: a silent one does not delay unlearning for `attempt_seconds`.
     seconds = config.plan.deadline_seconds
     if seconds and now >= current.opened_at + seconds:
@@ -157,6 +158,18 @@ def close_if_due(state: State, presence: Presence, config: FederationConfig, now
         state = rounds.abandon(state, now, "too few retained clients answered")
         return _release(state, config, list(job.tickets), now, "too few retained clients answered")
     return rounds.close(replace(state, round=replace(current, step=method.settle(view, current))), now)
+
+
+def _declined_for_good(state: State, config: FederationConfig, current: Round, now: float) -> State:
+    """Ends tickets whose target can never do its work: the fallback serves them, or they fail with the reason."""
+    for assignment in current.missing:
+        if not assignment.ticket or assignment.key not in current.declined_for_good:
+            continue
+        ticket = state.tickets[assignment.ticket]
+        if ticket.state is TicketState.PENDING and not ticket.fallback:
+            why = f"{ticket.client} cannot do its work for this request: {current.declined[assignment.key]}"
+            state = tickets.without_method(state, config, ticket, "declined", why, now)
+    return state
 
 
 def _close_without_targets(
@@ -175,9 +188,18 @@ def _close_without_targets(
 
 
 def recorded(state: State, config: FederationConfig, current: Round, now: float) -> State:
-    """Records what the targets reported in a round that commits now."""
+    """Records what the targets reported in a round that commits now: their doses, and which samples they unlearned."""
+    if state.job is None:
+        return state
     view = View(state=state, presence=Presence(), config=config, now=now, job=state.job)
-    return adaptive.recorded(state, view, current, now) if state.job is not None else state
+    state = adaptive.recorded(state, view, current, now)
+    assert state.job is not None
+    said = {
+        a.ticket: UnlearnedSamples(samples=update.unlearned_samples, digest=update.unlearned_digest)
+        for a in current.assignments
+        if (update := current.received.get(a.key)) is not None and update.unlearned_samples
+    }
+    return replace(state, job=replace(state.job, unlearned={**state.job.unlearned, **said})) if said else state
 
 
 def stepped(state: State, current: Round) -> State:
@@ -221,6 +243,7 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
             score_before=evaluation.total(job.before),
             score_clients=len(job.before),
             doses=job.doses.get(ticket_id, ()),
+            unlearned=job.unlearned.get(ticket_id),
         )
         if ticket.applied is not None:
             applied = escalation.applied_again(ticket.applied, applied)
@@ -289,7 +312,7 @@ def _release(state: State, config: FederationConfig, lost: list[str], now: float
     if job.step:
         # The models made so far include the released targets.
         state = model_versions.delete(state, model_versions.made_by(job))
-        job = replace(job, step=0, method_state={}, working=None, aux={}, doses={}, evaluated=None)
+        job = replace(job, step=0, method_state={}, working=None, aux={}, doses={}, evaluated=None, unlearned={})
     return replace(state, job=replace(job, tickets=rest) if rest else None)
 
 

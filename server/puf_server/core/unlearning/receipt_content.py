@@ -34,6 +34,7 @@ from puf_common.receipts.content import (
     Score,
     Stages,
     TicketFacts,
+    UnlearnedSamplesFacts,
 )
 from puf_common.receipts.evidence import STATEMENT, Z975, Attack, Finding, wilson, worst
 from puf_common.receipts.gap import Gap, fraction_left
@@ -102,6 +103,17 @@ def build(
         ),
         measured_by_client=_measured_by_client(ticket, applied, outcome, versions),
         audit=AuditHead(line=head.number, hash=head.hash.hex()),
+        unlearned_samples=_unlearned(applied),
+    )
+
+
+def _unlearned(applied: Applied) -> UnlearnedSamplesFacts | None:
+    if applied.unlearned is None:
+        return None
+    return UnlearnedSamplesFacts(
+        by="the client itself; the server passes these figures on and cannot check them",
+        samples=applied.unlearned.samples,
+        digest=applied.unlearned.digest or None,
     )
 
 

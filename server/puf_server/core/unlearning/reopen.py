@@ -7,13 +7,12 @@ since the client's first round is withdrawn.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from puf_common.dates import from_utc
 from puf_common.errors import TransferCorrupted
 from puf_common.receipts.content import ReceiptContent
-from puf_server.core import rounds
+from puf_server.core import roster, rounds
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.models import ModelStatus
@@ -59,7 +58,7 @@ def reopen(state: State, config: FederationConfig, receipt: ReceiptContent, now:
     asked = ticket.request
     rest = asked.retain_samples or 0
     if not ticket.whole_client and member.samples == ticket.forget_samples + rest:
-        state = state.with_member(replace(member, samples=rest))
+        state = state.with_member(roster.with_samples(member, rest - member.samples))
     state = state.with_ticket(ticket)
     if member.first_round:
         # The newest model contains the client, too.

@@ -11,7 +11,7 @@ from puf_server.core import rounds
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.rounds import Part, RoundKind, RoundPhase
-from puf_server.core.state.tickets import TicketState
+from puf_server.core.state.tickets import TicketState, UnlearnedSamples
 
 EVERYONE = ("a", "b", "c", "d")
 
@@ -151,6 +151,50 @@ def test_a_target_that_declines_is_tried_again_later_with_its_reason_on_the_tick
     f.apply(rounds.decline(f.state, "a", "a/main", "out of memory", f.now))
     assert f.ticket(ticket.id).state is TicketState.PENDING
     assert "out of memory" in f.ticket(ticket.id).history[-1].note
+
+
+def test_a_target_that_declines_for_good_ends_its_request_with_the_reason() -> None:
+    f = trained()
+    f.state = replace(f.state, paused=True)
+    first, second = f.file("a"), f.file("b")
+    f.apply(replace(f.state, paused=False))
+    f.answer_evaluation(0.8)
+    f.apply(rounds.decline(f.state, "a", "a/main", "no routine", f.now, for_good=True))
+    done = f.ticket(first.id)
+    assert done.state is TicketState.FAILED
+    assert done.history[-1].note == "a cannot do its work for this request: no routine"
+    # Other targets are served without it, and it is not asked again.
+    assert {s.client for s in f.round.assignments} == {"b", "c", "d"}
+    f.run_round(RoundKind.UNLEARN)
+    assert f.ticket(second.id).state is TicketState.APPLIED
+    f.wait(1e6, *EVERYONE[:1], *EVERYONE[2:])
+    assert f.ticket(first.id).state is TicketState.FAILED
+
+
+def test_the_fallback_serves_a_target_that_declined_for_good() -> None:
+    f = trained(forgetting={"fallback": "not"})
+    ticket = f.file("a")
+    f.answer_evaluation(0.8)
+    f.apply(rounds.decline(f.state, "a", "a/main", "no routine", f.now, for_good=True))
+    assert f.ticket(ticket.id).fallback == "declined"
+    f.answer_evaluation(0.8)
+    f.commit()
+    assert applied(f.ticket(ticket.id)).method == "not (fallback: declined)"
+    assert applied(f.ticket(ticket.id)).unlearned is None
+
+
+def test_an_applied_ticket_has_what_its_target_said_about_the_unlearned_samples() -> None:
+    f = trained()
+    ticket = f.file("a")
+    f.answer_evaluation(0.8)
+    for assignment in f.round.assignments:
+        f.submit(assignment.client)
+    key = "a/main"
+    current = f.round
+    said = replace(current.received[key], unlearned_samples=10, unlearned_digest="ab")
+    f.state = replace(f.state, round=replace(current, received={**current.received, key: said}))
+    f.commit()
+    assert applied(f.ticket(ticket.id)).unlearned == UnlearnedSamples(samples=10, digest="ab")
 
 
 def test_regular_needs_a_retained_update() -> None:
