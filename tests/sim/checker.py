@@ -9,7 +9,7 @@ from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.rounds import RoundKind, RoundPhase
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Ticket, TicketState
+from puf_server.core.state.tickets import Ticket, TicketEvent, TicketState
 from puf_server.storage.layout import history_name, spool_name
 from puf_server.storage.state_store import VOLATILE
 from tests.sim.commit_checks import CommitChecks
@@ -28,6 +28,9 @@ MOVES = {
     (_S.APPLIED, _S.RECOVERING),
     (_S.APPLIED, _S.COMPLETED),
     (_S.RECOVERING, _S.COMPLETED),
+    # Another method follows.
+    (_S.APPLIED, _S.SCHEDULED),
+    (_S.RECOVERING, _S.SCHEDULED),
     (_S.PENDING, _S.FAILED),
     (_S.PENDING, _S.WITHDRAWN),
     # A failed request that was asked again, or withdrawn.
@@ -134,6 +137,7 @@ class Checker(CommitChecks):
                 new, start = path[len(old.history) :], old.state
                 same = (old.client, old.membership, old.request) == (ticket.client, ticket.membership, ticket.request)
                 require(same, f"{ticket_id} asks for something else now")
+            new = _moves(new, start)
             for step in new:
                 require((start, step.state) in MOVES, f"{ticket_id} went from {start} to {step.state}")
                 if step.state is _S.FAILED:
@@ -229,7 +233,7 @@ class Checker(CommitChecks):
             if member.status is MemberStatus.FORGOTTEN and old.status is MemberStatus.ACTIVE:
                 mine = [t for t in after.tickets.values() if (t.client, t.membership) == (name, member.membership)]
                 done = (_S.APPLIED, _S.RECOVERING, _S.COMPLETED)
-                asked = any(t.whole_client and t.state in done for t in mine)
+                asked = any(t.whole_client and (t.state in done or t.escalated) for t in mine)
                 require(asked, f"{name} was forgotten without having asked")
                 self._forgotten[name, member.membership] = after.version
 
@@ -282,7 +286,7 @@ class Checker(CommitChecks):
             require(not ticket.open, f"{ticket.id} is still {ticket.state}")
             how = "ticket.reopened" if ticket.reopened else "ticket.filed"
             require(self._audited[ticket.id, how] == 1, f"{ticket.id} was filed twice")
-            for step, times in Counter(s.state for s in ticket.history[1:]).items():
+            for step, times in Counter(s.state for s in _moves(ticket.history[1:], _S.PENDING)).items():
                 audited = self._audited[ticket.id, f"ticket.{step}"]
                 require(audited == times, f"{ticket.id}: {step} {times} times, {audited} in the audit log")
         open_round = (state.round.number, state.round.attempt) if state.round else None
@@ -303,3 +307,13 @@ class Checker(CommitChecks):
             (t.client, t.membership) == who and t.applied and t.applied.method.split(" ")[0] in ways
             for t in state.tickets.values()
         )
+
+
+def _moves(path: tuple[TicketEvent, ...], start: TicketState) -> tuple[TicketEvent, ...]:
+    """The entries of a history that change the state. Others only say what happened."""
+    found = []
+    for step in path:
+        if step.state is not start:
+            found.append(step)
+            start = step.state
+    return tuple(found)

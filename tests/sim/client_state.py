@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from puf_common.errors import PufError
+from puf_common.receipts.gap import DoseReport, Gap
 from puf_server.core.state.measurements import Sums
 from puf_server.core.state.tickets import TicketState
+from tests.tables import by_class
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -107,5 +109,19 @@ class ClientState:
 
 def score(seed: int, name: str, digest: str, samples: int) -> Sums:
     """What a client measures on a model. It depends on the seed, the client and the model only."""
-    drawn = hashlib.sha256(f"{seed}|{name}|{digest}".encode()).digest()[0] / 255
-    return Sums(samples=samples, loss_sum=float(samples), score_sum=samples * (0.5 + drawn / 2))
+    drawn = _drawn(seed, name, digest)
+    classes = by_class((samples,), (samples * drawn,), (samples * drawn**2,)) if samples else None
+    return Sums(samples=samples, loss_sum=float(samples), score_sum=samples * (0.5 + drawn / 2), classes=classes)
+
+
+def chosen_dose(seed: int, name: str, digest: str, options: Mapping[str, float]) -> DoseReport:
+    """The strength that a target chooses for a model, and the gap that it states."""
+    least, most = options["min_kappa"], options["max_kappa"]
+    if options.get("may_skip") and _drawn(seed, name, f"skip {digest}") < 0.2:
+        least = most = 0.0
+    kappa = least + _drawn(seed, name, f"kappa {digest}") * (most - least)
+    return DoseReport(kappa=kappa, gap=Gap(value=_drawn(seed, name, f"gap {digest}") - 0.4, error=0.05))
+
+
+def _drawn(seed: int, name: str, digest: str) -> float:
+    return hashlib.sha256(f"{seed}|{name}|{digest}".encode()).digest()[0] / 255

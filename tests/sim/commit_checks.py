@@ -71,18 +71,44 @@ class CommitChecks(Facts):
         if current.kind in (RoundKind.TRAIN, RoundKind.RECOVER):
             require(bool(weights.contributions), "a round without updates was committed")
 
+    def _doses(self, before: State, after: State, weights: Weights) -> None:
+        """Every dose follows a measurement, stays within the policy, and enters once for each target."""
+        current, policy = before.round, self.store.config.forgetting
+        assert current is not None
+        if not current.assignments:
+            return
+        score = before.models[current.base].score
+        require(score is not None and score.classes is not None, "a dose without a measurement")
+        for ticket_id in current.tickets:
+            negated = [c for c in weights.contributions if c.ticket == ticket_id and c.negated]
+            require(len(negated) == 1, f"{ticket_id} has {len(negated)} negated contributions")
+            kappa = -float(negated[0].amount)
+            require(0 <= kappa <= policy.max_dose + 1e-9, f"{ticket_id}: a dose of {kappa}")
+            ticket = after.tickets[ticket_id]
+            if ticket.state is _S.PENDING or (after.job is not None and not after.job.doses and not ticket.applied):
+                # The job was given up after the commit, and starts again.
+                continue
+            doses = ticket.applied.doses if ticket.applied else after.job.doses[ticket_id] if after.job else ()
+            require(1 <= len(doses) <= policy.max_doses, f"{ticket_id}: {len(doses)} doses")
+            require(abs(doses[-1].kappa - kappa) < 1e-9, f"{ticket_id}: another dose than stated")
+        others = sum(not c.ticket for c in weights.contributions)
+        require(others >= self._others, "a lone target's update can be computed from the models")
+
     def _unlearned(self, before: State, after: State, weights: Weights, applied: set[str]) -> None:
         current = before.round
         assert current is not None
+        if current.method == "puf-auto":
+            self._doses(before, after, weights)
         if not current.step.last:
             require(not applied, "a ticket was applied before the last step")
             return
         require(applied == set(current.tickets), f"the round was for {current.tickets}, applied were {applied}")
         require(bool(applied), "an unlearning round without a request")
-        if current.method != "puf":
+        if current.method not in ("puf", "puf-auto") or not current.assignments:
             for t in (after.tickets[i] for i in applied):
                 self._applied[t.id] += 1
-                require(self._applied[t.id] == 1, f"{t.id} was applied {self._applied[t.id]} times")
+                once = 2 if t.escalated else 1
+                require(self._applied[t.id] <= once, f"{t.id} was applied {self._applied[t.id]} times")
                 rebuilt = current.method in ("retrain", "federaser") and t.whole_client
                 require(not rebuilt or (t.client, t.membership) not in weights.totals, f"{t.client} is in it again")
             return
@@ -98,8 +124,8 @@ class CommitChecks(Facts):
             require(len(negated) == 1, f"{ticket_id} has {len(negated)} negated contributions")
             self._applied[ticket_id] += 1
             require(self._applied[ticket_id] == 1, f"{ticket_id} was applied {self._applied[ticket_id]} times")
-            if ticket.request.kappa is not None:
-                require(abs(float(negated[0].amount) + ticket.request.kappa) < 1e-9, f"{ticket_id}: another strength")
+            if ticket.kappa is not None:
+                require(abs(float(negated[0].amount) + ticket.kappa) < 1e-9, f"{ticket_id}: another strength")
             parts = sorted(c.update.part for c in mine)
             wanted = {
                 "client": ["main"],
@@ -116,9 +142,11 @@ class CommitChecks(Facts):
         assert current is not None
         if current.kind is RoundKind.RESET:
             return 0
-        if current.kind is not RoundKind.UNLEARN or current.method not in ("retrain", "federaser"):
+        if current.kind is not RoundKind.UNLEARN or current.method not in ("retrain", "federaser", "puf-auto"):
             return before.version
         assert job is not None
+        if current.method == "puf-auto":
+            return before.version if job.working is None else job.working
         return 0 if job.working is None else job.working
 
     def _samples(self, before: State, c: Contribution) -> None:

@@ -28,7 +28,7 @@ class SimFolder:
                 if name not in store.spool:
                     raise FileNotFoundError(name)
                 update = store.spool[name]
-                scale = assignment.scale if assignment.flip == "server" else update.applied_scale
+                scale = current.scale_of(assignment) if assignment.flip == "server" else update.applied_scale
                 parts.append(
                     (update, current.received[assignment.key].samples, scale, assignment.negated, assignment.ticket)
                 )

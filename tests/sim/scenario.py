@@ -65,11 +65,13 @@ class Scenario:
     requests: float
     chaos_seconds: float
     faults: Mapping[str, float]
+    # Whether workers can choose doses. They then have larger hold-outs to compare with.
+    adapts: bool = False
 
 
 def draw(seed: int, *, method: str | None = None) -> Scenario:
     """A federation and its faults. With `method`, the seed does not decide the method, and there is no fallback."""
-    rng, chance = Random(f"scenario {seed}"), Random(f"method {seed}")
+    rng, chance, strength = Random(f"scenario {seed}"), Random(f"method {seed}"), Random(f"strength {seed}")
     drawn = chance.choice(METHODS)
     drawn, fallback = (drawn, chance.choice(FALLBACKS)) if method is None else (method, "")
     clients = rng.randint(1, 6)
@@ -95,6 +97,9 @@ def draw(seed: int, *, method: str | None = None) -> Scenario:
         fallback=fallback,
         mode="special" if special and rng.random() < 0.3 else "regular",
         flip=rng.choice(["client", "server"]),
+        strength=strength.choice(["auto", "auto", "fixed"]),
+        max_doses=strength.choice([1, 3, 8]),
+        escalate=strength.choice(["", "retrain", "not"]) if drawn == "puf" else "",
         kappa=rng.choice([0.5, 2.0]),
         max_total_kappa=rng.choice([4.0, 8.0]),
         special_allowed=special,
@@ -120,6 +125,7 @@ def draw(seed: int, *, method: str | None = None) -> Scenario:
         requests=rng.choice([0.1, 0.3, 0.6]),
         chaos_seconds=rng.choice([900.0, 1500.0]),
         faults={name: rate for name, rate in FAULTS.items() if rng.random() < share},
+        adapts=strength.random() < 0.8,
     )
     # The operator files a request for an absent client.
     return replace(scenario, faults={**scenario.faults, "forget_absent": 0.3}) if fallback else scenario
@@ -154,5 +160,12 @@ def calm(seed: int, faults: Mapping[str, float], method: str = "puf") -> Scenari
         limits=NOBODY_ASKS,
     )
     return Scenario(
-        seed=seed, config=config, clients=4, evaluators=0, requests=0.0, chaos_seconds=3000.0, faults=faults
+        seed=seed,
+        config=config,
+        clients=4,
+        evaluators=0,
+        requests=0.0,
+        chaos_seconds=3000.0,
+        faults=faults,
+        adapts=bool(seed % 2),
     )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from puf_common.errors import Forgotten, NotFound, PufError, StorageCorrupted, Unavailable
 from puf_common.receipts.content import ReceiptContent
+from puf_common.receipts.gap import Gap
+from puf_common.receipts.ranks import RankComparison
 from puf_server.aggregation.folder import FoldResult
 from puf_server.core import assignments as work
 from puf_server.core import operations, roster, rounds, tickets
@@ -170,7 +172,15 @@ class SimServer:
     # -- requests of clients, as the handlers answer them --------------------------------------------------------------
 
     def join(
-        self, name: str, *, instance: str, samples: int, holdout: int, rejoin: bool, only_if_no_worker: bool
+        self,
+        name: str,
+        *,
+        instance: str,
+        samples: int,
+        holdout: int,
+        adapts: bool = False,
+        rejoin: bool,
+        only_if_no_worker: bool,
     ) -> tuple[str, int]:
         self._tokens += 1
         wanted = roster.JoinRequest(
@@ -179,6 +189,7 @@ class SimServer:
             samples=samples,
             holdout=holdout,
             device="sim",
+            adapts=adapts,
             rejoin=rejoin,
             only_if_no_worker=only_if_no_worker,
         )
@@ -237,7 +248,13 @@ class SimServer:
 
         def change(state: State, now: float) -> tuple[State, bool]:
             update = ReceivedUpdate(
-                digest=digest, samples=header.samples, nbytes=8, train_loss=1.0, samples_processed=1, at=now
+                digest=digest,
+                samples=header.samples,
+                nbytes=8,
+                train_loss=1.0,
+                samples_processed=1,
+                at=now,
+                dose=header.dose,
             )
             state, duplicate = rounds.receive(state, name, header, update)
             if file not in self.store.spool:
@@ -289,7 +306,9 @@ class SimServer:
         self.world.checker.taken_back(self.engine.state.tickets[ticket_id])
 
     def measure(self, name: str, ticket_id: str, version: int, sums: Sums) -> None:
-        found = Measurement(forget=sums)
+        gap = Gap(value=sums.score - 0.7, error=0.02)
+        ranks = RankComparison(auc=sums.score, forget_samples=400, unseen_samples=400)
+        found = Measurement(forget=sums, own=ranks, gap=gap)
         self.engine.call(lambda state, now: (tickets.measure(state, name, ticket_id, version, found, now)[0], None))
 
     def tickets_of(self, name: str) -> list[Ticket]:

@@ -20,7 +20,7 @@ from puf_common.errors import (
 from puf_server.core import assignments
 from puf_server.core.state.rounds import Part
 from puf_server.core.state.tickets import TicketState
-from tests.sim.client_state import ClientState, Process, score
+from tests.sim.client_state import ClientState, Process, chosen_dose, score
 from tests.sim.server import Header, Leave
 from tests.sim.weights import Update, Weights
 
@@ -121,6 +121,7 @@ class Worker(ClientState):
                     instance=process.instance,
                     samples=count,
                     holdout=self.holdout,
+                    adapts=self.world.scenario.adapts,
                     rejoin=rejoin,
                     only_if_no_worker=only_if_no_worker,
                 ),
@@ -259,6 +260,10 @@ class Worker(ClientState):
     def _submit(self, process: Process, task: assignments.Train, key: str) -> None:
         ids, base = process.cache[key]
         assignment, current = task.assignment, task.round
+        dose, scale = None, assignment.scale
+        if assignment.routine == "dose":
+            dose = chosen_dose(self.world.scenario.seed, self.name, base, assignment.options)
+            scale *= dose.kappa
         update = Update(
             client=self.name,
             membership=assignment.membership,
@@ -267,7 +272,7 @@ class Worker(ClientState):
             base=base,
             ids=ids,
             epochs=assignment.epochs,
-            applied_scale=assignment.scale if assignment.flip == "client" else 1.0,
+            applied_scale=scale if assignment.flip == "client" else 1.0,
         )
         header = Header(
             membership=assignment.membership,
@@ -278,6 +283,7 @@ class Worker(ClientState):
             samples=len(ids),
             applied_scale=update.applied_scale,
             update=update,
+            dose=dose,
         )
 
         def begun(answer: Any) -> None:

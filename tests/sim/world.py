@@ -67,7 +67,12 @@ class World:
         self.checker.store = store
         self.server = SimServer(self, store)
         self.clients = [
-            Client(self, f"c{i}", samples=self.rng.randint(2, 12), holdout=self.rng.choice([0, 5, 5]))
+            Client(
+                self,
+                f"c{i}",
+                samples=self.rng.randint(2, 12),
+                holdout=self.rng.choice([0, 5, 5]) * (10 if scenario.adapts else 1),
+            )
             for i in range(scenario.clients)
         ]
         self.clients += [Client(self, f"judge{i}", samples=0, holdout=20) for i in range(scenario.evaluators)]

@@ -39,13 +39,19 @@ class DoseOptions:
     growth: float
     margin: float
     largest_fall: float
+    damage: float = 0.0
     first_gap: float = float("nan")
     """The gap before the first dose; not a number in the first dose."""
+    may_skip: bool = False
 
-    def fall(self, now: Gap) -> float:
-        """How much p(y|x) on the samples has to fall."""
-        first = now.value if np.isnan(self.first_gap) else self.first_gap
-        return min(now.value + self.margin * first, self.largest_fall)
+    def fall(self, now: Gap, level: float) -> float:
+        """How much p(y|x) on the samples, now `level`, has to fall."""
+        over = self.margin * now.value if np.isnan(self.first_gap) else min(self.margin * self.first_gap, now.error)
+        return min(now.value - self.damage + over, self.largest_fall, level / 2)
+
+    def skip(self, now: Gap) -> bool:
+        """Whether the model already knows the samples clearly less than unseen ones."""
+        return self.may_skip and now.value < -now.error
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,8 @@ def dose(
     found = gap(before.confidences, before.labels, all_unseen(unseen.others, own))
     if found is None:
         raise UsageError("a dose needs more hold-out samples to compare with: no dose without a measurement")
+    if options.skip(found):
+        return TrainResult(float("nan"), 0, DoseReport(kappa=0.0, gap=found))
     base = _tensors(model)
     forward, shift = forward_of(model, settings, context.device), _shift(before, context.device)
 
@@ -91,10 +99,10 @@ def dose(
     chosen = range(0, count(plain), max(1, -(-count(plain) // _SEARCH_SAMPLES)))
     few = plain if len(chosen) == count(plain) else select(plain, list(chosen))
     level = float(before.confidences[np.asarray(chosen)].mean())
-    kappa = options.min_kappa
+    wanted, kappa = options.fall(found, level), options.min_kappa
     while kappa < options.max_kappa:
         _set(model, base, [w - kappa * (t - w) for w, t in zip(base.parameters, trained.parameters, strict=True)])
-        if level - float(np.nan_to_num(measure(few).confidences).mean()) >= options.fall(found):
+        if level - float(np.nan_to_num(measure(few).confidences).mean()) >= wanted:
             break
         kappa = min(options.max_kappa, kappa * options.growth)
     _set(model, trained, trained.parameters)

@@ -58,8 +58,7 @@ def connect(
     to use (`Assignment.indices`) and records them in the state directory under `state`. Without `data`, `samples` is their
     number, or a function that returns it before every assignment. Such a client can only be forgotten as a whole.
     `parts` and `routines` name what the loop supports; the session declines other work. `added_samples` declares new
-    samples, after a request for samples. A client with `unlabeled_samples` distills and does not train. `connect` raises
-    before joining if `manifest`, which describes the local model, differs from the federation's.
+    samples, after a request for samples. A client with `unlabeled_samples` distills. `manifest` must equal the federation's.
     """
     request = pb.JoinRequest(
         holdout_samples=holdout_samples,

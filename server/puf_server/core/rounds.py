@@ -138,6 +138,8 @@ def _check_dose(assignment: Assignment, dose: DoseReport | None) -> None:
     if dose is None:
         return
     least, most = assignment.options["min_kappa"], assignment.options["max_kappa"]
+    if dose.kappa == 0 and assignment.options.get("may_skip"):
+        return
     if not least <= dose.kappa <= most:
         raise InvalidUpdate(
             f"the update was scaled by kappa {dose.kappa:g}; allowed is {least:g} to {most:g}", least=least, most=most

@@ -25,7 +25,8 @@ class UpdateCheck:
 
     def __init__(self, manifest: Manifest, *, scale: float = 1.0, most: Norms = UNBOUNDED) -> None:
         self._ranges = [s for s in manifest.ranges(UPDATE) if s.nbytes]
-        self._scale = abs(scale)
+        # A skipped dose is scaled by 0: its norm is 0 under any factor.
+        self._scale = abs(scale) or 1.0
         self._most = most
         # Sums of squares so far: by tensor, of all parameters, of all floating buffers.
         self._squares = [0.0] * len(self._ranges)

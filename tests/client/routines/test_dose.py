@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -104,8 +105,32 @@ def test_no_dose_without_a_measurement() -> None:
 
 
 def test_the_wanted_fall_follows_the_rule() -> None:
-    later = DoseOptions(min_kappa=0.125, max_kappa=8.0, growth=1.25, margin=0.15, largest_fall=0.2, first_gap=0.4)
-    assert later.fall(Gap(value=0.1, error=0.01)) == pytest.approx(0.1 + 0.06)
-    assert later.fall(Gap(value=0.9, error=0.01)) == 0.2
-    assert OPTIONS.fall(Gap(value=0.1, error=0.01)) == pytest.approx(0.115)
-    assert np.isnan(OPTIONS.first_gap)
+    later = DoseOptions(
+        min_kappa=0.125,
+        max_kappa=8.0,
+        growth=1.25,
+        margin=0.15,
+        largest_fall=0.2,
+        damage=0.02,
+        first_gap=0.4,
+        may_skip=True,
+    )
+    # Over the gap: 0.15 * 0.4 = 0.06, but at most one standard error.
+    assert later.fall(Gap(value=0.1, error=0.5), 0.9) == pytest.approx(0.1 - 0.02 + 0.06)
+    assert later.fall(Gap(value=0.1, error=0.01), 0.9) == pytest.approx(0.1 - 0.02 + 0.01)
+    assert later.fall(Gap(value=0.9, error=0.01), 0.9) == 0.2
+    assert later.fall(Gap(value=0.9, error=0.01), 0.1) == 0.05
+    assert OPTIONS.fall(Gap(value=0.1, error=0.01), 0.9) == pytest.approx(0.115)
+    assert later.skip(Gap(value=-0.1, error=0.05))
+    assert not later.skip(Gap(value=-0.1, error=0.15))
+    assert not OPTIONS.skip(Gap(value=-0.9, error=0.01))
+
+
+def test_a_skipped_dose_changes_nothing() -> None:
+    options = replace(OPTIONS, first_gap=0.4, may_skip=True)
+    known = by_class((20, 20, 20), (19.0, 19.0, 19.0), (18.1, 18.1, 18.1))
+    model = network()
+    before = payload(model)
+    found = dose(model, points(), TASK, settings(), options, RUN, plain=points(), unseen=Unseen(None, known))
+    assert found.dose is not None
+    assert (found.dose.kappa, found.samples_processed, payload(model)) == (0.0, 0, before)

@@ -4,18 +4,21 @@ Every dose is a round of PUF-Regular from the model of the last one:
 
     w_(t+1) = w_t + sum over retained (n_i / n) Delta_i - kappa_t * Delta_u(w_t)
 
-Before a dose, clients measure w_t on their hold-outs. The target compares its data with them: g_t is the gap (see
-`puf_common.receipts.gap`). The dose has to lower p(y|x) on the target's data by
+Before a dose, clients measure w_t on their hold-outs. The target compares its data with them: g_t is the gap and se_t its
+standard error (see `puf_common.receipts.gap`), H_t is the mean p(y|x) over the hold-outs. The dose has to lower p(y|x) on
+the target's data by
 
-    a_t = g_t + MARGIN * g_0,    in one round by at most LARGEST_FALL.
+    a_t = g_t - delta * max(H_0 - H_t, 0) + over_t    with over_0 = MARGIN * g_0, over_t = min(MARGIN * g_0, se_t),
 
-The target finds the smallest kappa that does it, on its own data. A dose with a_t <= LARGEST_FALL is a hold: it keeps the
-retained clients from bringing the data back. Doses end after HOLDS holds, or after the policy's number of rounds. The
-server plans a dose only after a measurement, and refuses a kappa outside the policy. Retained clients train as in any
-round.
+in one round by at most LARGEST_FALL and half of its present value. The middle term keeps doses from following general
+damage. Where much of the data leaves, a retrained model is worse, too: delta is 1 up to a tenth of the data and 0 from a
+third. The target finds the smallest kappa that does it, on its own data. A dose with a_t <= LARGEST_FALL is a hold: it keeps
+the retained clients from bringing the data back. A later dose is 0 where g_t < -se_t. Doses end after HOLDS holds, or after
+the policy's number of rounds. The server plans a dose only after a measurement, and refuses a kappa outside the policy.
+Retained clients train as in any round.
 
-The margin makes the doses go a little too far. Recovery brings the gap back from below, to where a model without the data
-has it. The target watches: recovery ends only when the gap has stopped rising (see `unlearning.watch`).
+The overshoot makes the doses go a little too far. Recovery brings the gap back from below, to where a model without the
+data has it. The target watches: recovery ends only when the gap has stopped rising (see `unlearning.watch`).
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ SHARES = 1.25
 GROWTH = 1.25
 MARGIN = 0.15
 LARGEST_FALL = 0.2
+# Shares of the data that leaves.
+LITTLE, MUCH = 1 / 10, 1 / 3
 HOLDS = 3
 # A first dose of this size shows that the model fits the target's data almost perfectly. Its score will drop for a while.
 LARGE_DOSE = 2.0
@@ -106,7 +111,8 @@ class PufAuto(Puf):
             "growth": GROWTH,
             "margin": MARGIN,
             "largest_fall": LARGEST_FALL,
-            **({"first_gap": first[0].gap.value} if first else {}),
+            "damage": _damage(view, view.model),
+            **({"first_gap": first[0].gap.value, "may_skip": 1.0} if first else {}),
         }
         return replace(assignment, routine="dose", options=options, unseen=table)
 
@@ -138,12 +144,13 @@ def doses_with(view: View, current: Round) -> dict[str, tuple[Dose, ...]]:
         if update is None or update.dose is None:
             continue
         before = found.get(a.ticket, ())
-        gap, first = update.dose.gap, (before[0].gap if before else update.dose.gap)
+        gap = update.dose.gap
+        over = min(MARGIN * before[0].gap.value, gap.error) if before else MARGIN * gap.value
         dose = Dose(
             round=current.number,
             kappa=update.dose.kappa,
             gap=gap,
-            need=gap.value + MARGIN * first.value,
+            need=gap.value - _damage(view, current.base) + over,
             score=score.score if score else None,
         )
         found[a.ticket] = (*before, dose)
@@ -166,3 +173,14 @@ def _table(view: View, version: int) -> ClassTable | None:
     score = view.state.models[version].score
     table = score.classes if score else None
     return table if table is not None and table.samples >= FEWEST else None
+
+
+def _damage(view: View, version: int) -> float:
+    """How much worse the hold-outs are known than before the first dose, as far as the loss of data does not explain it."""
+    before, now = _table(view, view.state.version), _table(view, version)
+    if before is None or now is None:
+        return 0.0
+    leaving = sum(t.forget_samples for t in view.targets)
+    share = leaving / max(1, leaving + sum(m.samples for m in view.retained))
+    delta = min(1.0, max(0.0, (MUCH - share) / (MUCH - LITTLE)))
+    return delta * max(0.0, before.mean - now.mean)

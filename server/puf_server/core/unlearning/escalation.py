@@ -44,6 +44,12 @@ def begin(state: State, config: FederationConfig, now: float) -> State:
     return replace(state, recovery=None, job=job)
 
 
+def first_round(state: State, first: Applied) -> int:
+    """The round of the oldest model that the second method replaces."""
+    before = state.models.get(first.version_before) if first.version_before is not None else None
+    return before.round if before else first.round
+
+
 def applied_again(first: Applied, again: Applied) -> Applied:
     """How a ticket was applied by a second method. What the target measured of the model before stays."""
     kept = {v: m for v, m in first.measurements.items() if v == first.version_before}

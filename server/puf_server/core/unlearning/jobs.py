@@ -229,9 +229,13 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
     for ticket_id in job.tickets:
         ticket = state.tickets[ticket_id]
         member = state.members[ticket.client]
-        since = min(since, member.first_round or since)
-        if ticket.whole_client:
-            state = state.with_member(roster.forgotten(member))
+        if ticket.applied is None:
+            since = min(since, member.first_round or since)
+            if ticket.whole_client:
+                state = state.with_member(roster.forgotten(member))
+        else:
+            # A second method follows. The target has left already, and may have joined again as another member.
+            since = min(since, escalation.first_round(state, ticket.applied))
         label = "reset" if current.kind is RoundKind.RESET else _label(method, ticket)
         applied = Applied(
             round=current.number,
