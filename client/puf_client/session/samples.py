@@ -60,7 +60,9 @@ class KnownSamples:
                 "its state directory does not know which samples the request names: end this worker, and run the command "
                 "where the request was filed"
             ) from None
-        differs = self.difference(work.key.membership, named, grown=True) if unlearns(work) else None
+        request = self.state.exclusion(work.forget_request) if named is not None else None
+        asked = request.hashes if request is not None else None
+        differs = self.difference(work.key.membership, asked, grown=True) if unlearns(work) else None
         if differs is not None:
             log.error("cannot do the work", reason=differs.explained(str(self.state.path)))
             raise CannotDo(f"{differs.counts}: use the data of training")
@@ -92,33 +94,28 @@ class KnownSamples:
         indices = np.union1d(self.trainable(), np.asarray(named, dtype=np.intp))
         self._usage.restore(self.ids, indices, rounds, membership)
 
-    def require_trained(
-        self, membership: int, named: Sequence[int] | NDArray[np.intp] | None = None, *, grown: bool = False
-    ) -> None:
+    def require_trained(self, membership: int, named: Sequence[int] | None = None, *, grown: bool = False) -> None:
         """Raises `Mismatch` if the data is not what was trained on in this membership, see `difference`."""
-        found = self.difference(membership, named, grown=grown)
+        found = self.difference(membership, None if named is None else self.hashes(named), grown=grown)
         if found is not None:
             raise Mismatch(found.explained(str(self.state.path)), missing=found.missing)
 
-    def difference(
-        self, membership: int, named: Sequence[int] | NDArray[np.intp] | None = None, *, grown: bool = False
-    ) -> Difference | None:
+    def difference(self, membership: int, asked: frozenset[str] | None, *, grown: bool = False) -> Difference | None:
         """Returns how the data differs from what was trained on in a membership; None if it does not.
 
-        `named` are the samples of a request for samples; None: the whole client is to be forgotten. With `grown`, the data
-        may have further samples: the client announced them, and the request does not name them.
+        `asked` are hashes of the samples of a request; None: the whole client is to be forgotten. With `grown`, the data may
+        have further samples: the client announced them, and the request does not name them.
         """
         trained = self._usage.trained(membership)
         if not trained:
             return Difference(0, 0, ())
         excluded = frozenset[str]().union(*(e.hashes for e in self.state.exclusions() if e.effective))
-        asked = frozenset[str]() if named is None else self.hashes(named)
-        expected = trained - (excluded - asked)
-        present = dict(zip((self.state.salted(i) for i in self.ids), self.ids, strict=True))
-        known = trained | (excluded - asked)
-        unknown = tuple(sample for salted, sample in present.items() if salted not in known)
-        if grown and named is not None:
-            unknown = tuple(present[salted] for salted in sorted(asked - trained))
+        gone = excluded - (asked or frozenset())
+        expected = trained - gone
+        present = {self.state.salted(sample): sample for sample in self.ids}
+        judged = present.keys() & asked if grown and asked is not None else present.keys()
+        strange = judged - trained - gone
+        unknown = tuple(sample for salted, sample in present.items() if salted in strange)
         missing = len(expected - present.keys())
         return Difference(len(expected), missing, unknown) if missing or unknown else None
 
@@ -211,7 +208,7 @@ class LoopSupport:
             )
         if routine not in self.routines:
             return (
-                f"its training loop has the routine {', '.join(sorted(self.routines))}, not {routine}: end the loop and run "
-                "`puf-client --unlearn` with --data, or ask the operator for a method that it can run, such as puf"
+                f"its code has the routine {', '.join(sorted(self.routines))}, not {routine}: end a training loop and run "
+                "`puf-client --unlearn` with --data, or ask the operator for a method that the loop can run, such as puf"
             )
         return None

@@ -161,14 +161,20 @@ def close_if_due(state: State, presence: Presence, config: FederationConfig, now
 
 
 def _declined_for_good(state: State, config: FederationConfig, current: Round, now: float) -> State:
-    """Ends tickets whose target can never do its work: the fallback serves them, or they fail with the reason."""
+    """Ends tickets whose target can never do its work: the fallback serves them, or they fail with the reason.
+
+    A request for samples fails: such a target could not train on the rest of its samples for the fallback either.
+    """
     for assignment in current.missing:
         if not assignment.ticket or assignment.key not in current.declined_for_good:
             continue
         ticket = state.tickets[assignment.ticket]
         if ticket.state is TicketState.PENDING and not ticket.fallback:
             why = f"{ticket.client} cannot do its work for this request: {current.declined[assignment.key]}"
-            state = tickets.without_method(state, config, ticket, "declined", why, now)
+            if ticket.whole_client:
+                state = tickets.without_method(state, config, ticket, "declined", why, now)
+            else:
+                state = tickets.move(state, ticket.id, TicketState.FAILED, now, why)
     return state
 
 

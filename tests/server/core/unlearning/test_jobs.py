@@ -183,6 +183,15 @@ def test_the_fallback_serves_a_target_that_declined_for_good() -> None:
     assert applied(f.ticket(ticket.id)).unlearned is None
 
 
+def test_the_fallback_does_not_serve_samples_of_a_target_that_declined_for_good() -> None:
+    f = trained(forgetting={"fallback": "retrain"})
+    ticket = f.file("a", scope="samples", forget_samples=4, retain_samples=6)
+    f.answer_evaluation(0.8)
+    f.apply(rounds.decline(f.state, "a", "a/forget", "no such part", f.now, for_good=True))
+    assert f.ticket(ticket.id).state is TicketState.FAILED
+    assert "no such part" in f.ticket(ticket.id).history[-1].note
+
+
 def test_an_applied_ticket_has_what_its_target_said_about_the_unlearned_samples() -> None:
     f = trained()
     ticket = f.file("a")
