@@ -30,13 +30,27 @@ ForgetSet = Mapping[int, Sequence[str] | None]
 
 @dataclass(frozen=True)
 class ModelOutputs:
-    """Outputs of one model on test, retained and forget data. `reference` has those of the retrained model."""
+    """Outputs of one model on test, retained and forget data.
+
+    `reference` has the mean outputs of models that were retrained without the same target, with other seeds.
+    """
 
     test: PerSample
     retained: PerSample
     forget: PerSample
     seed: int
     reference: ModelOutputs | None = None
+
+
+def mean_outputs(models: Sequence[ModelOutputs]) -> ModelOutputs:
+    """The mean over models, sample by sample."""
+
+    def mean(part: str) -> PerSample:
+        sides: list[PerSample] = [getattr(model, part) for model in models]
+        columns = ("losses", "scores", "confidences")
+        return PerSample(*(np.mean([getattr(side, column) for side in sides], axis=0) for column in columns))
+
+    return ModelOutputs(mean("test"), mean("retained"), mean("forget"), models[0].seed)
 
 
 class Evaluator:

@@ -59,7 +59,7 @@ class InProcessFederation:
         if not (directory / "server").exists():
             plan = {**_PLAN, "keep_models": keep_models}
             config = spec.server_config(clients=len(shards), plan=plan, forgetting=_FORGETTING)
-            create_server(config, directory / "server", spec.weights)
+            create_server(spec, config, directory / "server")
         self.engine = Engine(Store.open(directory / "server"), time.time)
         self.handlers = Handlers(self.engine)
         self._clients: dict[int, tuple[Session, Worker]] = {}
