@@ -97,6 +97,8 @@ def _facts(results: Results, summary: Summary) -> list[str]:
         if floor
         else "These runs have no noise floor, so nothing is ranked."
     )
+    if floor:
+        lines.append(_finding(summary))
     for facts in results.facts:
         seconds = f", {facts['seconds']:.0f} s" if "seconds" in facts else ""
         # Files of version 0.1.0 state the kind of the federation as "engine".
@@ -105,6 +107,14 @@ def _facts(results: Results, summary: Summary) -> list[str]:
             f"{facts['command']} (commit {facts['commit'][:12] or 'unknown'}, {facts['device']}, {kind}{seconds})"
         )
     return lines
+
+
+def _finding(summary: Summary) -> str:
+    """Which methods are closest to Retrain on the forget data, as far as the noise permits to say so."""
+    best = [row.label for row in summary.recovering if row.method in summary.best("forget")]
+    if not best:
+        return "No method is distinguishably closer to Retrain than the others on the forget data."
+    return f"Closest to Retrain on the forget data, outside the noise: {', '.join(best)}."
 
 
 def _figures(summary: Summary, folder: Path) -> list[Figure]:

@@ -73,6 +73,15 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(head), "| " + " | ".join(rule) + " |", *map(line, rows)]) + "\n"
 
 
+def size(nbytes: float) -> str:
+    """Bytes with a readable unit of powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} TB"
+
+
 def ratio(reference: float | None, value: float | None) -> str:
     """How many times less than the reference."""
     return f"{reference / value:.1f}×" if reference and value else MISSING

@@ -5,7 +5,7 @@ from __future__ import annotations
 from puf_lab.evaluation.costs import Cost, Shape, cost
 from puf_lab.evaluation.statistics import MIN_CELLS
 from puf_lab.reporting.beside_paper import beside_paper
-from puf_lab.reporting.sheet import MISSING, Sheet, ratio
+from puf_lab.reporting.sheet import MISSING, Sheet, ratio, size
 from puf_lab.reporting.summary import Summary, SummaryRow, compared, format_value
 
 _UNRANKED = "‡"
@@ -216,14 +216,14 @@ def _costs(summary: Summary) -> Sheet:
             [
                 row.label,
                 f"{row.rounds:.1f}",
-                f"{row.nbytes:.3g}",
+                size(row.nbytes),
                 ratio(retrained.nbytes, row.nbytes),
-                f"{formula.communication:.3g}" if formula else MISSING,
+                size(formula.communication) if formula else MISSING,
                 ratio(reference.communication, formula.communication) if formula and reference else MISSING,
                 f"{row.samples:.3g}",
                 ratio(retrained.samples, row.samples),
                 f"{formula.computation:.3g}" if formula and formula.computation else MISSING,
-                f"{formula.storage:.3g}" if formula else MISSING,
+                size(formula.storage) if formula else MISSING,
             ]
         )
     head = ["method", "rounds", "bytes counted", "less than Retrain", "bytes by formula", "less by formula"]

@@ -8,8 +8,8 @@ import pytest
 
 from puf_lab.experiments.goals import Goal, goals_of, judged
 from puf_lab.reporting import plots
-from puf_lab.reporting.html import Part, render
-from puf_lab.reporting.results import Results, Run
+from puf_lab.reporting.html import Part, render, run_report
+from puf_lab.reporting.results import Results, Run, write
 from puf_lab.reporting.summary import Summary, summarise
 from puf_lab.reporting.tables import sheets, short_table
 from puf_lab.spec.experiment import Goals
@@ -98,6 +98,15 @@ def test_paired_comparison(summary: Summary) -> None:
     assert pairs["PUF-SPECIAL"][column] == "1.0 [1.0, 1.0]", "a difference inside the floor gets no word"
     assert pairs["NATURAL"][column] == "27.0 [27.0, 27.0] further"
     assert pairs["PGA ‡"][column] == "-3.0 [-3.0, -3.0] closer"
+
+
+def test_the_report_begins_with_what_was_found(summary: Summary, tmp_path: Path) -> None:
+    write(summary.results, tmp_path / "runs")
+    run_report([tmp_path / "runs"], tmp_path / "report")
+    text = (tmp_path / "report" / "digits" / "report.md").read_text()
+    assert "There is something to forget: the original is 37.5 ± 1.9 points from Retrain on the forget data." in text
+    assert "Retrain against Retrain with another training seed: 2.0 [2.0, 2.0] points." in text
+    assert "Closest to Retrain on the forget data, outside the noise: PUF-REGULAR, PUF-SPECIAL." in text
 
 
 def test_dips_include_rounds_before_the_unlearned_model(summary: Summary) -> None:

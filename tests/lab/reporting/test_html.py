@@ -10,6 +10,7 @@ from puf_common.errors import UsageError
 from puf_lab.reporting import plots
 from puf_lab.reporting.html import Part, render
 from puf_lab.reporting.results import Results, Run, read, write
+from puf_lab.reporting.sheet import size
 from puf_lab.reporting.summary import Summary, summarise
 from puf_lab.reporting.tables import sheets, short_table
 from puf_lab.spec.settings_files import load_experiment
@@ -72,7 +73,7 @@ def test_the_papers_figures_are_beside_with_errors_marked(results: Results) -> N
     assert any("recovery rounds implied by the two columns differ" in note for note in paper.notes)
     costs = {row[0]: row for row in made["costs"].rows}
     # 2PB for one target and 5 rounds of 9 others; Retrain 2PB for 30 rounds of 9.
-    assert costs["PUF-Special"][4:6] == [f"{2 * 4000 * (1 + 5 * 9):.3g}", f"{30 * 9 / 46:.1f}×"]
+    assert costs["PUF-Special"][4:6] == ["368 kB", f"{30 * 9 / 46:.1f}×"]
     assert r"$\Delta$ forget" in made["efficacy"].latex()
     assert made["lasting"].head[1:3] == ["Δ forget, at once", "Δ forget, after 8 rounds"]
 
@@ -108,3 +109,10 @@ def test_the_page_escapes_text(results: Results) -> None:
     assert "<p><strong>a &amp; b</strong></p>" in page
     assert "<td>PUF-Special</td>" in page
     assert "<i>" not in page
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"), [(0, "0 B"), (999, "999 B"), (153_512, "154 kB"), (1.8e6, "1.8 MB"), (4.5e13, "45 TB")]
+)
+def test_bytes_have_a_unit(nbytes: float, text: str) -> None:
+    assert size(nbytes) == text
