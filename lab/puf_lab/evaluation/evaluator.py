@@ -6,7 +6,7 @@ Only an experiment has the data of all clients in one place. A federation never 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -48,7 +48,7 @@ def mean_outputs(models: Sequence[ModelOutputs]) -> ModelOutputs:
     def mean(part: str) -> PerSample:
         sides: list[PerSample] = [getattr(model, part) for model in models]
         columns = ("losses", "scores", "confidences")
-        return PerSample(*(np.mean([getattr(side, column) for side in sides], axis=0) for column in columns))
+        return replace(sides[0], **{name: np.mean([getattr(side, name) for side in sides], axis=0) for name in columns})
 
     return ModelOutputs(mean("test"), mean("retained"), mean("forget"), models[0].seed)
 
