@@ -43,8 +43,8 @@ torture: $(VENV)/.ready  ## Attack the server, simulate 10,000 histories, break 
 soak: $(VENV)/.ready  ## Run several hundred rounds with changing clients; memory and open files must not grow
 	$(BIN)/python -m tests.soak
 
-quality: $(VENV)/.ready  ## Check on the demo's federation and five targets that forgetting reaches its goals
-	$(BIN)/puf-lab run demo --goals
+quality: $(VENV)/.ready  ## Measure forgetting in ten settings against its goals; takes hours; DATA=DIR has CIFAR-100
+	$(BIN)/puf-lab quality --executor pool $(if $(DATA),--data-dir $(DATA))
 
 lab: $(VENV)/.ready  ## Compare the methods on digits: results and report in runs/
 	$(BIN)/puf-lab run digits

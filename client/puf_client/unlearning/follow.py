@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from puf_client.routines.measure import ModelMeasurement, measure
+from puf_client.routines.measure import ModelMeasurement
 from puf_client.session.session import Session
 from puf_client.state.directory import StateDirectory
 from puf_client.terminal import Display, console
 from puf_client.transport.base import ENDED, Transport
+from puf_client.unlearning.measure_models import ModelMeasurer
 from puf_client.unlearning.tickets import clock, state_name
-from puf_common.errors import Forgotten, NotFound, NotNow, NotYours, PufError, Superseded, WorkerAlive
+from puf_common.errors import Forgotten, PufError, Superseded, WorkerAlive
 from puf_common.logging import get_logger
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
 if TYPE_CHECKING:
-    from puf_client.routines.evaluate import PerSample
     from puf_client.worker.trainer import Trainer
     from puf_client.worker.worker import Worker
 
@@ -74,15 +75,18 @@ class TicketFollower:
     def __init__(
         self, transport: Transport, state: StateDirectory, display: Display, substitute: Substitute | None
     ) -> None:
-        self.measurements: dict[int, ModelMeasurement] = {}
+        own = (substitute.trainer, substitute.worker.samples) if substitute is not None else None
+        self._measurer = ModelMeasurer(transport, state, own, display)
         self._transport = transport
         self._state = state
         self._display = display
         self._substitute = substitute
-        # Models that were evaluated and not reported yet.
-        self._values: dict[int, tuple[PerSample, PerSample | None]] = {}
         self._shown = 0
         self._wait_shown = False
+
+    @property
+    def measurements(self) -> Mapping[int, ModelMeasurement]:
+        return self._measurer.measurements
 
     def follow(self, ticket: tk.Ticket) -> tk.Ticket:
         """Returns the ticket when it has ended."""
@@ -110,49 +114,7 @@ class TicketFollower:
             return
         if ticket.request.scope == tk.SCOPE_CLIENT:
             self._state.mark_forgotten(membership=ticket.membership, ticket_id=ticket.id)
-        # The models before and after unlearning are deleted when the ticket completes, so both are measured now.
-        for name in ("version_before", "version_unlearned", "version_recovered"):
-            if ticket.HasField(name):
-                self._measure(ticket, getattr(ticket, name))
-
-    def _measure(self, ticket: tk.Ticket, version: int) -> None:
-        if version in self.measurements:
-            return
-        known = next((m for m in ticket.measurements if m.version == version), None)
-        if known is not None:
-            self.measurements[version] = ModelMeasurement.from_pb(known)
-            return
-        if self._substitute is None:
-            return
-        try:
-            values = self._values.get(version) or self._evaluate(ticket, version, self._substitute)
-        except (NotFound, NotYours, NotNow) as error:
-            log.warning("model cannot be measured", version=version, reason=error.message)
-            self.measurements[version] = ModelMeasurement(None)
-            return
-        self._values[version] = values
-        if ticket.retained_pending and version == ticket.version_unlearned:
-            # The retained clients still evaluate this model. The attacks need their sums, and the model may be gone then.
-            return
-        retained = next((r for r in ticket.retained if r.version == version), None)
-        found = self.measurements[version] = measure(*values, retained)
-        del self._values[version]
-        try:
-            self._transport.report_measurement(found.request(ticket.id, version))
-        except PufError as error:
-            log.warning("the server refused the measurement", version=version, reason=error.message)
-
-    def _evaluate(self, ticket: tk.Ticket, version: int, substitute: Substitute) -> tuple[PerSample, PerSample | None]:
-        """Returns the model's values on the samples to forget and, if there is any, on the hold-out data."""
-        self._display.say(f"measuring model {version}")
-        _, payload = self._transport.fetch_model(version)
-        trainer = substitute.trainer
-        if ticket.request.scope == tk.SCOPE_SAMPLES:
-            indices = self._state.forget_indices(trainer.data.ids, ticket.request.request_key)
-        else:
-            indices = substitute.worker.samples.trainable()
-        holdout = trainer.evaluate_holdout(payload) if trainer.data.holdout_samples else None
-        return trainer.evaluate_samples(payload, indices), holdout
+        self._measurer.measure(ticket)
 
     def _substitute_worker(self, ticket: tk.Ticket) -> None:
         """Starts the substitute if the ticket waits for a worker and none is alive."""

@@ -44,7 +44,7 @@ class Worker:
         distiller: bool = False,
     ) -> None:
         self.samples = KnownSamples(trainer.data.ids, state, transport)
-        self._trainer = trainer
+        self.trainer = trainer
         self._transport = transport
         self._display = display
         self._distiller = distiller
@@ -61,7 +61,7 @@ class Worker:
         heartbeats: bool = True,
     ) -> Session:
         """Joins the federation with this client's data, model and device."""
-        trainer = self._trainer
+        trainer = self.trainer
         return connect(
             self._transport,
             data=self.samples,
@@ -112,13 +112,13 @@ class Worker:
             self._display.count(done, total)
 
         started = time.monotonic()
-        result = self._trainer.run(work, indices, progress, forget)
+        result = self.trainer.run(work, indices, progress, forget)
         if LOCAL_MODEL in session.server_stores and work.routine == "train" and not work.ticket_id:
-            payload = payload_of(self._trainer.model, self._trainer.manifest)
+            payload = payload_of(self.trainer.model, self.trainer.manifest)
             self._local_models.write(work.key.membership, work.round, payload)
         self._display.say(f"sending the update of {doing}")
         taken = work.submit(
-            self._trainer.model,
+            self.trainer.model,
             indices=indices,
             train_loss=result.loss,
             samples_processed=result.samples_processed,
@@ -138,10 +138,10 @@ class Worker:
 
     def _evaluate(self, work: EvaluationRequest) -> None:
         self._display.say(f"evaluating model {work.version}")
-        sums = summed(self._trainer.evaluate_holdout(work.payload), by_class=True)
+        sums = summed(self.trainer.evaluate_holdout(work.payload), by_class=True)
         training = None
         if work.training_side and len(mine := self.samples.trainable()):
-            training = summed(self._trainer.evaluate_samples(work.payload, mine))
+            training = summed(self.trainer.evaluate_samples(work.payload, mine))
         work.report(
             sums.samples,
             sums.loss_sum,

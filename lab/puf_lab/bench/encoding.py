@@ -24,7 +24,9 @@ def encoding(report: Report, scratch: Path, repeats: int) -> None:
     bytes_to_full = 1.0
     for name in ENCODINGS:
         for seed in _SEEDS:
-            spec = demo.seeded(seed).model_copy(update={"plan": {"update_encoding": name}})
+            spec = demo.seeded(data=seed, init=seed, training=seed).model_copy(
+                update={"plan": {"update_encoding": name}}
+            )
             evaluator = Evaluator(spec)
             with InProcessFederation(spec, scratch / f"{name}-{seed}") as federation:
                 federation.train()

@@ -34,14 +34,22 @@ def add_experiments(commands: Any) -> None:
     run.add_argument("setting", metavar="SETTING", help="a name from `puf-lab list`, or FILE.toml")
     _setting_flags(run)
     _run_flags(run)
-    run.add_argument("--goals", action="store_true", help="fail if forgetting misses its goals; see the setting demo")
+    run.add_argument("--goals", action="store_true", help="fail if forgetting misses the setting's goals")
     run.set_defaults(run=_run)
 
-    # The command of version 0.1.0 for the same check.
-    quality = commands.add_parser("quality")
-    _setting_flags(quality)
-    _run_flags(quality)
-    quality.set_defaults(run=_run, setting="demo", goals=True)
+    quality = commands.add_parser("quality", help="run the quality settings and say which goals are met")
+    quality.add_argument(
+        "--settings", metavar="A,B", help="only these, e.g. digits,digits-two or FILE.toml (default: all built-in)"
+    )
+    quality.add_argument("--methods", metavar="A,B", help="methods instead of those of the settings")
+    quality.add_argument("--targets", type=int, metavar="N", help="at most N targets of each setting")
+    quality.add_argument("--seeds", type=int, metavar="N", help="at most N seeds of each setting")
+    quality.add_argument(
+        "--out", type=Path, default=Path("runs/quality"), metavar="DIR", help="directory of the results"
+    )
+    _machine_flags(quality)
+    _executor_flags(quality)
+    quality.set_defaults(run=_quality)
 
     report = commands.add_parser("report", help="write tables and figures of one or more runs, as a page and as files")
     report.add_argument("runs", nargs="*", type=Path, metavar="DIR", help="results (default: everything in runs/)")
@@ -57,10 +65,16 @@ def _setting_flags(parser: Parser) -> None:
         "--method", action="append", default=[], metavar="MODULE:NAME", help="a further method; may be repeated"
     )
     parser.add_argument(
-        "--seeds", metavar="N,M", help="seeds of training, and of the split of the data unless the setting fixes it"
+        "--seeds", metavar="N,M", help="seeds of training; also of data and initial weights unless these are given"
     )
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="directory of the dataset")
+    parser.add_argument("--data-seed", type=int, metavar="N", help="seed of the data (default: the run's seed)")
+    parser.add_argument("--init-seed", type=int, metavar="N", help="seed of the initial weights (default: the run's)")
     parser.add_argument("--weights", type=Path, metavar="FILE", help="published checkpoint, for settings that need one")
+    _machine_flags(parser)
+
+
+def _machine_flags(parser: Parser) -> None:
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="directory of the dataset")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, cuda:1 or auto")
     parser.add_argument("--cache", type=Path, default=Path("runs/cache"), metavar="DIR", help="cache of finished runs")
 
@@ -72,6 +86,14 @@ def _run_flags(run: Parser) -> None:
         choices=_FEDERATIONS,
         help="how a federation runs: in this process (default), or as server and client processes",
     )
+    _executor_flags(run)
+    run.add_argument("--engine", choices=tuple(_ENGINES), help=argparse.SUPPRESS)
+    run.add_argument(
+        "--metric", action="append", default=[], metavar="MODULE:NAME", help="a further metric; may be repeated"
+    )
+
+
+def _executor_flags(run: Parser) -> None:
     run.add_argument(
         "--executor",
         choices=_EXECUTORS,
@@ -79,10 +101,6 @@ def _run_flags(run: Parser) -> None:
     )
     run.add_argument("--jobs", type=int, metavar="N", help="runs at a time; N above 1 implies --executor pool")
     run.add_argument("--ray-address", metavar="ADDRESS", help="existing Ray cluster (default: a local one)")
-    run.add_argument("--engine", choices=tuple(_ENGINES), help=argparse.SUPPRESS)
-    run.add_argument(
-        "--metric", action="append", default=[], metavar="MODULE:NAME", help="a further metric; may be repeated"
-    )
 
 
 def _experiment(arguments: argparse.Namespace, kind: str = "in-process") -> ExperimentSpec:
@@ -101,6 +119,8 @@ def _experiment(arguments: argparse.Namespace, kind: str = "in-process") -> Expe
         targets=list(target_sets([arguments.targets])) if arguments.targets else None,
         methods=[word.strip() for word in methods] + arguments.method,
         seeds=seeds,
+        data_seed=arguments.data_seed,
+        init_seed=arguments.init_seed,
     )
     return narrowed.placed(
         kind=kind,
@@ -149,6 +169,28 @@ def _run(arguments: argparse.Namespace) -> int:
         options=ExecutorOptions.of(executor, arguments.jobs, arguments.ray_address),
         metrics=arguments.metric,
         goals=arguments.goals,
+    )
+
+
+def _quality(arguments: argparse.Namespace) -> int:
+    from puf_lab.experiments.cache import Cache
+    from puf_lab.experiments.executors import ExecutorOptions
+    from puf_lab.experiments.quality import QualityOptions, run_quality
+
+    return run_quality(
+        QualityOptions(
+            settings=arguments.settings.split(",") if arguments.settings else (),
+            methods=arguments.methods.split(",") if arguments.methods else (),
+            targets=arguments.targets,
+            seeds=arguments.seeds,
+        ),
+        arguments.out,
+        place={
+            "device": arguments.device,
+            "data_dir": arguments.data_dir.resolve() if arguments.data_dir else None,
+        },
+        cache=Cache(arguments.cache.resolve()),
+        options=ExecutorOptions.of(arguments.executor, arguments.jobs, arguments.ray_address),
     )
 
 

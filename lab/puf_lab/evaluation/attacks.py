@@ -54,20 +54,22 @@ def song(members: ArrayLike, non_members: ArrayLike, forget: ArrayLike, *, seed:
 class RelativeAttack:
     """`auc`: chance that a forgotten sample looks more like a member than an unseen one. 0.5 is "like unseen data".
 
-    `member_at_1`: share of the forgotten samples that look more like members than all but 1 % of the unseen samples.
+    `member_at_1`: share of the forgotten samples that look more like members than all but 1 % of the unseen samples:
+    the true positive rate at a false positive rate of 1 %. `member_at_01` is the same at 0.1 %.
     `traced_at_1`: share that look less like members than all but 1 % of them. Forgetting itself left this trace.
     """
 
     auc: float
     member_at_1: float
+    member_at_01: float
     traced_at_1: float
 
 
 def rmia(forget: tuple[ArrayLike, ArrayLike], unseen: tuple[ArrayLike, ArrayLike], *, seed: int) -> RelativeAttack:
     """RMIA (Zarifzadeh et al. 2024), offline: per sample, relative to a reference model and to a population.
 
-    Each pair has the confidences of the attacked model and of the reference model, which saw neither set. The reference
-    is the retrained model, which an experiment has anyway. A sample's score is the share of population points z with
+    Each pair has the confidences of the attacked model and of the reference models, which saw neither set. The references
+    were retrained without the target, with other seeds. A sample's score is the share of population points z with
 
         p(x) / p_ref(x)  >=  gamma * p(z) / p_ref(z),    with gamma = 1 and p_ref uncorrected (a = 1 in their paper).
 
@@ -80,7 +82,12 @@ def rmia(forget: tuple[ArrayLike, ArrayLike], unseen: tuple[ArrayLike, ArrayLike
     population = np.sort(outside[order[: outside.size // 2]])
     members = np.searchsorted(population, inside, "right") / population.size
     others = np.searchsorted(population, outside[order[outside.size // 2 :]], "right") / population.size
-    return RelativeAttack(_auc(members, others), _caught(members, others), _caught(-members, -others))
+    return RelativeAttack(
+        auc=_auc(members, others),
+        member_at_1=_caught(members, others, 0.01),
+        member_at_01=_caught(members, others, 0.001),
+        traced_at_1=_caught(-members, -others, 0.01),
+    )
 
 
 def _ratio(pair: tuple[ArrayLike, ArrayLike], what: str) -> Vector:
@@ -97,9 +104,9 @@ def _auc(members: Vector, others: Vector) -> float:
     return float((below + upto).sum() / (2 * members.size * others.size))
 
 
-def _caught(wanted: Vector, others: Vector) -> float:
-    """Share of `wanted` above a threshold that at most 1 % of the others pass."""
-    passing = math.floor(0.01 * others.size)
+def _caught(wanted: Vector, others: Vector, rate: float) -> float:
+    """Share of `wanted` above a threshold that at most this share of the others pass."""
+    passing = math.floor(rate * others.size)
     threshold = np.sort(others)[::-1][passing]
     return float(np.mean(wanted > threshold))
 

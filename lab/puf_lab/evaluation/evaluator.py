@@ -6,7 +6,7 @@ Only an experiment has the data of all clients in one place. A federation never 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,13 +31,27 @@ ForgetSet = Mapping[int, Sequence[str] | None]
 
 @dataclass(frozen=True)
 class ModelOutputs:
-    """Outputs of one model on test, retained and forget data. `reference` has those of the retrained model."""
+    """Outputs of one model on test, retained and forget data.
+
+    `reference` has the mean outputs of models that were retrained without the same target, with other seeds.
+    """
 
     test: PerSample
     retained: PerSample
     forget: PerSample
     seed: int
     reference: ModelOutputs | None = None
+
+
+def mean_outputs(models: Sequence[ModelOutputs]) -> ModelOutputs:
+    """The mean over models, sample by sample."""
+
+    def mean(part: str) -> PerSample:
+        sides: list[PerSample] = [getattr(model, part) for model in models]
+        columns = ("losses", "scores", "confidences")
+        return replace(sides[0], **{name: np.mean([getattr(side, name) for side in sides], axis=0) for name in columns})
+
+    return ModelOutputs(mean("test"), mean("retained"), mean("forget"), models[0].seed)
 
 
 class Evaluator:
@@ -114,4 +128,4 @@ def _joined(parts: list[PerSample], which: Mapping[int, Sequence[int] | NDArray[
     def column(name: str) -> NDArray[Any]:
         return np.concatenate([getattr(parts[i], name)[np.asarray(which[i], np.intp)] for i in sorted(which)])
 
-    return PerSample(column("losses"), column("scores"), column("confidences"), column("classes"))
+    return PerSample(column("losses"), column("scores"), column("confidences"), column("labels"), parts[0].classes)

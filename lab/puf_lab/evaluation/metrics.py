@@ -16,15 +16,13 @@ from puf_common.config import plugins
 from puf_common.errors import UsageError
 from puf_lab.evaluation import attacks
 from puf_lab.evaluation.comparison import percent
+from puf_lab.spec.code_digest import code_digest
 from puf_lab.spec.user_code import digest
 
 if TYPE_CHECKING:
     from puf_lab.evaluation.evaluator import ModelOutputs
 
 Value = float | Mapping[str, float]
-
-# Changes when a built-in metric gives other numbers than before.
-_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,7 @@ def _rmia(outputs: ModelOutputs) -> Mapping[str, float]:
     return {
         "rmia": 100 * found.auc,
         "rmia_member_at_1": 100 * found.member_at_1,
+        "rmia_member_at_01": 100 * found.member_at_01,
         "rmia_traced_at_1": 100 * found.traced_at_1,
     }
 
@@ -72,8 +71,8 @@ def names_for(task: str, extra: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def stamps(names: Sequence[str]) -> list[str]:
-    """Metrics with the version of their code. A changed stamp means that the metric must be computed again."""
-    return [f"{name} {_VERSION if name in METRICS else digest(name)}" for name in names]
+    """Metrics with the digest of their code. A changed stamp means that the metric must be computed again."""
+    return [f"{name} {code_digest('measuring') if name in METRICS else digest(name)}" for name in names]
 
 
 def compute(outputs: ModelOutputs, names: Sequence[str]) -> dict[str, float]:

@@ -10,17 +10,19 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.queues import SimpleQueue
 from typing import Any, Literal, Protocol, get_args
 
 from puf_common.errors import UsageError
 from puf_common.logging import configure
 from puf_lab.experiments.cache import Cache
 from puf_lab.experiments.jobs import Job
-from puf_lab.experiments.perform import perform, score
+from puf_lab.experiments.measuring import score
+from puf_lab.experiments.perform import perform
 
 ExecutorKind = Literal["local", "pool", "ray"]
 EXECUTORS: tuple[ExecutorKind, ...] = get_args(ExecutorKind)
@@ -80,10 +82,9 @@ def open_executor(options: ExecutorOptions, cache: Cache, device: str) -> Iterat
     elif options.kind == "pool":
         # Not forked: a fork of a process in which torch or gRPC has run may hang.
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(
-            options.jobs, mp_context=context, initializer=partial(configure, level="error")
-        ) as pool:
-            yield TaskExecutor(cache, lambda function, tasks: _pooled(pool, function, tasks))
+        ticks = context.SimpleQueue()
+        with ProcessPoolExecutor(options.jobs, mp_context=context, initializer=_begin, initargs=(ticks,)) as pool:
+            yield TaskExecutor(cache, partial(_pooled, pool), ticks)
     else:
         yield LocalExecutor(cache)
 
@@ -114,20 +115,35 @@ class LocalExecutor:
 
 
 Task = tuple[Any, ...]
-# Calls a function once per tuple of arguments, somewhere, and yields (index, result) as results arrive.
-RunAll = Callable[[Callable[..., Any], Iterable[Task]], Iterator[tuple[int, Any]]]
+# Calls a function once per tuple of arguments, somewhere, and yields (index, result) as results arrive. Without a result
+# it may yield (None, None) from time to time, so that progress can be shown.
+RunAll = Callable[[Callable[..., Any], Iterable[Task]], Iterator[tuple[int | None, Any]]]
+Ticks = SimpleQueue[tuple[str, int]]
+_POLL_SECONDS = 0.2
 
 
 class TaskExecutor:
-    """Jobs as tasks that run elsewhere, with an event for every finished job."""
+    """Jobs as tasks that run elsewhere, with an event for every finished job.
 
-    def __init__(self, cache: Cache, run_all: RunAll) -> None:
+    If the processes of the tasks send their rounds to the queue `ticks`, there is an event for these, too.
+    """
+
+    def __init__(self, cache: Cache, run_all: RunAll, ticks: Ticks | None = None) -> None:
         self._cache = cache
         self._run_all = run_all
+        self._ticks = ticks
 
     def perform(self, jobs: Sequence[Job], on_event: OnEvent) -> None:
+        left = [job.rounds for job in jobs]
+        by_key = {job.key: index for index, job in enumerate(jobs)}
         for index, seconds in self._run_all(_perform, [(self._cache, job) for job in jobs]):
-            on_event(Event(jobs[index], jobs[index].rounds, done=True, seconds=seconds))
+            while self._ticks is not None and not self._ticks.empty():
+                key, rounds = self._ticks.get()
+                if key in by_key:
+                    left[by_key[key]] -= rounds
+                    on_event(Event(jobs[by_key[key]], rounds))
+            if index is not None:
+                on_event(Event(jobs[index], left[index], done=True, seconds=seconds))
 
     def score(self, pairs: Sequence[Pair], names: tuple[str, ...]) -> Iterator[Job]:
         # One task per target: the retrained model is evaluated once for everything that is compared with it.
@@ -136,21 +152,39 @@ class TaskExecutor:
             groups.setdefault((job.seed, targets), []).append((job, targets))
         tasks = list(groups.values())
         for index, _ in self._run_all(_score, [(self._cache, group, names) for group in tasks]):
-            yield from (job for job, _ in tasks[index])
+            yield from (job for job, _ in tasks[index]) if index is not None else ()
 
 
 def _pooled(
     pool: ProcessPoolExecutor, function: Callable[..., Any], tasks: Iterable[Task]
-) -> Iterator[tuple[int, Any]]:
+) -> Iterator[tuple[int | None, Any]]:
     futures = {pool.submit(function, *task): index for index, task in enumerate(tasks)}
-    for future in as_completed(futures):
-        yield futures[future], future.result()
+    left = set(futures)
+    while left:
+        done, left = wait(left, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
+        yield None, None
+        for future in done:
+            yield futures[future], future.result()
 
 
-def _perform(cache: Cache, job: Job, tick: Callable[[int], None] = lambda rounds: None) -> float:
+# The queue to which a process of the pool sends its rounds.
+_TICKS: list[Ticks] = []
+
+
+def _begin(ticks: Ticks) -> None:
+    configure(level="error")
+    _TICKS.append(ticks)
+
+
+def _perform(cache: Cache, job: Job, tick: Callable[[int], None] | None = None) -> float:
     """Performs a job and returns the seconds it took."""
     started = time.monotonic()
-    perform(job, cache, tick)
+
+    def send(rounds: int) -> None:
+        for ticks in _TICKS:
+            ticks.put((job.key, rounds))
+
+    perform(job, cache, tick or send)
     return time.monotonic() - started
 
 

@@ -13,23 +13,29 @@ from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
+from puf_lab.federations.state_directories import initial_model
+from puf_lab.spec.code_digest import code_digest
 from puf_lab.spec.experiment import ExperimentSpec
 from puf_lab.spec.federation import FederationSpec
 from puf_lab.spec.user_code import digest
 from puf_lab.spec.variants import Variant
 
 # Changes when jobs write other files than before.
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
 class Job:
-    """One model to make: the original, one retrained without the targets, or one from which the targets are removed."""
+    """One model to make: the original, one retrained without the targets, or one from which the targets are removed.
+
+    `repeat` is the repetition of Retrain: 0 is Retrain itself, 1 the noise floor, 2 and above the references of RMIA.
+    """
 
     experiment: ExperimentSpec
     variant: Variant
     seed: int
     targets: tuple[int, ...] = ()
+    repeat: int = 0
 
     @property
     def kind(self) -> str:
@@ -38,7 +44,8 @@ class Job:
     @property
     def title(self) -> str:
         clients = f" of client {'+'.join(map(str, self.targets))}" if self.targets else ""
-        return f"{self.variant.label(self.experiment.defaults)}{clients}, seed {self.seed}"
+        label = "Reference" if self.repeat > 1 else self.variant.label(self.experiment.defaults)
+        return f"{label}{clients}, seed {self.seed}"
 
     @property
     def needs(self) -> tuple[Job, ...]:
@@ -56,16 +63,34 @@ class Job:
         return Job(self.experiment, Variant("retrain"), self.seed, self.targets)
 
     @property
+    def floor(self) -> Job:
+        """Retrain with the same data and the same initial weights, and another seed of training."""
+        return Job(self.experiment, Variant("floor"), self.seed, self.targets, repeat=1)
+
+    @property
+    def references(self) -> tuple[Job, ...]:
+        """Retrained models with other initial weights and training seeds. RMIA compares all models with them."""
+        repeats = range(2, 2 + self.experiment.references)
+        return tuple(Job(self.experiment, Variant("retrain"), self.seed, self.targets, repeat=r) for r in repeats)
+
+    @property
     def rounds(self) -> int:
         """Upper bound of the rounds that the job takes."""
         e = self.experiment
         if self.kind in ("original", "retrain"):
             return e.federation.rounds
-        return 1 + max(e.recovery_rounds + max(e.persistence, default=0), e.horizon)
+        recovery = e.recovery_rounds if e.stop == "paper" else self.federation.forgetting.max_recovery_rounds
+        return 1 + max(recovery + max(e.persistence, default=0), e.horizon)
 
     @cached_property
     def federation(self) -> FederationSpec:
-        return self.experiment.federation_for(self.seed)
+        return self.experiment.federation_for(self.seed, self.repeat)
+
+    @cached_property
+    def code(self) -> str:
+        """Digest of the code that the job executes."""
+        trains = self.kind == "retrain" or (self.kind == "original" and not self.experiment.histories)
+        return code_digest("training" if trains else "forgetting")
 
     @cached_property
     def key(self) -> str:
@@ -77,17 +102,19 @@ class Job:
         e, federation = self.experiment, self.experiment.federation
         whole = e.described()
         model = federation.model
+        own = (federation.data.name, model.name, federation.task, self.variant.name)
         facts = {
             "format": _FORMAT,
             "software": [version("puf"), version("torch"), version("numpy")],
             "kind": self.kind,
-            "code": [digest(spec) for spec in (federation.data.name, model.name, federation.task, self.variant.name)],
+            "code": self.code,
+            "user_code": [digest(spec) for spec in own],
             "model": [model.name, model.options, model.pretrained],
-            "recipe": {**whole["recipe"], "seed": self.seed},
+            "initial_weights": _weights_digest(self.federation),
+            "recipe": {**whole["recipe"], "seed": self.federation.recipe.seed},
+            "data_seed": self.federation.data_seed,
             **{name: whole[name] for name in ("data", "task", "rounds", "participation")},
         }
-        if e.data_seed is not None:
-            facts["data_seed"] = e.data_seed
         if self.kind != "retrain":
             facts["remembers"] = e.histories
         if self.kind != "original":
@@ -95,9 +122,20 @@ class Job:
         if self.kind not in ("original", "retrain"):
             facts |= {
                 "variant": [self.variant.name, self.variant.options],
-                **{name: whole[name] for name in ("forgetting", "recovery_rounds", "horizon", "persistence")},
+                **{n: whole[n] for n in ("forgetting", "stop", "recovery_rounds", "horizon", "persistence")},
             }
         return facts
+
+
+_DIGESTS: dict[str, str] = {}
+
+
+def _weights_digest(federation: FederationSpec) -> str:
+    """Digest of the federation's initial weights. They are made once per process."""
+    key = repr((federation.model, federation.weights, federation.init_seed))
+    if key not in _DIGESTS:
+        _DIGESTS[key] = hashlib.sha256(initial_model(federation)[1]).hexdigest()[:20]
+    return _DIGESTS[key]
 
 
 def jobs_of(experiment: ExperimentSpec) -> Iterator[Job]:
@@ -106,5 +144,10 @@ def jobs_of(experiment: ExperimentSpec) -> Iterator[Job]:
         for variant in experiment.variants:
             if variant.method.kind == "original":
                 yield Job(experiment, variant, seed)
-            else:
-                yield from (Job(experiment, variant, seed, targets) for targets in experiment.targets)
+                continue
+            for targets in experiment.targets:
+                job = Job(experiment, variant, seed, targets)
+                if variant.name == "retrain":
+                    yield from (job, *job.references)
+                else:
+                    yield job.floor if variant.name == "floor" else job

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from puf_lab.evaluation.evaluator import Evaluator, ForgetSet, ModelOutputs
-from puf_lab.evaluation.metrics import compute, stamps
+from puf_client.worker.devices import choose
+from puf_common.errors import PufError
+from puf_lab.evaluation.evaluator import Evaluator, ForgetSet
 from puf_lab.experiments.cache import Cache, model_name
-from puf_lab.experiments.forget_samples import forget_set
 from puf_lab.experiments.jobs import Job
-from puf_lab.federations.base import Spent, open_federation
+from puf_lab.experiments.measuring import evaluator_of, forgotten_by
+from puf_lab.experiments.stages import Stages
+from puf_lab.federations.base import Federation, Spent, open_federation
+from puf_lab.federations.in_process import InProcessFederation
 from puf_lab.federations.state_directories import copy_state
-from puf_lab.spec.federation import FederationSpec
+from puf_lab.reporting.provenance import commit
+from puf_server.core.state.state import State
 
 Tick = Callable[[int], None]
 
@@ -34,55 +39,19 @@ def perform(job: Job, cache: Cache, tick: Tick = lambda rounds: None) -> None:
         else:
             outcome = _forget(job, folder, cache, forgotten, tick)
         seconds = round(time.monotonic() - started, 2)
-        outcome |= {"title": job.title, "seconds": seconds, "federation": job.federation.kind}
+        outcome |= {"title": job.title, "seconds": seconds, **produced_by(job)}
         (folder / "outcome.json").write_text(json.dumps(outcome))
 
 
-def score(job: Job, targets: tuple[int, ...], cache: Cache, names: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    """The metrics of every stage of a finished job, with the forget set of these targets. They are computed once."""
-    file = f"scores-{'+'.join(map(str, targets))}.json"
-    known = cache.noted(job, file)
-    if known is None or known["stamps"] != stamps(names):
-        stages = cache.outcome(job).get("stages") or {"trained": None}
-        retrained = Job(job.experiment, job.retrain.variant, job.seed, targets)
-        forgotten = forgotten_by(retrained)
-        reference = _reference(retrained, cache, forgotten)
-        found: dict[int | None, dict[str, float]] = {}
-        for number in stages.values():
-            if number not in found:
-                outputs = evaluator_of(job.federation).outputs(cache.payload(job, number), forgotten, reference)
-                found[number] = compute(outputs, names)
-        known = {"stamps": stamps(names), "stages": {stage: found[number] for stage, number in stages.items()}}
-        cache.note(job, file, known)
-    scores: dict[str, dict[str, float]] = known["stages"]
-    return scores
-
-
-# A process works on one experiment at a time. It loads the data once, and evaluates each reference model once per target.
-_EVALUATORS: dict[str, Evaluator] = {}
-_REFERENCES: dict[str, ModelOutputs] = {}
-
-
-def evaluator_of(federation: FederationSpec) -> Evaluator:
-    key = repr(federation)
-    if key not in _EVALUATORS:
-        _EVALUATORS.clear()
-        _EVALUATORS[key] = Evaluator(federation)
-    return _EVALUATORS[key]
-
-
-def _reference(job: Job, cache: Cache, forgotten: ForgetSet) -> ModelOutputs:
-    """Outputs of the retrained model. Every method of the same target is compared with it."""
-    if job.key not in _REFERENCES:
-        _REFERENCES.clear()
-        _REFERENCES[job.key] = evaluator_of(job.federation).outputs(cache.payload(job), forgotten)
-    return _REFERENCES[job.key]
-
-
-def forgotten_by(job: Job) -> ForgetSet:
-    """The samples that the job's targets want forgotten."""
-    clients = evaluator_of(job.federation).clients if job.experiment.samples else []
-    return forget_set(clients, job.targets, job.experiment.samples, job.seed)
+def produced_by(job: Job) -> dict[str, str]:
+    """What made the run: code, commit, device and kind of federation. It stays with the run in the cache."""
+    device = str(choose(job.federation.device).device)
+    return {
+        "code": job.code,
+        "commit": commit(),
+        "device": f"cpu {platform.machine()}" if device == "cpu" else device,
+        "federation": job.federation.kind,
+    }
 
 
 def _train(job: Job, folder: Path, forgotten: ForgetSet, tick: Tick) -> dict[str, Any]:
@@ -96,68 +65,111 @@ def _train(job: Job, folder: Path, forgotten: ForgetSet, tick: Tick) -> dict[str
     return {"spent": asdict(spent)}
 
 
-class Stages:
-    """The rounds after unlearning whose models are kept: unlearned, horizon, recovered, and some rounds later.
+class Trail:
+    """The model of every round of a run: its accuracies and the cost so far. The models wait in the job's folder."""
 
-    Recovery ends at the retrained model's accuracy. Round 0 is the model right after unlearning. A run that does not
-    recover in time is completed too, and marked as not recovered.
-    """
+    def __init__(self, federation: Federation, evaluator: Evaluator, forgotten: ForgetSet, folder: Path) -> None:
+        self._federation, self._evaluator, self._forgotten, self._folder = federation, evaluator, forgotten, folder
+        self._before = federation.spent()
+        self.accuracies: list[tuple[float, float]] = []
+        self.costs: list[Spent] = []
+        self.zero = 0
+        """Position of the model right after unlearning. Rounds are counted from it."""
 
-    def __init__(self, job: Job, goal: float) -> None:
-        self._experiment = job.experiment
-        self._goal = goal
-        # Without an unlearning step round 0 is the original itself, so recovery counts from round 1.
-        self._first = 1 if job.kind == "natural" else 0
-        self.recovered: bool | None = None
-        self.rounds: dict[str, int] = {"unlearned": 0, "horizon": self._experiment.horizon}
+    @property
+    def _in_process(self) -> InProcessFederation:
+        assert isinstance(self._federation, InProcessFederation)
+        return self._federation
 
-    def add(self, number: int, test: float) -> None:
-        """Takes the test accuracy after this round into account."""
-        if self.recovered is None and number >= self._first:
-            reached = test >= self._goal
-            if reached or number >= self._experiment.recovery_rounds:
-                self.recovered = reached
-                self.rounds["recovered"] = number
-                self.rounds |= {f"after {n}": number + n for n in self._experiment.persistence}
+    @property
+    def last(self) -> int:
+        return len(self.accuracies) - 1 - self.zero
 
-    def over(self, number: int) -> bool:
-        return self.recovered is not None and number >= max(self.rounds.values())
+    def add(self, version: int | None = None) -> float:
+        """Takes a version, by default the newest model. Returns its test accuracy."""
+        payload = self._federation.payload() if version is None else self._in_process.payload(version)
+        self._path(len(self.accuracies)).write_bytes(payload)
+        self.accuracies.append(self._evaluator.accuracies(payload, self._forgotten))
+        self.costs.append(self._federation.spent() - self._before)
+        return self.accuracies[-1][0]
+
+    def keep(self, rounds: Collection[int]) -> None:
+        """Gives the models of these rounds their names and deletes the others."""
+        for position in range(len(self.accuracies)):
+            number = position - self.zero
+            if number in rounds:
+                self._path(position).rename(self._folder / model_name(number))
+            else:
+                self._path(position).unlink()
+
+    def curve(self) -> list[tuple[int, float, float]]:
+        return [(position - self.zero, *point) for position, point in enumerate(self.accuracies)]
+
+    def _path(self, position: int) -> Path:
+        return self._folder / f"position-{position}.bin"
 
 
 def _forget(job: Job, folder: Path, cache: Cache, forgotten: ForgetSet, tick: Tick) -> dict[str, Any]:
     evaluator = evaluator_of(job.federation)
     goal, _ = evaluator.accuracies(cache.payload(job.retrain), forgotten)
-    stages = Stages(job, goal)
-    curve: list[tuple[int, float, float]] = []
-    costs: list[Spent] = []
+    by_service = job.kind == "forget" and job.experiment.stop == "product"
+    # Without an unlearning step round 0 is the original itself, so recovery counts from round 1.
+    stages = Stages(job.experiment, goal, first=1 if job.kind == "natural" else 0, by_service=by_service)
     home = folder / "federation"
-    copy_state(cache.folder(job.original) / "federation", home, job.variant.policy())
+    # The original may have been trained for another setting, under another policy.
+    policy = job.federation.forgetting.model_dump(mode="json")
+    copy_state(cache.folder(job.original) / "federation", home, {**policy, **job.variant.policy()})
+    ending = ""
     with open_federation(job.federation, home, left_out=forgotten if job.kind == "natural" else {}) as federation:
-        before = federation.spent()
-        if job.kind == "forget":
-            samples = {shard: ids for shard, ids in forgotten.items() if ids is not None}
-            federation.forget(list(forgotten), mode=job.variant.method.mode, samples=samples, **job.variant.strength())
-        tick(1)
-        for number in range(job.rounds):
-            if number:
-                federation.extend(1)
-                federation.train(tick)
-            payload = federation.payload()
-            test, forget = evaluator.accuracies(payload, forgotten)
-            curve.append((number, test, forget))
-            costs.append(federation.spent() - before)
-            stages.add(number, test)
-            if number in stages.rounds.values():
-                (folder / model_name(number)).write_bytes(payload)
-            if stages.over(number):
-                break
+        trail = Trail(federation, evaluator, forgotten, folder)
+        if by_service:
+            ending = _until_completed(job, federation, forgotten, trail, stages)
+        else:
+            if job.kind == "forget":
+                federation.forget(list(forgotten), **_request(job, forgotten))
+            stages.add(0, trail.add())
+        tick(1 + trail.last)
+        while not stages.over(trail.last):
+            federation.extend(1)
+            federation.train(tick)
+            test = trail.add()
+            stages.add(trail.last, test)
     shutil.rmtree(home)
-    rounds = {stage: number for stage, number in stages.rounds.items() if number < len(curve)}
+    trail.keep(stages.rounds.values())
     return {
         "goal": goal,
         "recovered": bool(stages.recovered),
-        "stages": rounds,
-        "curve": curve,
-        "unlearning": asdict(costs[0]),
-        "spent": asdict(costs[rounds["recovered"]]),
+        "ending": ending,
+        "stages": stages.rounds,
+        "curve": trail.curve(),
+        "unlearning": asdict(trail.costs[trail.zero]),
+        "spent": asdict(trail.costs[trail.zero + stages.rounds["recovered"]]),
     }
+
+
+def _request(job: Job, forgotten: ForgetSet) -> dict[str, Any]:
+    """How the targets ask. PUF's strength is always stated: the service's default may be another one."""
+    strength = job.variant.strength()
+    if job.variant.is_puf and not {"kappa", "eta_u"} & strength.keys():
+        strength["kappa"] = job.federation.forgetting.kappa
+    samples = {shard: ids for shard, ids in forgotten.items() if ids is not None}
+    return {"mode": job.variant.method.mode, "samples": samples, **strength}
+
+
+def _until_completed(job: Job, federation: Federation, forgotten: ForgetSet, trail: Trail, stages: Stages) -> str:
+    """Lets the service decide when the request is completed. Returns what the ticket says about it."""
+    assert isinstance(federation, InProcessFederation)
+    versions: list[int] = []
+
+    def follow(_: State) -> None:
+        versions.append(federation.model_on_the_way)
+        trail.add(versions[-1])
+
+    ticket = federation.forget(list(forgotten), progress=follow, **_request(job, forgotten))[0]
+    if ticket.outcome is None or ticket.applied is None or ticket.applied.version_unlearned is None:
+        raise PufError(f"{job.title}: the request was not completed: {ticket.history[-1].note}")
+    trail.zero = versions.index(ticket.applied.version_unlearned)
+    for number, test, _ in trail.curve():
+        stages.add(number, test)
+    stages.complete(trail.last, ticket.outcome.recovered is True)
+    return ticket.history[-1].note

@@ -17,17 +17,18 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from puf_client.worker.devices import choose
 from puf_common.config.exit_codes import Exit
+from puf_common.errors import UsageError
 from puf_common.logging import configure
 from puf_lab.evaluation.metrics import names_for
 from puf_lab.experiments.cache import Cache
 from puf_lab.experiments.executors import Event, ExecutorOptions, JobExecutor, Pair, open_executor
-from puf_lab.experiments.goals import check_goals_apply, goals_of
+from puf_lab.experiments.goals import goals_of, judged, stated_goals
 from puf_lab.experiments.jobs import Job, jobs_of
-from puf_lab.experiments.perform import evaluator_of, score
+from puf_lab.experiments.measuring import evaluator_of, score
 from puf_lab.reporting.provenance import commit
 from puf_lab.reporting.results import Results, Run, write
-from puf_lab.reporting.summary import rich_summary, summarise
-from puf_lab.reporting.terminal import new_console
+from puf_lab.reporting.summary import summarise
+from puf_lab.reporting.terminal import new_console, print_summary
 from puf_lab.spec.experiment import ExperimentSpec
 
 
@@ -42,45 +43,58 @@ def run_experiment(
 ) -> int:
     """Performs the missing jobs, writes results.jsonl and prints the table. With `goals`, missed goals are a failure."""
     configure(level="error")
-    if goals:
-        check_goals_apply(experiment)
+    stated = stated_goals(experiment) if goals else None
     console = new_console()
     started = time.monotonic()
-    cache.delete_orphans()
     names = names_for(experiment.federation.task, metrics)
-    jobs = list(jobs_of(experiment))
-    device = jobs[0].federation.device
+    device = experiment.federation.device
+    check_device(options, device)
+    cache.delete_orphans()
+    with open_executor(options, cache, device) as executor:
+        results = measured(experiment, executor, cache, names, console)
+    summary = summarise(results)
+    found = goals_of(summary, stated) if stated else []
+    facts = results.facts[0]
+    facts |= {"executor": options.kind, "seconds": round(time.monotonic() - started, 1)}
+    facts["seconds_of_runs"] = round(sum(run.seconds for run in results.runs), 1)
+    if stated:
+        facts["goals"] = [{**asdict(goal), "met": goal.met} for goal in found]
+    path = write(results, out)
+    print_summary(console, summary)
+    for goal in found:
+        console.print(str(goal), markup=False)
+    console.print(f"results: {path} ({facts['seconds']} s)\nreport:  puf-lab report {out}")
+    return Exit.OK if stated is None or all(goal.met for goal in judged(found, stated)) else Exit.FAILURE
+
+
+def check_device(options: ExecutorOptions, device: str) -> None:
+    """Refuses a missing device before files are written. Nodes of a cluster may have other devices."""
     if options.kind != "ray":
-        choose(device)  # refuses a missing device before files are written; nodes of a cluster may have others
+        choose(device)
+
+
+def measured(
+    experiment: ExperimentSpec, executor: JobExecutor, cache: Cache, names: tuple[str, ...], console: Console
+) -> Results:
+    """Performs the missing jobs of an experiment and measures all."""
+    if experiment.stop == "product" and experiment.federation.kind != "in-process":
+        raise UsageError('stop = "product" follows the model of every round: use --federation in-process')
+    console.print(f"[bold]{experiment.title}[/bold] ({experiment.name}, profile {experiment.profile})")
+    if experiment.note:
+        console.print(experiment.note)
+    jobs = list(jobs_of(experiment))
     missing = [job for job in jobs if not cache.has(job)]
+    console.print(f"{len(jobs)} runs, {len(jobs) - len(missing)} of them done before")
     pairs = [
         (job, targets)
         for seed in experiment.seeds
         for targets in experiment.targets
         for job in jobs
-        if job.seed == seed and job.targets in ((), targets)
+        if job.seed == seed and job.targets in ((), targets) and job.repeat < 2
     ]
-    console.print(f"[bold]{experiment.title}[/bold] ({experiment.name}, profile {experiment.profile})")
-    if experiment.note:
-        console.print(experiment.note)
-    console.print(f"{len(jobs)} runs, {len(jobs) - len(missing)} of them done before")
-    with open_executor(options, cache, device) as executor:
-        _perform(executor, missing, console)
-        _score(executor, pairs, names, console)
-    results = _collect(experiment, pairs, cache, names)
-    summary = summarise(results)
-    reached = goals_of(summary) if goals else []
-    facts = results.facts[0]
-    facts |= {"executor": options.kind, "seconds": round(time.monotonic() - started, 1)}
-    facts["seconds_of_runs"] = round(sum(run.seconds for run in results.runs), 1)
-    if goals:
-        facts["goals"] = [{**asdict(goal), "met": goal.met} for goal in reached]
-    path = write(results, out)
-    console.print(rich_summary(summary))
-    for goal in reached:
-        console.print(str(goal), markup=False)
-    console.print(f"results: {path} ({facts['seconds']} s)\nreport:  puf-lab report {out}")
-    return Exit.OK if all(goal.met for goal in reached) else Exit.FAILURE
+    _perform(executor, missing, console)
+    _score(executor, pairs, names, console)
+    return _collect(experiment, pairs, cache, names)
 
 
 def _bar(console: Console) -> Progress:
@@ -89,16 +103,24 @@ def _bar(console: Console) -> Progress:
 
 
 def _perform(executor: JobExecutor, missing: list[Job], console: Console) -> None:
-    """Performs the jobs in the order of their needs. The bar counts the upper bound of each job's rounds."""
+    """Performs the jobs in the order of their needs. The bar counts the upper bound of each job's rounds.
+
+    Without a terminal, a line says that the first job has started, and one follows for every finished job.
+    """
+    done = 0
     with _bar(console) as progress:
-        bar = progress.add_task("runs", total=sum(job.rounds for job in missing))
+        bar = progress.add_task("starting", total=sum(job.rounds for job in missing))
 
         def show(event: Event) -> None:
+            nonlocal done
             progress.update(bar, advance=event.rounds, description=event.job.title)
+            done += event.done
             if event.done and not console.is_terminal:
-                console.print(f"done: {event.job.title} ({event.seconds:.0f} s)")
+                console.print(f"[{done}/{len(missing)}] {event.job.title} ({event.seconds:.0f} s)", markup=False)
 
         for wave in ([j for j in missing if not j.needs], [j for j in missing if j.needs]):
+            if wave and not console.is_terminal:
+                console.print(f"[{done}/{len(missing)}] started: {wave[0].title}", markup=False)
             executor.perform(wave, show)
 
 
@@ -144,6 +166,8 @@ def _run(job: Job, targets: tuple[int, ...], cache: Cache, names: tuple[str, ...
         seconds=outcome["seconds"],
         values=score(job, targets, cache, names),
         curve=outcome.get("curve", []),
+        ending=outcome.get("ending", ""),
+        **{name: outcome[name] for name in ("code", "commit", "device", "federation")},
     )
 
 

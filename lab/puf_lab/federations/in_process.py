@@ -15,6 +15,7 @@ from typing import Unpack
 from puf_client.session.session import Session
 from puf_client.state.directory import StateDirectory
 from puf_client.terminal import Display
+from puf_client.unlearning.measure_models import ModelMeasurer
 from puf_client.unlearning.request import Plan as ForgetPlan
 from puf_client.unlearning.request import file
 from puf_client.worker.trainer import prepare
@@ -35,7 +36,7 @@ from puf_server.storage.state_store import Store
 
 # Clients in this process send no heartbeats and are always present. A single remaining client continues alone.
 _PLAN = {"absent_seconds": 1e9, "heartbeat_seconds": 5.0, "min_clients": 1}
-# No client follows its ticket here, so completion must not wait for a client's measurements.
+# Targets measure nothing, unless the policy of a request says so.
 _FORGETTING = {"measure_seconds": 0.0}
 
 
@@ -58,7 +59,7 @@ class InProcessFederation:
         if not (directory / "server").exists():
             plan = {**_PLAN, "keep_models": keep_models}
             config = spec.server_config(clients=len(shards), plan=plan, forgetting=_FORGETTING)
-            create_server(config, directory / "server", spec.weights)
+            create_server(spec, config, directory / "server")
         self.engine = Engine(Store.open(directory / "server"), time.time)
         self.handlers = Handlers(self.engine)
         self._clients: dict[int, tuple[Session, Worker]] = {}
@@ -100,9 +101,28 @@ class InProcessFederation:
             self._file(shard, mode, tk.Strength(**strength), (samples or {}).get(shard, ()))
             for shard in sorted(targets)
         ]
+        owners = {i: self._measurer(shard) for i, shard in zip(ids, sorted(targets), strict=True)}
         self._paused(False)
-        self.run_until(lambda s: not any(s.tickets[i].open for i in ids), progress)
+
+        def done(state: State) -> bool:
+            for ticket_id, owner in owners.items() if self._measures else ():
+                if state.tickets[ticket_id].applied is not None:
+                    owner.measure(self.handlers.tickets.view(None, ticket_id))
+            return not any(self.state.tickets[i].open for i in ids)
+
+        self.run_until(done, progress)
         return [self.state.tickets[i] for i in ids]
+
+    @property
+    def _measures(self) -> bool:
+        """Whether targets measure the models of their tickets. A policy that does not wait for them does not need it."""
+        return self.engine.config.forgetting.measure_seconds > 0
+
+    def _measurer(self, shard: int) -> ModelMeasurer:
+        """Measures the models of a target, as `puf-client --unlearn` does."""
+        transport = DirectTransport(self.handlers, client_name(shard))
+        worker = self._clients[shard][1]
+        return ModelMeasurer(transport, self._state_dir(transport), (worker.trainer, worker.samples), Display())
 
     def payload(self, version: int | None = None) -> bytearray:
         """The bytes of a model, withdrawn ones included. The default is the newest."""
@@ -125,12 +145,21 @@ class InProcessFederation:
         copy_state(self.directory, directory, policy)
         return InProcessFederation(self.spec, directory, without=without)
 
+    @property
+    def model_on_the_way(self) -> int:
+        """The version of the newest model, or that of the last dose while doses are given."""
+        job = self.state.job
+        return job.working if job is not None and job.doses and job.working is not None else self.state.version
+
     def spent(self) -> Spent:
         return Spent.of((r.nbytes_up, r.nbytes_down, r.samples_processed) for r in self.state.records.values())
 
     def run_until(self, done: Callable[[State], bool], progress: Callable[[State], None] = lambda state: None) -> None:
-        """Lets the clients work in turn until `done`. `progress` is called with the state of each new model version."""
-        seen = self.state.version
+        """Lets the clients work in turn until `done`. `progress` is called with the state of each new model version.
+
+        The models between the doses of adaptive strength count, too.
+        """
+        seen = self.model_on_the_way
         while not done(self.state):
             before = self.state
             for shard, (session, worker) in list(self._clients.items()):
@@ -140,8 +169,8 @@ class InProcessFederation:
                 if session.leave is not None:
                     del self._clients[shard]
                 self.engine.fold_ready()
-                if self.state.version != seen:
-                    seen = self.state.version
+                if self.model_on_the_way != seen:
+                    seen = self.model_on_the_way
                     progress(self.state)
             self.engine.tick()
             if self.state is before:

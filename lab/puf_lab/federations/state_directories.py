@@ -12,19 +12,27 @@ from typing import Any
 from puf_client.state.directory import StateDirectory
 from puf_common.models.module_tensors import manifest_of, payload_of
 from puf_common.models.networks import build_any
+from puf_common.tensors.manifest import Manifest
+from puf_lab.spec.federation import FederationSpec
 from puf_server.core.config import FederationConfig
 from puf_server.storage.creation import create
 
 
-def create_server(config: FederationConfig, directory: Path, weights: Path | None = None) -> None:
-    """Writes the state of a new federation. Its model has fresh weights or those of a published checkpoint."""
-    model = build_any(config.model, config.model_options, config.recipe.seed)
-    if weights is not None:
+def initial_model(spec: FederationSpec) -> tuple[Manifest, bytearray]:
+    """The initial weights of a federation: fresh ones of its seed, or those of a published checkpoint."""
+    seed = spec.recipe.seed if spec.init_seed is None else spec.init_seed
+    model = build_any(spec.model.name, spec.server_config().model_options, seed)
+    if spec.model.pretrained and spec.weights is not None:
         from puf_common.models.mit import load_published
 
-        load_published(model, weights)
+        load_published(model, spec.weights)
     manifest = manifest_of(model)
-    create(directory, config, manifest, payload_of(model, manifest), time.time())
+    return manifest, payload_of(model, manifest)
+
+
+def create_server(spec: FederationSpec, config: FederationConfig, directory: Path) -> None:
+    """Writes the state of a new federation with the initial weights of the spec."""
+    create(directory, config, *initial_model(spec), time.time())
 
 
 def copy_state(source: Path, target: Path, forgetting: Mapping[str, Any]) -> None:

@@ -38,7 +38,7 @@ class ProcessFederation:
         self._clients = self._directory / "clients"
         if not (directory / "server").exists():
             clients = sum(i not in without for i in range(spec.clients))
-            create_server(spec.server_config(clients=clients, plan=_PLAN), directory / "server", spec.weights)
+            create_server(spec, spec.server_config(clients=clients, plan=_PLAN), directory / "server")
         self._without, self._left_out = without, without_samples
         self._stack = ExitStack()
 

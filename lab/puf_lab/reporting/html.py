@@ -12,9 +12,9 @@ from puf_common.errors import UsageError
 from puf_lab.reporting import plots
 from puf_lab.reporting.results import FILE, Results, read
 from puf_lab.reporting.sheet import Sheet
-from puf_lab.reporting.summary import Summary, rich_summary, summarise
+from puf_lab.reporting.summary import Summary, summarise
 from puf_lab.reporting.tables import sheets
-from puf_lab.reporting.terminal import new_console
+from puf_lab.reporting.terminal import new_console, print_summary
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def run_report(paths: Sequence[Path], out: Path) -> int:
     parts = [_part(summary, out) for summary in summaries]
     for summary in summaries:
         console.print(f"[bold]{summary.results.experiment['title']}[/bold]")
-        console.print(rich_summary(summary))
+        print_summary(console, summary)
     page = out / "report.html"
     page.write_text(render(parts))
     console.print(f"report: {page}")
@@ -91,6 +91,14 @@ def _facts(results: Results, summary: Summary) -> list[str]:
             None: "What there is to forget, from a single run",
         }[summary.measurable]
         lines.append(f"{judgement}: the original is {summary.gap} points from Retrain on the forget data.")
+    floor = summary.floor_of("forget")
+    lines.append(
+        f"Noise floor on the forget data, Retrain against Retrain with another training seed: {floor.text()} points."
+        if floor
+        else "These runs have no noise floor, so nothing is ranked."
+    )
+    if floor:
+        lines.append(_finding(summary))
     for facts in results.facts:
         seconds = f", {facts['seconds']:.0f} s" if "seconds" in facts else ""
         # Files of version 0.1.0 state the kind of the federation as "engine".
@@ -99,6 +107,14 @@ def _facts(results: Results, summary: Summary) -> list[str]:
             f"{facts['command']} (commit {facts['commit'][:12] or 'unknown'}, {facts['device']}, {kind}{seconds})"
         )
     return lines
+
+
+def _finding(summary: Summary) -> str:
+    """Which methods are closest to Retrain on the forget data, as far as the noise permits to say so."""
+    best = [row.label for row in summary.recovering if row.method in summary.best("forget")]
+    if not best:
+        return "No method is distinguishably closer to Retrain than the others on the forget data."
+    return f"Closest to Retrain on the forget data, outside the noise: {', '.join(best)}."
 
 
 def _figures(summary: Summary, folder: Path) -> list[Figure]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from puf_common.errors import UsageError
 from puf_lab.reporting.results import Run
-from puf_lab.reporting.style import BLUE, FAINT, GRID, INK, ORANGE, colour, marker, new_figure, style_axes
+from puf_lab.reporting.style import BAND, BLUE, FAINT, GRID, INK, ORANGE, colour, marker, new_figure, style_axes
 from puf_lab.reporting.summary import Summary, SummaryRow, compared
 
 if TYPE_CHECKING:
@@ -42,26 +42,36 @@ def label_distribution(path: Path, counts: Sequence[Sequence[int]], title: str) 
     figure.savefig(path)
 
 
-def _mean_curve(runs: Sequence[Run], which: int) -> tuple[list[int], list[float]]:
-    """Mean over the runs, for the rounds that all of them have."""
-    length = min(len(run.curve) for run in runs)
-    points = np.array([[point[which] for point in run.curve[:length]] for run in runs])
-    return [point[0] for point in runs[0].curve[:length]], points.mean(0).tolist()
+def mean_curve(runs: Sequence[Run], which: int) -> tuple[list[int], list[float]]:
+    """Mean over the runs, for the rounds that all of them have. `which` is 1 for test, 2 for forget accuracy.
+
+    Methods with several unlearning rounds begin before round 0, and not all runs at the same round.
+    """
+    curves = [{point[0]: point[which] for point in run.curve} for run in runs]
+    rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
+    return rounds, [float(np.mean([curve[number] for curve in curves])) for number in rounds]
 
 
 def recovery_curves(path: Path, summary: Summary) -> None:
-    """Test and forget accuracy after unlearning, one line per method. Dotted is the retrained model, dashed the original."""
+    """Test and forget accuracy after unlearning, one line per method. Dotted is the retrained model, dashed the original.
+
+    The band around the retrained model is the noise floor: what another training seed changes.
+    """
     rows = _recovering(summary)
     unit = "Dice" if summary.results.experiment["task"] == "segmentation" else "accuracy"
     figure = new_figure(10.5, 4.6)
     left, right = figure.subplots(1, 2)
     for axes, which, name in ((left, 1, "test"), (right, 2, "forget")):
         for i, row in enumerate(rows):
-            rounds, values = _mean_curve(summary.results.of(row.method), which)
+            rounds, values = mean_curve(summary.results.of(row.method), which)
             axes.plot(
                 rounds, values, color=colour(i), marker=marker(i), linewidth=1.8, markersize=4.5,
                 markevery=max(1, len(rounds) // 12), label=row.label,
             )  # fmt: skip
+        floor, retrained = summary.floor_of(name), summary.row("retrain")
+        if floor is not None and retrained is not None:
+            level = retrained.values[name].mean
+            axes.axhspan(level - floor.mean, level + floor.mean, color=BAND, label="noise floor", zorder=0)
         for method, style in (("retrain", ":"), ("original", "--")):
             reference = summary.row(method)
             if reference is not None:
@@ -101,6 +111,10 @@ def scatter(path: Path, summary: Summary) -> None:
             row.label, (row.recovery.mean, delta.mean), xytext=(7, 4 if above else -4), textcoords="offset points",
             fontsize=8.5, va="bottom" if above else "top", color=colour(i), fontweight="bold",
         )  # fmt: skip
+    floor = summary.floor_of("forget")
+    if floor is not None:
+        axes.axhspan(0, floor.upper, color=BAND, zorder=0)
+        axes.annotate("noise floor", (0, floor.upper), xytext=(4, -3), textcoords="offset points", va="top", fontsize=8)
     furthest = max(row.recovery.mean for row in rows if row.recovery)
     axes.set_xlim(0, max(2.0, 1.25 * furthest))
     axes.set_ylim(bottom=0)
@@ -113,7 +127,8 @@ def scatter(path: Path, summary: Summary) -> None:
 def radar(path: Path, summary: Summary) -> None:
     """One axis per metric and cost, from the centre (like the original, or as costly as retraining) to the rim.
 
-    The rim is the retrained model, or the lowest cost in this figure on a logarithmic scale.
+    The rim is the retrained model, or the lowest cost in this figure on a logarithmic scale. The band at the rim is the
+    noise floor.
     """
     rows = summary.recovering
     original, retrained = summary.row("original"), summary.row("retrain")
@@ -121,8 +136,7 @@ def radar(path: Path, summary: Summary) -> None:
         raise UsageError("a radar figure compares at least two methods with Original and Retrain")
     spokes = {}
     for name, label in compared(summary):
-        worst = original.deltas[name].mean
-        spokes[f"Δ {label}"] = [max(0.0, 1 - r.deltas[name].mean / worst) if worst > 0 else 1.0 for r in rows]
+        spokes[f"Δ {label}"] = [_closeness(row, original, name) for row in rows]
     goal = retrained.values["test"].mean
     spokes["test"] = [min(1.0, row.values["test"].mean / goal) if goal else 0.0 for row in rows]
     spokes["communication"] = _savings([row.nbytes for row in rows], retrained.nbytes)
@@ -135,6 +149,10 @@ def radar(path: Path, summary: Summary) -> None:
         ring, closed = [*angles, angles[0]], [*values, values[0]]
         axes.plot(ring, closed, color=colour(i), linewidth=1.8, label=row.label, marker=marker(i), markersize=4.5)
         axes.fill(ring, closed, color=colour(i), alpha=0.06)
+    band = [_closeness(summary.floor, original, name) for name, _ in compared(summary)]
+    inner = [*band, *[1.0] * (len(spokes) - len(band))]
+    if summary.floor is not None:
+        axes.fill_between([*angles, 2 * math.pi], [*inner, inner[0]], 1.0, color=BAND, label="noise floor", zorder=0)
     axes.set_xticks(angles, list(spokes))
     axes.set_ylim(0, 1.02)
     axes.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "", "", ""])
@@ -143,6 +161,12 @@ def radar(path: Path, summary: Summary) -> None:
     axes.spines["polar"].set_color(FAINT)
     _legend_below(figure, axes)
     figure.savefig(path)
+
+
+def _closeness(row: SummaryRow | None, original: SummaryRow, metric: str) -> float:
+    """1 for the retrained model, 0 for the distance of the original."""
+    worst = original.deltas[metric].mean
+    return max(0.0, 1 - row.deltas[metric].mean / worst) if row and worst > 0 else 1.0
 
 
 def _recovering(summary: Summary) -> list[SummaryRow]:

@@ -38,10 +38,21 @@ class Run:
     seconds: float = 0.0
     values: dict[str, dict[str, float]] = field(default_factory=dict)
     curve: list[tuple[int, float, float]] = field(default_factory=list)
+    ending: str = ""
+    """What the ticket says about completion, if the service decided it."""
+    code: str = ""
+    """Digest of the code that made the run. Commit, device and federation are those of the same moment."""
+    commit: str = ""
+    device: str = ""
+    federation: str = ""
 
     @property
     def key(self) -> tuple[str, str, int]:
         return self.method, self.targets, self.seed
+
+    @property
+    def cell(self) -> tuple[str, int]:
+        return self.targets, self.seed
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,12 @@ def lines(results: Results) -> Iterable[dict[str, Any]]:
         run_id = {"method": run.method, "targets": run.targets, "seed": run.seed}
         summary = {k: v for k, v in asdict(run).items() if k not in ("values", "curve", *run_id)}
         yield {"kind": "run", **base, **run_id, **summary}
-        where = {"commit": facts["commit"], "device": facts["device"]}
+        where = {
+            "code": run.code,
+            "commit": run.commit or facts["commit"],
+            "device": run.device or facts["device"],
+            "federation": run.federation or facts.get("federation", ""),
+        }
         for stage, values in run.values.items():
             for metric, value in values.items():
                 at = {"stage": stage, "round": run.stages.get(stage), "metric": metric, "value": value}

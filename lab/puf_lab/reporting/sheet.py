@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 MISSING = "–"
 _TEX = str.maketrans({
     "%": r"\%", "_": r"\_", "Δ": r"$\Delta$", "±": r"$\pm$", "×": r"$\times$", "≥": r"$\geq$", "−": "-", "–": "--",
-    "†": r"$^\dagger$",
+    "†": r"$^\dagger$", "‡": r"$^\ddagger$", "′": "'",
 })  # fmt: skip
 
 
@@ -23,9 +23,20 @@ class Sheet:
     head: list[str]
     rows: list[list[str]]
     notes: list[str] = field(default_factory=list)
+    best: frozenset[tuple[int, int]] = frozenset()
+    """Cells (row, column) with a best value: printed in bold."""
+    shaded: frozenset[int] = frozenset()
+    """Rows that are no method but the noise floor."""
+
+    def marked(self) -> list[list[str]]:
+        """The rows with best values between two pairs of asterisks, as in Markdown."""
+        return [
+            [f"**{cell}**" if (i, j) in self.best else cell for j, cell in enumerate(row)]
+            for i, row in enumerate(self.rows)
+        ]
 
     def markdown(self) -> str:
-        table = markdown_table(self.head, self.rows)
+        table = markdown_table(self.head, self.marked())
         return f"**{self.title}**\n\n{table}" + "".join(f"\n{note}\n" for note in self.notes)
 
     def csv(self) -> str:
@@ -37,7 +48,10 @@ class Sheet:
         def line(cells: Sequence[str]) -> str:
             return " & ".join(cell.translate(_TEX) for cell in cells) + r" \\"
 
-        body = "\n".join(line(row) for row in self.rows)
+        def bold(i: int, row: Sequence[str]) -> list[str]:
+            return [rf"\textbf{{{cell}}}" if (i, j) in self.best else cell for j, cell in enumerate(row)]
+
+        body = "\n".join(line(bold(i, row)) for i, row in enumerate(self.rows))
         notes = "".join(f"\n% {note}" for note in self.notes)
         columns = "l" + "r" * (len(self.head) - 1)
         return (
@@ -57,6 +71,15 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return "| " + " | ".join(padded) + " |"
 
     return "\n".join([line(head), "| " + " | ".join(rule) + " |", *map(line, rows)]) + "\n"
+
+
+def size(nbytes: float) -> str:
+    """Bytes with a readable unit of powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} TB"
 
 
 def ratio(reference: float | None, value: float | None) -> str:

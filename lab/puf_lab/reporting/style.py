@@ -14,7 +14,7 @@ PALETTE = (
 )  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 BLUE, ORANGE = PALETTE[:2]
-INK, FAINT, GRID = "#333333", "#8C8C8C", "#DDDDDD"
+INK, FAINT, GRID, BAND = "#333333", "#8C8C8C", "#DDDDDD", "#EBEBEB"
 
 
 def colour(index: int) -> str:

@@ -1,17 +1,18 @@
 """Rows of a table from runs: means over targets, distances to the retrained model of the same target, recovery.
 
-A run that did not recover stays in every mean. A mean of differences that contradicts the means is refused.
+A run that did not recover stays in every mean. A mean of differences that contradicts the means is refused. The noise
+floor is the distance between Retrain and Retrain with another training seed. Nothing is ranked inside it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from puf_common.errors import UsageError
 from puf_lab.evaluation.comparison import (
+    NEAR_POINTS,
     Delta,
     Mean,
     Recovery,
@@ -21,10 +22,8 @@ from puf_lab.evaluation.comparison import (
     summarise_recoveries,
 )
 from puf_lab.evaluation.metrics import METRICS
+from puf_lab.evaluation.statistics import Cell, Interval, best, bootstrap, differ, paired
 from puf_lab.reporting.results import Results, Run
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 # Metrics that are compared with the retrained model, in the order of the paper's table.
 _COMPARED = ("forget", "song", "yeom", "loss", "rmia")
@@ -32,7 +31,11 @@ _COMPARED = ("forget", "song", "yeom", "loss", "rmia")
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One method. `values` and `deltas` are at completion, `later` has the deltas at other stages."""
+    """One method. `values` and `deltas` are at completion, `later` has the deltas at other stages.
+
+    `distances` has the absolute differences to Retrain behind the deltas: by stage, metric and cell. At the stage
+    "equal" they are those of the runs that reached Retrain's test accuracy.
+    """
 
     method: str
     label: str
@@ -45,6 +48,16 @@ class SummaryRow:
     later: dict[str, dict[str, Delta]] = field(default_factory=dict)
     recovery: RecoverySummary | None = None
     near: RecoverySummary | None = None
+    distances: dict[str, dict[str, dict[Cell, float]]] = field(default_factory=dict)
+    dips: dict[Cell, float] = field(default_factory=dict)
+    """Lowest test accuracy from the request to completion, minus that of the original."""
+    deficit: float = 0.0
+    """Mean of Retrain's test accuracy minus that of the model at completion."""
+
+    def interval(self, metric: str, stage: str = "end") -> Interval | None:
+        """Mean distance to Retrain and its interval. The stage "end" is completion."""
+        cells = self.distances.get(stage, {}).get(metric)
+        return bootstrap(cells) if cells else None
 
 
 @dataclass(frozen=True)
@@ -59,6 +72,11 @@ class Summary:
     @property
     def seeds(self) -> int:
         return len({run.seed for run in self.results.runs})
+
+    @property
+    def runs_text(self) -> str:
+        counts = ((self.targets, "target"), (self.seeds, "seed"))
+        return " and ".join(f"{number} {word}{'s' * (number != 1)}" for number, word in counts)
 
     @property
     def gap(self) -> Delta | None:
@@ -80,6 +98,39 @@ class Summary:
         """Methods with an unlearning step and recovery."""
         return [row for row in self.rows if row.recovery is not None]
 
+    @property
+    def floor(self) -> SummaryRow | None:
+        """Retrain with another training seed. Files of version 0.1.0 have no such runs."""
+        return self.row("floor")
+
+    def floor_of(self, metric: str) -> Interval | None:
+        """The noise floor of a metric: what two retrained models differ by."""
+        return self.floor.interval(metric) if self.floor else None
+
+    def is_ranked(self, row: SummaryRow) -> bool:
+        """Whether the model is good enough to be ranked: its test accuracy is not below Retrain's by more than noise."""
+        noise = self.floor_of("test")
+        return row.recovery is not None and row.deficit <= max(NEAR_POINTS, noise.upper if noise else 0.0)
+
+    def best(self, metric: str, stage: str = "end") -> frozenset[str]:
+        """The ranked methods that are closest to Retrain. Empty where differences are inside the noise."""
+        floor = self.floor_of(metric)
+        rows = [row for row in self.recovering if self.is_ranked(row) and row.distances.get(stage, {}).get(metric)]
+        shared = set.intersection(*(set(row.distances[stage][metric]) for row in rows)) if rows else set()
+        if not shared:
+            return frozenset()
+        found = {row.method: {cell: row.distances[stage][metric][cell] for cell in shared} for row in rows}
+        return best(found, floor.mean if floor else None)
+
+    def compare(self, row: SummaryRow, other: SummaryRow, metric: str) -> tuple[Interval, bool]:
+        """Difference of both methods' distances to Retrain at completion, on the same targets and seeds.
+
+        Also whether it is outside the noise.
+        """
+        ours, theirs = row.distances["end"][metric], other.distances["end"][metric]
+        floor = self.floor_of(metric)
+        return paired(ours, theirs), floor is not None and differ(ours, theirs, floor.mean)
+
     def row(self, method: str) -> SummaryRow | None:
         return next((row for row in self.rows if row.method == method), None)
 
@@ -100,35 +151,58 @@ def compared(summary: Summary) -> list[tuple[str, str]]:
 
 
 def summarise(results: Results) -> Summary:
-    retrained = {(run.targets, run.seed): run for run in results.of("retrain")}
-    return Summary(results, [_row(results.of(method), retrained) for method in results.methods])
+    retrained = {run.cell: run for run in results.of("retrain")}
+    before = {run.cell: run.values["trained"]["test"] for run in results.of("original")}
+    return Summary(results, [_row(results.of(method), retrained, before) for method in results.methods])
 
 
-def _row(runs: list[Run], retrained: dict[tuple[str, int], Run]) -> SummaryRow:
+def _row(runs: list[Run], retrained: dict[Cell, Run], before: dict[Cell, float]) -> SummaryRow:
     first = runs[0]
-    missing = [run for run in runs if (run.targets, run.seed) not in retrained]
+    missing = [run for run in runs if run.cell not in retrained]
     if missing:
         raise UsageError(f"{first.label}: no retrained model for target {missing[0].targets}, seed {missing[0].seed}")
-    partners = [retrained[run.targets, run.seed] for run in runs]
+    partners = [retrained[run.cell] for run in runs]
     end = "trained" if first.recovered is None else "recovered"
     values = {name: Mean.of([run.values[end][name] for run in runs]) for name in first.values[end]}
     nbytes, samples, rounds = (
         float(np.mean([getattr(run, name) for run in runs])) for name in ("nbytes", "samples", "rounds")
     )
     deltas = _deltas(runs, partners, end) if first.method != "retrain" else {}
-    row = SummaryRow(first.method, first.label, len(runs), values, deltas, nbytes, samples, rounds)
+    distances = {"end": _distances(runs, retrained, end)} if deltas else {}
+    row = SummaryRow(first.method, first.label, len(runs), values, deltas, nbytes, samples, rounds, distances=distances)
     if first.recovered is None:
         return row
     stages = [stage for stage in first.values if stage != end and all(stage in run.values for run in runs)]
     goals = [partner.values["trained"]["test"] for partner in partners]
-    curves = [[test for _, test, _ in run.curve[: run.stages["recovered"] + 1]] for run in runs]
+    ways = [[(n, test) for n, test, _ in run.curve if n <= run.stages["recovered"]] for run in runs]
+    curves = [[test for number, test in way if number >= 0] for way in ways]
+    reached = [run for run in runs if "equal" in run.values]
     near = [recovery_near(curve, goal) for curve, goal in zip(curves, goals, strict=True)]
     return replace(
         row,
         later={stage: _deltas(runs, partners, stage) for stage in stages},
         recovery=summarise_recoveries([Recovery(run.stages["recovered"], run.recovered is True) for run in runs]),
         near=summarise_recoveries(near),
+        distances={
+            **distances,
+            **{stage: _distances(runs, retrained, stage) for stage in stages},
+            "equal": _distances(reached, retrained, "equal"),
+        },
+        dips={
+            run.cell: min(test for _, test in way) - before[run.cell]
+            for run, way in zip(runs, ways, strict=True)
+            if run.cell in before
+        },
+        deficit=float(np.mean(goals)) - values["test"].mean,
     )
+
+
+def _distances(runs: list[Run], retrained: dict[Cell, Run], stage: str) -> dict[str, dict[Cell, float]]:
+    names = runs[0].values[stage] if runs else {}
+    return {
+        name: {run.cell: abs(run.values[stage][name] - retrained[run.cell].values["trained"][name]) for run in runs}
+        for name in names
+    }
 
 
 def _deltas(runs: list[Run], partners: list[Run], stage: str) -> dict[str, Delta]:
@@ -138,28 +212,3 @@ def _deltas(runs: list[Run], partners: list[Run], stage: str) -> dict[str, Delta
         )
         for name in runs[0].values[stage]
     }
-
-
-def rich_summary(summary: Summary) -> Table:
-    """The summary for terminals."""
-    from rich.table import Table
-
-    metrics = compared(summary)
-    table = Table(
-        title=f"mean over {summary.targets} targets (± sd); Δ is the distance to the model retrained without the target",
-        title_justify="left",
-        padding=(0, 0),
-    )
-    heads = ["", "test", "forget", *(f"Δ {label}" for _, label in metrics), "recovery rounds", "MB"]
-    for head in heads:
-        table.add_column(head, justify="left" if not head else "right", no_wrap=not head)
-    for row in summary.rows:
-        table.add_row(
-            row.label,
-            f"{row.values['test'].mean:.1f}",
-            f"{row.values['forget'].mean:.1f}",
-            *(format_value(name, row.deltas.get(name)).replace(" ± ", "±") for name, _ in metrics),
-            str(row.recovery or "–").replace(" ± ", "±"),
-            f"{row.nbytes / 1e6:,.1f}",
-        )
-    return table

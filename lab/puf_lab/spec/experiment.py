@@ -9,15 +9,16 @@ from pydantic import Field, ValidationError, model_validator
 
 from puf_common.config.messages import about, explain
 from puf_common.errors import UsageError
+from puf_common.seeds import derive
 from puf_lab.spec.federation import FederationSpec, Part
 from puf_lab.spec.variants import Variant
 from puf_server.core.config import Forgetting
 
 # Keys and tables of the TOML file that describe the federation.
 _FEDERATION = ("data", "model", "task", "recipe", "rounds", "participation", "forgetting")
-# The lab drives recovery itself, round by round, because recovery ends at the retrained model's accuracy. The bounds
-# are wide: an experiment may ask for values that an operator would refuse.
-_POLICY = {
+# With the paper's stop rule the lab drives recovery itself, round by round: it ends at the retrained model's accuracy.
+# The bounds are wide: an experiment may ask for values that an operator would refuse.
+_PAPER_POLICY = {
     "max_recovery_rounds": 0,
     "blind_recovery_rounds": 0,
     "measure_seconds": 0.0,
@@ -38,6 +39,16 @@ class SampleSelection(Part):
     by: Literal["sample", "group"] = "sample"
 
 
+class Goals(Part):
+    """Bounds on the mean distance to Retrain, in points above the noise floor, and on the dip in test accuracy."""
+
+    method: str = "puf-regular"
+    """The method whose missed goals are a failure."""
+    forget: float = Field(gt=0)
+    rmia: float = Field(gt=0)
+    dip: float | None = Field(None, gt=0)
+
+
 class ExperimentSpec(Part):
     """Everything that decides the figures. Two equal experiments have equal results."""
 
@@ -53,17 +64,26 @@ class ExperimentSpec(Part):
     """Each entry is one client, or several clients that are forgotten together."""
     samples: SampleSelection | None = None
     seeds: tuple[int, ...] = (1,)
+    """Seeds of training. Every seed repeats all runs."""
     data_seed: int | None = None
-    """Seed of the data's split. By default it is the seed of the run."""
+    """Seed of the data: split, noise, and which samples are forgotten. By default it is the seed of the run."""
+    init_seed: int | None = None
+    """Seed of the initial weights. By default it is the seed of the run."""
+    references: int = Field(1, ge=1)
+    """Number of models that are retrained with other seeds as the reference of RMIA."""
     methods: tuple[str, ...] = ("original", "retrain", "natural", "puf-special", "puf-regular", "not")
     defaults: dict[str, dict[str, str | int | float]] = Field(default_factory=dict)
     """Options of a method that is named without options."""
+    stop: Literal["paper", "product"] = "paper"
+    """When a run is completed: at the retrained model's test accuracy, or by the service's own stop rule."""
     recovery_rounds: int = Field(20, ge=1)
-    """Recovery ends after this many rounds, successful or not."""
+    """With the paper's rule, recovery ends after this many rounds, successful or not."""
     horizon: int = Field(10, ge=1)
     """All methods are also compared after this many rounds, recovered or not."""
     persistence: tuple[int, ...] = (5, 10, 20)
     """Numbers of rounds after completion at which forgetting is measured again."""
+    goals: Goals | None = None
+    """What forgetting must reach, for `--goals` and `puf-lab quality`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -101,9 +121,9 @@ class ExperimentSpec(Part):
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """The methods to compare, with their options. Original and Retrain are always included."""
+        """The methods to compare, with their options. Original, Retrain and the noise floor are always included."""
         wanted = [Variant.parse(text, self.defaults) for text in self.methods]
-        needed = [Variant.parse(name, {}) for name in ("original", "retrain")]
+        needed = [Variant.parse(name, {}) for name in ("original", "retrain", "floor")]
         return tuple(dict.fromkeys([*needed, *wanted]))
 
     @property
@@ -111,17 +131,28 @@ class ExperimentSpec(Part):
         """Methods for which the original federation must store history."""
         return tuple(sorted({v.history for v in self.variants} - {""}))
 
-    def federation_for(self, seed: int) -> FederationSpec:
-        """The federation that is trained for one seed."""
+    def federation_for(self, seed: int, repeat: int = 0) -> FederationSpec:
+        """The federation that is trained for one seed. The seeds of data, initial weights and training are independent.
+
+        Repetition 0 is the run itself. Repetition 1 differs in the seed of training only: batch order and all other
+        random streams. Later ones differ in the initial weights, too. All have the same data.
+        """
         federation = self.federation
         if federation.model.pretrained and federation.weights is None:
             raise UsageError(
                 f"{self.name} starts from published weights: name the checkpoint with --weights FILE.safetensors"
             )
         given = federation.forgetting.model_dump(exclude_unset=True)
-        policy = Forgetting.model_validate({**given, "also_remember": self.histories, **_POLICY})
-        data_seed = seed if self.data_seed is None else self.data_seed
-        return federation.seeded(seed).model_copy(update={"forgetting": policy, "data_seed": data_seed})
+        # Only puf-auto adapts: another variant has the policy's strength, if it states none.
+        change = _PAPER_POLICY if self.stop == "paper" else {"measure_seconds": 600.0, "strength": "fixed"}
+        policy = Forgetting.model_validate({**given, "also_remember": self.histories, **change})
+        init = seed if self.init_seed is None else self.init_seed
+        seeded = federation.seeded(
+            data=seed if self.data_seed is None else self.data_seed,
+            init=init if repeat < 2 else derive(init, "init", repeat),
+            training=seed if repeat == 0 else derive(seed, "training", repeat),
+        )
+        return seeded.model_copy(update={"forgetting": policy})
 
     def placed(self, **fields: Any) -> ExperimentSpec:
         """The same experiment on this machine: kind, device, data_dir and weights of its federation."""
@@ -133,17 +164,24 @@ class ExperimentSpec(Part):
         targets: Sequence[Sequence[int]] | None = None,
         methods: Sequence[str] | None = None,
         seeds: Sequence[int] | None = None,
+        data_seed: int | None = None,
+        init_seed: int | None = None,
     ) -> ExperimentSpec:
         """The same experiment with other targets, methods or seeds."""
-        changed = {"targets": targets, "methods": methods, "seeds": seeds}
+        changed = {
+            "targets": targets,
+            "methods": methods,
+            "seeds": seeds,
+            "data_seed": data_seed,
+            "init_seed": init_seed,
+        }
         return self.checked({**dict(self), **{k: v for k, v in changed.items() if v is not None}}, self.name)
 
     def described(self) -> dict[str, Any]:
         """The experiment in the layout of its TOML file, without what depends on the machine."""
         federation = self.federation.model_dump(mode="json", include=set(_FEDERATION))
         federation["forgetting"] = self.federation.forgetting.model_dump(mode="json", exclude_unset=True)
-        left_out = {"federation"} if self.data_seed is not None else {"federation", "data_seed"}
-        return {**self.model_dump(mode="json", exclude=left_out), **federation}
+        return {**self.model_dump(mode="json", exclude={"federation"}), **federation}
 
     @classmethod
     def checked(cls, raw: Mapping[str, Any], source: str) -> ExperimentSpec:

@@ -62,6 +62,8 @@ class FederationSpec(Part):
     participation: float = Field(1.0, gt=0, le=1)
     forgetting: Forgetting = Forgetting()
     data_seed: int = 0
+    init_seed: int | None = None
+    """Seed of the initial weights. By default it is the seed of training, which is part of the recipe."""
     plan: dict[str, Any] = {}
     """Further fields of the server's plan."""
     # The fields below may differ between machines. They do not change the result.
@@ -69,7 +71,7 @@ class FederationSpec(Part):
     device: str = "cpu"
     data_dir: Path | None = None
     weights: Path | None = None
-    """Published checkpoint, for models that have one."""
+    """Published checkpoint. Only a model that is `pretrained` uses it."""
 
     @property
     def clients(self) -> int:
@@ -137,11 +139,10 @@ class FederationSpec(Part):
             limits=Limits(max_share=1.0, norm_factor=0.0, max_norm=1e30, forget_share=1.0),
         )
 
-    def seeded(self, seed: int) -> FederationSpec:
-        """The same federation with another seed for both data and training."""
-        return self.model_copy(
-            update={"recipe": self.recipe.model_copy(update={"seed": seed}), "data_seed": seed},
-        )
+    def seeded(self, *, data: int, init: int, training: int) -> FederationSpec:
+        """The same federation with other seeds of the data, of the initial weights and of training."""
+        recipe = self.recipe.model_copy(update={"seed": training})
+        return self.model_copy(update={"recipe": recipe, "data_seed": data, "init_seed": init})
 
 
 def _texts(options: Mapping[str, object]) -> dict[str, str]:

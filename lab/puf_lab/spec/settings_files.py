@@ -1,7 +1,7 @@
-"""Experiments as TOML files. A file may build on another one (`base = "cifar100-iid"`) and state only the differences.
+"""Experiments as TOML files. A file may build on others (`base = "cifar100-iid"`) and state only the differences.
 
-A profile is such a difference that fits many files. Built-in files are in `settings/`. A path to another
-file is accepted wherever a name is.
+Of several bases each replaces values of those before it. A profile is such a difference that fits many files. Built-in
+files are in `settings/`; parts in `settings/shared/` are bases only. A path is accepted wherever a name is.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from puf_common.errors import UsageError
 from puf_lab.spec.experiment import ExperimentSpec
 
 PROFILES = ("paper", "author-code")
+QUALITY = "quality-"
 _DEPTH = 5
 
 
 def names() -> list[str]:
-    """Built-in settings."""
+    """Built-in settings. Those of `puf-lab quality` begin with QUALITY."""
     return sorted(e.name.removesuffix(".toml") for e in files("puf_lab.settings").iterdir() if e.name.endswith(".toml"))
 
 
@@ -60,15 +61,18 @@ def _read(spec: str, depth: int = 0) -> dict[str, Any]:
         raise UsageError(f"cannot read the setting {spec}: {error.strerror}") from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"setting {spec} is not TOML: {error}") from None
-    base = raw.pop("base", None)
-    if base is None:
-        return raw
-    if _is_path(base) and _is_path(spec):
-        base = str(Path(spec).parent / base)
-    return _merged(_read(base, depth + 1), raw)
+    bases = raw.pop("base", [])
+    merged: dict[str, Any] = {}
+    for base in [bases] if isinstance(bases, str) else bases:
+        beside = _is_path(base) and _is_path(spec)
+        merged = _merged(merged, _read(str(Path(spec).parent / base) if beside else base, depth + 1))
+    return _merged(merged, raw)
 
 
 def _built_in(name: str) -> str:
+    shared = files("puf_lab.settings").joinpath("shared", f"{name}.toml")
+    if shared.is_file():
+        return shared.read_text()
     if name not in names():
         raise UsageError(f"there is no setting {name!r}; `puf-lab list` shows them, or name your own FILE.toml")
     return files("puf_lab.settings").joinpath(f"{name}.toml").read_text()

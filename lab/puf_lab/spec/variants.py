@@ -34,6 +34,8 @@ class Method:
 METHODS: dict[str, Method] = {
     "original": Method("Original", "original"),
     "retrain": Method("Retrain", "retrain"),
+    # Retrain with another training seed. Its distance to Retrain is the noise floor.
+    "floor": Method("Retrain′ (floor)", "retrain"),
     "natural": Method("Natural", "natural"),
     "puf-special": Method("PUF-Special", mode="special"),
     "puf-regular": Method("PUF-Regular", mode="regular"),

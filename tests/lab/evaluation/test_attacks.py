@@ -89,10 +89,19 @@ class TestRmia:
         reference = random.uniform(0.1, 0.5, 400)
         unseen = (reference * random.uniform(0.9, 1.1, 400), reference)
         members = attacks.rmia((np.minimum(1, 2 * reference), reference), unseen, seed=1)
-        assert (members.auc, members.member_at_1) == (1.0, 1.0)
+        assert (members.auc, members.member_at_1, members.member_at_01) == (1.0, 1.0, 1.0)
         forgotten = attacks.rmia((reference / 4, reference), unseen, seed=1)
         assert forgotten.auc < 0.01
         assert (forgotten.member_at_1, forgotten.traced_at_1) == (0.0, 1.0)
+
+    def test_true_positives_at_two_false_positive_rates(self) -> None:
+        """Of 2,000 non-members 20 pass at 1 % and 2 at 0.1 %. Members lie between these thresholds."""
+        random = np.random.default_rng(0)
+        ratios = random.permutation(np.linspace(0.5, 1.5, 4000))
+        found = attacks.rmia((np.full(10, 1.4975), np.ones(10)), (ratios, np.ones(4000)), seed=1)
+        assert (found.member_at_1, found.member_at_01) == (1.0, 0.0)
+        found = attacks.rmia((np.full(10, 1.48), np.ones(10)), (ratios, np.ones(4000)), seed=1)
+        assert (found.member_at_1, found.member_at_01) == (0.0, 0.0)
 
     def test_inputs_that_do_not_match_are_refused(self) -> None:
         with pytest.raises(UsageError, match="the same samples"):

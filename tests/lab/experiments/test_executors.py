@@ -44,16 +44,17 @@ def test_every_combination_gives_the_same_bits(
     cache = Cache(tmp_path / "cache")
     jobs = list(jobs_of(small.placed(kind=kind)))
     if kind == "processes":  # a retrained federation is trained like an original, so one of them is enough
-        (retrain,) = (job for job in jobs if job.kind == "retrain")
-        shutil.copytree(reference.folder(retrain), cache.folder(retrain))
+        for job in jobs:
+            if job.kind == "retrain":
+                shutil.copytree(reference.folder(job), cache.folder(job))
     done: list[str] = []
     with open_executor(ExecutorOptions.of(executor, None, None), cache, "cpu") as running:
         for needs in (False, True):
             wave = [job for job in jobs if bool(job.needs) == needs]
             running.perform(wave, lambda event: done.append(event.job.kind) if event.done else None)
-        pairs = [(job, (0,)) for job in jobs]
+        pairs = [(job, (0,)) for job in jobs if job.repeat < 2]
         assert len(list(running.score(pairs, ("test", "forget")))) == len(pairs)
-    assert sorted(done) == ["forget", "original", "retrain"]
+    assert sorted(done) == ["forget", "original", "retrain", "retrain", "retrain"]
     assert models(cache) == models(reference)
     assert {cache.outcome(job)["federation"] for job in jobs if job.kind != "retrain"} == {kind}
 

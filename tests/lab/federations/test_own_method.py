@@ -13,7 +13,7 @@ from puf_common.config.exit_codes import Exit
 from puf_lab.cli.main import main
 from puf_lab.experiments.cache import Cache
 from puf_lab.experiments.jobs import jobs_of
-from puf_lab.experiments.perform import score
+from puf_lab.experiments.measuring import score
 from puf_lab.reporting.results import read
 from puf_lab.spec.settings_files import load_experiment
 
@@ -31,7 +31,7 @@ def test_the_users_method_and_metric(tiny_file: Path, tmp_path: Path, monkeypatc
     assert main([*words, "--targets", "0", "--methods", "natural"]) == Exit.OK
     assert main(["report"]) == Exit.OK
     (results,) = read([tmp_path / "runs" / "tiny"])
-    assert results.methods == ["original", "retrain", "natural", "clipped:Clipped", "clipped:Clipped clip=1"]
+    assert results.methods == ["original", "retrain", "floor", "natural", "clipped:Clipped", "clipped:Clipped clip=1"]
     for run in results.runs:
         assert all(0 <= values["sure"] <= 100 for values in run.values.values())
     gentle, harsh = (results.of(method)[0] for method in results.methods[-2:])

@@ -10,8 +10,9 @@ from puf_common.errors import UsageError
 from puf_lab.reporting import plots
 from puf_lab.reporting.html import Part, render
 from puf_lab.reporting.results import Results, Run, read, write
-from puf_lab.reporting.summary import Summary, rich_summary, summarise
-from puf_lab.reporting.tables import sheets
+from puf_lab.reporting.sheet import size
+from puf_lab.reporting.summary import Summary, summarise
+from puf_lab.reporting.tables import sheets, short_table
 from puf_lab.spec.settings_files import load_experiment
 
 
@@ -59,7 +60,7 @@ def test_means_distances_and_recovery(results: Results) -> None:
     assert summary.gap is not None
     assert summary.gap.mean == 25.0
     assert summary.measurable
-    assert "PUF-Special" in [str(cell) for cell in rich_summary(summary).columns[0].cells]
+    assert "PUF-Special" in [row[0] for row in short_table(summary).rows]
 
 
 def test_the_papers_figures_are_beside_with_errors_marked(results: Results) -> None:
@@ -72,14 +73,14 @@ def test_the_papers_figures_are_beside_with_errors_marked(results: Results) -> N
     assert any("recovery rounds implied by the two columns differ" in note for note in paper.notes)
     costs = {row[0]: row for row in made["costs"].rows}
     # 2PB for one target and 5 rounds of 9 others; Retrain 2PB for 30 rounds of 9.
-    assert costs["PUF-Special"][4:6] == [f"{2 * 4000 * (1 + 5 * 9):.3g}", f"{30 * 9 / 46:.1f}×"]
+    assert costs["PUF-Special"][4:6] == ["368 kB", f"{30 * 9 / 46:.1f}×"]
     assert r"$\Delta$ forget" in made["efficacy"].latex()
     assert made["lasting"].head[1:3] == ["Δ forget, at once", "Δ forget, after 8 rounds"]
 
 
 def test_a_setting_outside_the_paper_has_no_such_table(results: Results) -> None:
     other = Results({**results.experiment, "paper": ""}, results.facts, results.runs)
-    assert [sheet.name for sheet in sheets(summarise(other))] == ["efficacy", "lasting", "costs"]
+    assert [sheet.name for sheet in sheets(summarise(other))] == ["efficacy", "lasting", "pairs", "costs"]
 
 
 def test_results_are_read_as_written(results: Results, tmp_path: Path) -> None:
@@ -106,5 +107,12 @@ def test_the_page_escapes_text(results: Results) -> None:
     page = render([Part("<b>", "a & b", ["<i>"], sheets(summarise(results)), [])])
     assert "<h2>&lt;b&gt;</h2>" in page
     assert "<p><strong>a &amp; b</strong></p>" in page
-    assert "<td>NoT</td>" in page
+    assert "<td>PUF-Special</td>" in page
     assert "<i>" not in page
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"), [(0, "0 B"), (999, "999 B"), (153_512, "154 kB"), (1.8e6, "1.8 MB"), (4.5e13, "45 TB")]
+)
+def test_bytes_have_a_unit(nbytes: float, text: str) -> None:
+    assert size(nbytes) == text

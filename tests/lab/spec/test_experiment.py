@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 
 import pytest
 
 from puf_common.errors import UsageError
-from puf_lab.experiments.jobs import jobs_of
+from puf_lab.experiments.jobs import Job, jobs_of
 from puf_lab.paper import tables as paper
+from puf_lab.spec.code_digest import code_digest
 from puf_lab.spec.experiment import ExperimentSpec, target_sets
-from puf_lab.spec.settings_files import PROFILES, load_experiment, names
+from puf_lab.spec.settings_files import PROFILES, QUALITY, load_experiment, names
 from puf_lab.spec.variants import METHODS, Variant
 
 
@@ -99,7 +98,7 @@ def test_narrowing_replaces_targets_methods_and_seeds(tiny: ExperimentSpec) -> N
     assert (narrow.targets, narrow.seeds, [v.name for v in narrow.variants]) == (
         ((2,),),
         (4, 5),
-        ["original", "retrain", "natural"],
+        ["original", "retrain", "floor", "natural"],
     )
     with pytest.raises(UsageError, match="must be different clients from 0 to 2"):
         tiny.narrowed(targets=[(3,)])
@@ -124,13 +123,32 @@ def test_methods_with_options() -> None:
     assert {row.method for row in paper.rows()} <= {method.label for method in METHODS.values()}
 
 
-def test_the_names_of_runs_are_those_of_version_0_1_0() -> None:
-    """Cached runs stay valid: the facts behind a run's name, without software versions, are unchanged."""
-    job = list(jobs_of(load_experiment("cifar100-noniid-samples-small")))[-1]
-    facts = job._facts()
-    del facts["software"]
-    text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
-    assert hashlib.sha256(text.encode()).hexdigest()[:20] == "86bc37180e24b8744922"
+def test_a_runs_name_states_code_and_initial_weights() -> None:
+    first, second = (Job(load_experiment("digits"), Variant("original"), seed)._facts() for seed in (1, 2))
+    assert first["code"] == second["code"] == code_digest("training")
+    assert first["initial_weights"] != second["initial_weights"]
+    forgets = Job(load_experiment("digits"), Variant("puf-special"), 1, (0,))._facts()
+    assert forgets["code"] == code_digest("forgetting") != first["code"]
+    remembers = Job(load_experiment("digits-all"), Variant("original"), 1)._facts()
+    assert remembers["code"] == forgets["code"], "an original that stores history runs the methods' code"
+
+
+def test_quality_settings_share_methods_and_goals() -> None:
+    found = {name: load_experiment(name) for name in names() if name.startswith(QUALITY)}
+    assert len(found) == 10
+    assert len({e.methods for e in found.values()}) == 1, "one line adds a method to all of them"
+    for name, e in found.items():
+        assert (e.stop, e.persistence, e.paper) == ("product", (8,), "")
+        assert e.federation_for(1).forgetting.max_recovery_rounds == 20, "the service's own limit"
+        assert e.federation.data.options["holdout"] == 0.2
+        strict = name in ("quality-digits", "quality-cifar100-iid", "quality-cifar100-noniid")
+        assert e.goals is not None
+        assert (e.goals.forget, e.goals.rmia, e.goals.dip) == ((2.0, 4.0, 8.0) if strict else (4.0, 6.0, None))
+        assert len(e.targets) * len(e.seeds) >= 20
+        for text in e.methods:
+            assert Variant.parse(text, e.defaults).strength() == {"kappa": 2.0}
+    assert found["quality-digits-decay"].federation.recipe.lr_decay == 0.97
+    assert found["quality-digits-20"].federation.data.options["per_client"] == 40
 
 
 def test_the_split_of_the_demo_does_not_depend_on_the_seed() -> None:

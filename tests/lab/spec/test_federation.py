@@ -12,10 +12,12 @@ from pydantic import BaseModel
 from puf_client.options import RunOptions, UnlearnOptions
 from puf_common.config.parser import Parser
 from puf_common.config.settings import add_settings, resolve
+from puf_lab.federations.state_directories import initial_model
 from puf_lab.spec.command_line import client_flags, data_flags, server_flags
 from puf_lab.spec.federation import DISTILLER, DataSpec, FederationSpec, ModelSpec
 from puf_server.core.config import FederationConfig, Forgetting, Recipe
 
+PAIRS = ((1, 1), (1, 2), (2, 1))
 M = TypeVar("M", bound=BaseModel)
 
 SPEC = FederationSpec(
@@ -66,7 +68,12 @@ def test_flags_of_the_server_give_its_configuration() -> None:
     assert "--id" not in server_flags(config), "the server chooses its own"
 
 
-def test_a_seed_is_used_for_data_and_training() -> None:
-    other = SPEC.seeded(5)
-    assert (other.recipe.seed, other.data_seed, other.context(0).seed) == (5, 5, 5)
-    assert other.model_copy(update={"recipe": SPEC.recipe, "data_seed": 9}) == SPEC
+def test_seeds_of_data_initial_weights_and_training_are_independent() -> None:
+    other = SPEC.seeded(data=5, init=6, training=7)
+    assert (other.recipe.seed, other.init_seed, other.data_seed, other.context(0).seed) == (7, 6, 5, 5)
+    assert other.model_copy(update={"recipe": SPEC.recipe, "data_seed": 9, "init_seed": None}) == SPEC
+    small = SPEC.model_copy(update={"model": ModelSpec()})
+    weights = {
+        seeds: bytes(initial_model(small.seeded(data=1, init=seeds[0], training=seeds[1]))[1]) for seeds in PAIRS
+    }
+    assert weights[1, 1] == weights[1, 2] != weights[2, 1], "the initial weights depend on their own seed only"

@@ -1,0 +1,82 @@
+"""Completion by the paper's rule and by the service's own rule, and the stages that are measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from puf_common.errors import UsageError
+from puf_lab.experiments.cache import Cache
+from puf_lab.experiments.executors import ExecutorOptions
+from puf_lab.experiments.jobs import jobs_of
+from puf_lab.experiments.perform import perform
+from puf_lab.experiments.runner import run_experiment
+from puf_lab.experiments.stages import Stages
+from puf_lab.spec.experiment import ExperimentSpec
+
+
+def held_out(experiment: ExperimentSpec) -> ExperimentSpec:
+    """The service's rule needs hold-out data."""
+    data = experiment.federation.data
+    return experiment.placed(data=data.model_copy(update={"options": {**data.options, "holdout": 0.2}}))
+
+
+def test_the_papers_rule_ends_at_the_retrained_accuracy(tiny: ExperimentSpec) -> None:
+    stages = Stages(tiny, 50.0)
+    for number, test in enumerate([30.0, 49.5, 48.0]):
+        assert not stages.over(number)
+        stages.add(number, test)
+    assert stages.recovered is False, "given up after recovery_rounds = 2"
+    assert stages.rounds == {"unlearned": 0, "horizon": 1, "equal": 1, "recovered": 2, "after 1": 3}
+    assert not stages.over(2)
+    assert stages.over(3)
+
+
+def test_without_an_unlearning_step_the_original_does_not_count(tiny: ExperimentSpec) -> None:
+    stages = Stages(tiny, 50.0, first=1)
+    stages.add(0, 60.0)
+    assert (stages.recovered, "equal" in stages.rounds) == (None, False)
+    stages.add(1, 55.0)
+    assert (stages.recovered, stages.rounds["equal"]) == (True, 1)
+
+
+def test_the_services_rule_is_not_the_labs(tiny: ExperimentSpec) -> None:
+    stages = Stages(tiny, 50.0, by_service=True)
+    for number, test in ((-1, 60.0), (0, 40.0), (1, 60.0)):
+        stages.add(number, test)
+    assert stages.recovered is None
+    assert stages.rounds["equal"] == 1, "rounds of the method before the unlearned model do not count"
+    stages.complete(4, recovered=True)
+    assert stages.rounds["after 1"] == 5
+
+
+def test_the_service_completes_the_request(tiny: ExperimentSpec, tmp_path: Path) -> None:
+    """The original is shared with the paper's rule, and the service's own policy holds in the copy."""
+    cache = Cache(tmp_path / "cache")
+    paper = held_out(tiny).placed(rounds=10).narrowed(targets=[(0,)], methods=["puf-regular"])
+    product = paper.model_copy(update={"stop": "product"})
+    for experiment in (paper, product):
+        for job in jobs_of(experiment):
+            perform(job, cache)
+    first, second = (next(job for job in jobs_of(e) if job.kind == "forget") for e in (paper, product))
+    assert first.original.key == second.original.key
+    assert first.key != second.key
+    outcome = cache.outcome(second)
+    numbers = [number for number, _, _ in outcome["curve"]]
+    completed = outcome["stages"]["recovered"]
+    assert numbers == list(range(len(numbers)))
+    assert outcome["ending"], "the ticket says why recovery ended"
+    assert 0 < completed <= product.federation_for(1).forgetting.max_recovery_rounds
+    assert outcome["stages"]["after 1"] == completed + 1 == numbers[-1]
+    assert outcome["spent"]["rounds"] == 1 + completed
+    kept = sorted(path.name for path in cache.folder(second).glob("*.bin"))
+    assert kept == [f"round-{number:03d}.bin" for number in sorted(set(outcome["stages"].values()))]
+    assert cache.outcome(first)["curve"][0] == outcome["curve"][0], "the same unlearned model"
+
+
+def test_the_services_rule_needs_a_federation_in_this_process(tiny: ExperimentSpec, tmp_path: Path) -> None:
+    elsewhere = tiny.model_copy(update={"stop": "product"}).placed(kind="processes")
+    with pytest.raises(UsageError, match="use --federation in-process"):
+        run_experiment(elsewhere, tmp_path / "out", cache=Cache(tmp_path / "cache"), options=ExecutorOptions())
+    assert not list(tmp_path.glob("cache/*"))

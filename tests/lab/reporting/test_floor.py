@@ -1,0 +1,163 @@
+"""The noise floor in tables and figures, worked by hand: what is ranked, what is marked, what is neither."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from puf_lab.experiments.goals import Goal, goals_of, judged
+from puf_lab.reporting import plots
+from puf_lab.reporting.html import Part, render, run_report
+from puf_lab.reporting.results import Results, Run, write
+from puf_lab.reporting.summary import Summary, summarise
+from puf_lab.reporting.tables import sheets, short_table
+from puf_lab.spec.experiment import Goals
+from puf_lab.spec.settings_files import load_experiment
+
+TARGETS = range(6)
+
+
+def values(test: float, forget: float, rmia: float) -> dict[str, float]:
+    return {"test": test, "forget": forget, "rmia": rmia, "rmia_member_at_1": 2.0, "rmia_member_at_01": 0.5}
+
+
+def trained(method: str, target: int, test: float, forget: float, rmia: float) -> Run:
+    return Run(method, method.capitalize(), str(target), 1, values={"trained": values(test, forget, rmia)}, nbytes=900)
+
+
+def forgetting(method: str, target: int, forget: float, *, test: float = 80.0, later: float | None = None) -> Run:
+    """The model falls to 60 in round -1 and 70 in round 0, and is completed after round 1."""
+    stages = {"unlearned": 0, "recovered": 1, "after 8": 9} | ({"equal": 1} if test >= 79 else {})
+    end = values(test, forget, forget - 10)
+    seen = dict.fromkeys(stages, end) | {"after 8": values(test, forget if later is None else later, forget - 10)}
+    curve = [(-1, 60.0, 0.0), (0, 70.0 - target, 0.0), (1, test, forget), (9, 50.0, forget)]
+    return Run(method, method.upper(), str(target), 1, test >= 80, stages, 100, 60, 2, 1.0, seen, curve)
+
+
+@pytest.fixture
+def summary() -> Summary:
+    runs = [run for t in TARGETS for run in (
+        trained("original", t, 82.0, 100.0, 90.0),
+        # Retrain has 60 + t; another training seed is 2 points away in forget accuracy, 1 in RMIA and in test accuracy.
+        trained("retrain", t, 80.0, 60.0 + t, 50.0),
+        trained("floor", t, 79.0 + 2 * (t % 2), 62.0 + t, 51.0),
+        forgetting("puf-regular", t, 63.0 + t),
+        forgetting("puf-special", t, 64.0 + t, later=75.0 + t),
+        forgetting("pga", t, 60.0 + t, test=70.0),
+        forgetting("natural", t, 90.0 + t),
+    )]  # fmt: skip
+    experiment = {**load_experiment("digits").described(), "persistence": [8], "stop": "product"}
+    facts = {"commit": "", "device": "cpu", "parameters": 10, "samples_per_client": [60] * 10, "command": "x"}
+    return summarise(Results(experiment, [facts], runs))
+
+
+def test_the_floor_is_the_distance_between_two_retrained_models(summary: Summary) -> None:
+    floors = {name: summary.floor_of(name) for name in ("test", "forget", "rmia")}
+    assert {name: floor.mean for name, floor in floors.items() if floor} == {"test": 1.0, "forget": 2.0, "rmia": 1.0}
+
+
+def test_differences_inside_the_floor_are_not_ranked(summary: Summary) -> None:
+    """Regular and Special are 3 and 4 points away: one point apart, inside the floor of 2. Natural is 30 away."""
+    assert summary.best("forget") == {"puf-regular", "puf-special"}
+    assert summary.best("forget", "after 8") == {"puf-regular"}, "8 rounds later Special is 15 points away"
+    only = Summary(summary.results, [row for row in summary.rows if row.method != "natural"])
+    assert only.best("forget") == frozenset()
+    table = short_table(summary)
+    column = table.head.index("Δ forget")
+    bold = {table.rows[i][0] for i, j in table.best if j == column}
+    assert bold == {"PUF-REGULAR", "PUF-SPECIAL"}
+
+
+def test_a_model_that_did_not_recover_is_marked_and_not_ranked(summary: Summary) -> None:
+    """PGA has exactly Retrain's forget accuracy, and a test accuracy ten points below."""
+    pga = summary.row("pga")
+    assert pga is not None
+    assert pga.deltas["forget"].mean == 0.0
+    assert (pga.deficit, summary.is_ranked(pga)) == (10.0, False)
+    assert "pga" not in summary.best("forget")
+    made = {sheet.name: sheet for sheet in sheets(summary)}
+    assert "PGA ‡" in [row[0] for row in made["efficacy"].rows]
+    assert any(note.startswith("‡") for note in made["efficacy"].notes)
+    lasting = made["lasting"]
+    equal = lasting.head.index("Δ forget, at equal test accuracy")
+    assert {row[0]: row[equal] for row in lasting.rows if row[0].startswith("P")} == {
+        "PUF-REGULAR": "3.0 [3.0, 3.0]",
+        "PUF-SPECIAL": "4.0 [4.0, 4.0]",
+        "PGA ‡": "–",
+    }
+    assert lasting.rows[-1][:2] == ["Floor", "2.0 [2.0, 2.0]"]
+    assert lasting.shaded == {len(lasting.rows) - 1}
+
+
+def test_paired_comparison(summary: Summary) -> None:
+    made = {sheet.name: sheet for sheet in sheets(summary)}
+    pairs = {row[0]: row for row in made["pairs"].rows}
+    column = made["pairs"].head.index("Δ forget")
+    assert made["pairs"].head[0] == "against PUF-REGULAR"
+    assert pairs["PUF-SPECIAL"][column] == "1.0 [1.0, 1.0]", "a difference inside the floor gets no word"
+    assert pairs["NATURAL"][column] == "27.0 [27.0, 27.0] further"
+    assert pairs["PGA ‡"][column] == "-3.0 [-3.0, -3.0] closer"
+
+
+def test_the_report_begins_with_what_was_found(summary: Summary, tmp_path: Path) -> None:
+    write(summary.results, tmp_path / "runs")
+    run_report([tmp_path / "runs"], tmp_path / "report")
+    text = (tmp_path / "report" / "digits" / "report.md").read_text()
+    assert "There is something to forget: the original is 37.5 ± 1.9 points from Retrain on the forget data." in text
+    assert "Retrain against Retrain with another training seed: 2.0 [2.0, 2.0] points." in text
+    assert "Closest to Retrain on the forget data, outside the noise: PUF-REGULAR, PUF-SPECIAL." in text
+
+
+def test_dips_include_rounds_before_the_unlearned_model(summary: Summary) -> None:
+    regular = summary.row("puf-regular")
+    assert regular is not None
+    # The lowest accuracy until completion is 60, of the original's 82. Round 9 is after completion.
+    assert set(regular.dips.values()) == {-22.0}
+
+
+def test_goals_are_relative_to_the_floor(summary: Summary) -> None:
+    goals = Goals(method="puf-special", forget=2.0, rmia=8.5, dip=20.0)
+    found = goals_of(summary, goals)
+    assert {goal.method for goal in found} == {"puf-regular", "puf-special", "pga"}
+    mine = judged(found, goals)
+    # RMIA of Special is 54 + t - 50: 6.5 on average.
+    assert mine == [
+        Goal("puf-special", "Δ forget", 4.0, 4.0),
+        Goal("puf-special", "Δ forget +8", 15.0, 4.0),
+        Goal("puf-special", "Δ RMIA", 6.5, 9.5),
+        Goal("puf-special", "Δ RMIA +8", 6.5, 9.5),
+        Goal("puf-special", "dip", 22.0, 20.0),
+    ]
+    assert [goal.met for goal in mine] == [True, False, True, True, False]
+    assert str(mine[1]) == "MISSED  puf-special, Δ forget +8: 15.0 (≤ 4.0)"
+
+
+def test_old_results_without_a_floor_are_shown_and_not_ranked(summary: Summary, tmp_path: Path) -> None:
+    old = Summary(summary.results, [row for row in summary.rows if row.method != "floor"])
+    assert old.best("forget") == frozenset()
+    for sheet in sheets(old):
+        assert not sheet.best
+    assert any("no noise floor" in note for note in short_table(old).notes)
+    for draw in (plots.recovery_curves, plots.scatter, plots.radar):
+        for each in (old, summary):
+            draw(tmp_path / "figure.png", each)
+            assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_curves_are_aligned_by_round() -> None:
+    """The first run has two rounds before the unlearned model, the second one."""
+    first = Run("auto", "Auto", "0", 1, curve=[(-2, 50.0, 9.0), (-1, 40.0, 8.0), (0, 30.0, 7.0), (1, 60.0, 6.0)])
+    second = Run("auto", "Auto", "1", 1, curve=[(-1, 60.0, 6.0), (0, 50.0, 5.0)])
+    assert plots.mean_curve([first, second], 1) == ([-1, 0], [50.0, 40.0])
+    assert plots.mean_curve([first, second], 2) == ([-1, 0], [7.0, 6.0])
+
+
+def test_best_values_are_bold_in_every_form(summary: Summary) -> None:
+    efficacy = sheets(summary)[0]
+    assert "**3.0 [3.0, 3.0]**" in efficacy.markdown()
+    assert r"\textbf{3.0 [3.0, 3.0]}" in efficacy.latex()
+    assert "**" not in efficacy.csv()
+    page = render([Part("title", "", [], sheets(summary), [])])
+    assert '<td class="best">3.0 [3.0, 3.0]</td>' in page
+    assert '<tr class="floor"><td>Floor</td>' in page
