@@ -34,7 +34,10 @@ def test_the_commands_of_the_federation_section_work(tmp_path: Path) -> None:
                 shown[" ".join(line.split()[:2])] = done.out
         for process in terminal.running.values():
             assert process.wait(SECONDS) in (Exit.OK, Exit.FORGOTTEN)
-    assert "request of client-1 was applied" in shown["puf-client --unlearn"]
+    told = shown["puf-client --unlearn"]
+    assert "request of client-1 was applied" in told
+    # The federation has something to forget.
+    assert re.search(r"Verdict: (forgotten|still known)\.", told), told
     assert read_manifest(tmp_path / "model.safetensors")[0].parameters > 10_000
 
 

@@ -39,7 +39,8 @@ def federation(tmp_path: Path, model: nn.Module, shards: int, **changes: Any) ->
     """A federation of three clients that has trained for its planned rounds."""
     manifest = manifest_of(model)
     plan = {"min_clients": 3, "heartbeat_seconds": 0.2, "absent_seconds": 30.0, "rounds": 1} | changes.pop("plan", {})
-    forgetting = {"max_recovery_rounds": 1} | changes.pop("forgetting", {})
+    # Completion waits for the measurements of the target.
+    forgetting = {"max_recovery_rounds": 1, "measure_seconds": 60.0} | changes.pop("forgetting", {})
     config = tiny_config(plan=plan, forgetting=forgetting, **changes).model_copy(update={"model": "digits-cnn"})
     make_state(tmp_path / "server", config, manifest, payload_of(model, manifest))
     with running(tmp_path / "server", metrics="127.0.0.1:0") as server, ThreadPoolExecutor(3) as pool:
