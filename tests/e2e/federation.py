@@ -36,7 +36,7 @@ SETTING = FederationSpec(
     data=DataSpec(clients=4, options={"per_client": 20}),
     recipe=Recipe(lr=0.1, batch_size=8, seed=7),
     rounds=2,
-    forgetting=Forgetting(max_recovery_rounds=2),
+    forgetting=Forgetting(max_recovery_rounds=2, strength="fixed"),
 )
 
 

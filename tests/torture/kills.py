@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from puf_lab.spec.federation import DataSpec, FederationSpec
 from puf_server.core.config import Forgetting, Recipe
@@ -62,13 +63,14 @@ def _alone(name: str) -> bool:
 ROUNDS = 2 * sum(map(_alone, POINTS)) + 2
 
 
-def setting(rounds: int, method: str = "puf") -> FederationSpec:
+def setting(rounds: int, method: str = "puf", **forgetting: Any) -> FederationSpec:
+    policy = {"strength": "fixed", "kappa": 4.0, "max_recovery_rounds": 2, "recovery_ratio": 1.0, **forgetting}
     return FederationSpec(
         title="torture",
         data=DataSpec(clients=4, options={"per_client": 20}),
         recipe=Recipe(lr=0.1, batch_size=8, seed=7),
         rounds=rounds,
-        forgetting=Forgetting(method=method, kappa=4.0, max_recovery_rounds=2, recovery_ratio=1.0),
+        forgetting=Forgetting(method=method, **policy),
     )
 
 

@@ -112,3 +112,28 @@ def test_recovery_has_enough_rounds_for_its_kills(tmp_path: Path) -> None:
 
 def parsed(text: str) -> dict[str, str]:
     return dict(entry.split("=", 1) for entry in text.split(";"))
+
+
+@pytest.mark.timeout(280)
+def test_kills_in_every_phase_of_adaptive_strength_end_with_the_same_weights(tmp_path: Path) -> None:
+    plan = setting(2, strength="auto", max_doses=3, recovery_ratio=0.98)
+    with InProcessFederation(plan, tmp_path / "local") as undisturbed:
+        undisturbed.train()
+        [ticket] = undisturbed.forget([TARGET], mode="regular")
+        digests = tuple(m.digest for m in undisturbed.state.models.values())
+        doses = applied(ticket).doses
+        assert len(doses) > 1
+    armed = {
+        "evaluation.after_persist": ["kill"],
+        "commit.unlearn.before": ["kill"],
+        "commit.unlearn.after": ["kill"],
+        "commit.recover.after": ["kill"],
+        "measurement.after_persist": ["kill"],
+        "completion.before": ["kill"],
+    }
+    kills = Kills(armed=dict(armed), in_round={"unlearn": TARGET})
+    Federation(tmp_path / "killed", kills, plan).run(240)
+    assert kills.done == dict.fromkeys((*armed, "client in a unlearn round"), 1)
+    found = judge(tmp_path / "killed")
+    assert not found.wrong
+    assert found.digests == digests

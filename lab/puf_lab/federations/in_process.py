@@ -36,7 +36,7 @@ from puf_server.storage.state_store import Store
 
 # Clients in this process send no heartbeats and are always present. A single remaining client continues alone.
 _PLAN = {"absent_seconds": 1e9, "heartbeat_seconds": 5.0, "min_clients": 1}
-# Targets measure nothing, unless the policy of a request says so.
+# Targets measure nothing, except under adaptive strength, and where the policy of a request says so.
 _FORGETTING = {"measure_seconds": 0.0}
 
 
@@ -58,7 +58,8 @@ class InProcessFederation:
         shards = [i for i in range(spec.clients) if i not in without]
         if not (directory / "server").exists():
             plan = {**_PLAN, "keep_models": keep_models}
-            config = spec.server_config(clients=len(shards), plan=plan, forgetting=_FORGETTING)
+            forgetting = {} if spec.forgetting.strength == "auto" else _FORGETTING
+            config = spec.server_config(clients=len(shards), plan=plan, forgetting=forgetting)
             create_server(spec, config, directory / "server")
         self.engine = Engine(Store.open(directory / "server"), time.time)
         self.handlers = Handlers(self.engine)
