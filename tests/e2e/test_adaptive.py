@@ -48,7 +48,7 @@ def forgotten(federation: Federation, shard: int) -> tk.Ticket:
     assert ticket.recovery_end in ("equal", "plateau")
     assert ticket.verdict in {v.value for v in Verdict} - {Verdict.STILL_KNOWN.value}
     assert 1 <= len(ticket.doses) <= 8
-    (file,) = federation.workplace.glob(f"receipt-{ticket.id}.json")
+    (file,) = federation.directory.glob(f"receipt-{ticket.id}.json")
     content = signed_receipt.read(file.read_bytes()).content
     assert content.measured_by_client.verdict == ticket.verdict
     assert content.method.strength == "auto"
@@ -123,4 +123,4 @@ def test_the_audit_log_names_every_dose(tmp_path: Path) -> None:
         notes = [step.note for step in ticket.history if step.state == tk.TICKET_STATE_SCHEDULED]
         for number, dose in enumerate(ticket.doses, 1):
             assert any(f"round {dose.round}: dose {number} with kappa" in note for note in notes)
-        assert json.loads((federation.workplace / f"receipt-{ticket.id}.json").read_text())
+        assert json.loads((federation.directory / f"receipt-{ticket.id}.json").read_text())

@@ -60,7 +60,9 @@ class Federation:
         self.directory = directory
         self.kills = kills
         self._plan = plan
-        self._strength = ("--kappa", str(plan.forgetting.kappa)) if plan.forgetting.method == "puf" else ()
+        self._strength: tuple[str, ...] = ()
+        if (plan.forgetting.method, plan.forgetting.strength) == ("puf", "fixed"):
+            self._strength = ("--kappa", str(plan.forgetting.kappa))
         self._say = say
         self._logs = directory / "logs"
         self._stack = ExitStack()
