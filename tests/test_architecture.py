@@ -29,6 +29,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "malloc": "",
         "version": "",
         "names": "errors",
+        "audit_chain": "errors",
         "files": "errors",
         "tensors": "v1 errors files",
         "receipts": "errors files dates",
@@ -93,6 +94,7 @@ CORE_MAY_IMPORT = {
 }  # fmt: skip
 CORE_MAY_SHARE = {
     "errors",
+    "audit_chain",
     "seeds",
     "dates",
     "tensors.manifest",

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from puf_common.audit_chain import AuditEntry, Head
 from puf_common.dates import to_utc
 from puf_common.errors import NotNow
 from puf_common.receipts.content import (
@@ -32,7 +33,6 @@ from puf_common.receipts.content import (
     TicketFacts,
 )
 from puf_common.receipts.evidence import STATEMENT, Attack, judge, wilson
-from puf_server.core.audit_chain import AuditEntry, Head
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.measurements import Sums
 from puf_server.core.state.rounds import RoundKind, RoundRecord

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from tests.server.core.builders import Federation, config
 
+from puf_common.audit_chain import AuditEntry, Head
 from puf_common.errors import NotNow
 from puf_common.receipts.content import canonical
 from puf_common.receipts.evidence import BINS, Attack
 from puf_server.core import tickets
-from puf_server.core.audit_chain import AuditEntry, Head
 from puf_server.core.state.measurements import Measurement, Sums
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.unlearning import evaluation
