@@ -51,6 +51,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "rpc": "core failpoints storage engine ingest admission",
         "maintenance": "core failpoints storage engine",
         "runtime": "core failpoints storage aggregation engine ingest admission rpc",
+        "dashboard": "",
         "cli": "*",
     },
     "puf_client": {

@@ -128,6 +128,14 @@ def test_the_audit_log_is_paged_and_filtered(stub: rpc.OperatorStub, clients: di
     assert entries(stub, event="lient.") == []
 
 
+def test_the_entries_of_one_round_are_found(stub: rpc.OperatorStub, clients: dict[str, Raw]) -> None:
+    train(clients, 1)
+    clients["anna"].wait()
+    assert [e.event for e in entries(stub, round=1)] == ["round.committed", "round.closed", "round.opened"]
+    assert entries(stub, round=2**64 - 1) == []
+    assert entries(stub, before=2**64 - 1)
+
+
 def test_the_stream_has_every_entry_once_and_verifies(
     stub: rpc.OperatorStub, clients: dict[str, Raw], state: Path, tmp_path: Path
 ) -> None:

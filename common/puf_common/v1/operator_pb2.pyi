@@ -242,16 +242,18 @@ class AuditEntry(_message.Message):
     def __init__(self, number: _Optional[int] = ..., at: _Optional[float] = ..., event: _Optional[str] = ..., facts: _Optional[str] = ..., hash: _Optional[bytes] = ...) -> None: ...
 
 class ListAuditRequest(_message.Message):
-    __slots__ = ("before", "limit", "event", "text")
+    __slots__ = ("before", "limit", "event", "text", "round")
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
     before: int
     limit: int
     event: str
     text: str
-    def __init__(self, before: _Optional[int] = ..., limit: _Optional[int] = ..., event: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+    round: int
+    def __init__(self, before: _Optional[int] = ..., limit: _Optional[int] = ..., event: _Optional[str] = ..., text: _Optional[str] = ..., round: _Optional[int] = ...) -> None: ...
 
 class ListAuditReply(_message.Message):
     __slots__ = ("entries",)

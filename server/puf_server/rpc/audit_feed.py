@@ -9,12 +9,15 @@ from pathlib import Path
 
 from puf_common.audit_chain import AuditEntry
 from puf_common.errors import Unavailable
+from puf_common.v1 import operator_pb2 as op
 from puf_server.rpc.calls import Threads
 from puf_server.storage.database import audit_after, audit_page, reading
 
 _BATCH = 500
 _MOST = 1000
 _USUAL = 100
+# SQLite's largest integer.
+_MOST_NUMBER = 2**63 - 1
 # Commands such as `puf-server backup` write entries from another process.
 _POLL_SECONDS = 1.0
 # A stream reads at most this often, however often the state changes.
@@ -40,17 +43,20 @@ class AuditFeed:
         self._ended = True
         self.wake()
 
-    async def page(self, before: int, limit: int, event: str, text: str) -> list[AuditEntry]:
-        """Entries below `before`, newest first."""
+    async def page(self, request: op.ListAuditRequest) -> list[AuditEntry]:
+        """The entries that the request selects, newest first."""
+        before, number = min(request.before, _MOST_NUMBER), min(request.round, _MOST_NUMBER)
+        limit = min(request.limit or _USUAL, _MOST)
 
         def read() -> list[AuditEntry]:
             with reading(self._database) as db:
-                return audit_page(db, before=before, limit=min(limit or _USUAL, _MOST), event=event, text=text)
+                return audit_page(db, before=before, limit=limit, event=request.event, text=request.text, number=number)
 
         return await self._threads.run_on_files(read)
 
     async def after(self, number: int) -> AsyncIterator[list[AuditEntry]]:
         """Every entry after this number once and in order, in batches, also those that are written later."""
+        number = min(number, _MOST_NUMBER)
 
         def read() -> list[AuditEntry]:
             with reading(self._database) as db:

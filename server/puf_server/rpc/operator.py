@@ -94,7 +94,7 @@ class OperatorService(rpc.OperatorServicer):
 
     @answered
     async def ListAudit(self, request: op.ListAuditRequest, context: Context) -> op.ListAuditReply:
-        entries = await self._audit.page(request.before, request.limit, request.event, request.text)
+        entries = await self._audit.page(request)
         return op.ListAuditReply(entries=messages.page(map(operator_messages.audit_entry, entries)))
 
     @streamed

@@ -78,14 +78,17 @@ def audit_after(db: sqlite3.Connection, number: int, limit: int) -> list[audit_c
 
 
 def audit_page(
-    db: sqlite3.Connection, *, before: int, limit: int, event: str = "", text: str = ""
+    db: sqlite3.Connection, *, before: int, limit: int, event: str = "", text: str = "", number: int = 0
 ) -> list[audit_chain.AuditEntry]:
-    """Entries below this number (0: all), newest first: events that begin with `event`, facts that contain `text`."""
+    """Entries below `before` (0: all), newest first: events that begin with `event`, facts that contain `text`.
+
+    With a round's `number` only entries about that round.
+    """
     like = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     rows = db.execute(
         f"{_ENTRIES} WHERE (? = 0 OR seq < ?) AND substr(event, 1, ?) = ? AND facts LIKE ? ESCAPE '\\' "
-        "ORDER BY seq DESC LIMIT ?",
-        (before, before, len(event), event, f"%{like}%", limit),
+        "AND (? = 0 OR json_extract(facts, '$.round') = ?) ORDER BY seq DESC LIMIT ?",
+        (before, before, len(event), event, f"%{like}%", number, number, limit),
     )
     return [audit_chain.AuditEntry(*row) for row in rows]
 
