@@ -96,18 +96,18 @@ def _problems(pages: Pages) -> Mapping[Any, Callable[[Request, Any], Response]]:
     return {PufError: failed, HTTPException: refused, Exception: broken}
 
 
-def serve(
-    look_up: LookUp, listen: str, access: Access, tls: WebTls | None = None, announce: Path | None = None
-) -> None:
-    """Serves the dashboard until a signal arrives. The file `announce` gets the port once it listens."""
+def listening(listen: str) -> socket.socket:
+    """A socket that listens on HOST:PORT. Port 0 takes a free one."""
     host, port = parse_address(listen, "cannot listen:", free_port=True)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), family=family)
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise UsageError(f"cannot listen on {listen}: {error.strerror}") from None
+
+
+def web_server(app: ASGIApp, tls: WebTls | None = None) -> uvicorn.Server:
     config = uvicorn.Config(
-        application(look_up, access),
+        app,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -119,13 +119,20 @@ def serve(
         ssl_certfile=tls.certificate if tls else None,
         ssl_keyfile=tls.key if tls else None,
     )
+    return uvicorn.Server(config)
+
+
+def serve(
+    look_up: LookUp, listen: str, access: Access, tls: WebTls | None = None, announce: Path | None = None
+) -> None:
+    """Serves the dashboard until a signal arrives. The file `announce` gets the port once it listens."""
     # uvicorn ends in order at a signal and then raises it again, which would end this process with an error.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
-    port = listener.getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
-    log.info("dashboard", address=f"http{'s' if tls else ''}://{shown}:{port}/")
-    if announce is not None:
-        announce.write_text(f"{port}\n")
-    with listener:
-        uvicorn.Server(config).run(sockets=[listener])
+    with listening(listen) as listener:
+        server = web_server(application(look_up, access), tls)
+        port = listener.getsockname()[1]
+        log.info("dashboard", address=f"http{'s' * (tls is not None)}://{listen.rpartition(':')[0]}:{port}/")
+        if announce is not None:
+            announce.write_text(f"{port}\n")
+        server.run(sockets=[listener])
