@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from puf_server.dashboard.upstream import LookUp, Upstream
 # Connections at the same time. More are answered with 503.
 _CONNECTIONS = 200
 _END_SECONDS = 1
+_NICENESS = 10
 log = get_logger(__name__)
 
 
@@ -44,17 +46,18 @@ def application(look_up: LookUp, access: Access) -> ASGIApp:
     """The dashboard of the server that `look_up` finds. The guard sees every request and every answer."""
     upstream = Upstream(look_up)
     events = Events(upstream)
-    pages = Pages(upstream, events, History(upstream))
+    history = History(upstream)
+    pages = Pages(upstream, events, history)
 
     @asynccontextmanager
     async def following(_: Starlette) -> AsyncIterator[None]:
-        task = asyncio.create_task(events.run())
+        tasks = [asyncio.create_task(work) for work in (events.run(), history.prepare())]
         try:
             yield
         finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await upstream.close()
 
     pages_app = Starlette(
@@ -126,13 +129,16 @@ def serve(
     look_up: LookUp, listen: str, access: Access, tls: WebTls | None = None, announce: Path | None = None
 ) -> None:
     """Serves the dashboard until a signal arrives. The file `announce` gets the port once it listens."""
+    # On the server's machine the federation goes first.
+    os.nice(_NICENESS)
     # uvicorn ends in order at a signal and then raises it again, which would end this process with an error.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     with listening(listen) as listener:
         server = web_server(application(look_up, access), tls)
-        port = listener.getsockname()[1]
-        log.info("dashboard", address=f"http{'s' * (tls is not None)}://{listen.rpartition(':')[0]}:{port}/")
+        port, host = listener.getsockname()[1], listen.rpartition(":")[0]
+        named = host if host in access.hosts else min(access.hosts)
+        log.info("dashboard", address=f"http{'s' * (tls is not None)}://{named}:{port}/")
         if announce is not None:
             announce.write_text(f"{port}\n")
         server.run(sockets=[listener])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+from puf_common.errors import PufError
 from puf_common.v1 import operator_pb2 as op
 from puf_server.dashboard.upstream import Upstream
 
@@ -16,6 +18,7 @@ _MOST_MARKS = 200
 _PAGE = 1000
 # Scores of the newest rounds may arrive after the round.
 _READ_AGAIN = 20
+_RETRY_SECONDS = 0.5
 _FORGETTING = ("unlearn", "reset", "rollback")
 
 
@@ -44,6 +47,14 @@ class History:
         async with self._lock:
             await self._read()
             return [self._points[number] for number in sorted(self._points)]
+
+    async def prepare(self) -> None:
+        """Reads the rounds before the first page asks for them."""
+        while True:
+            with suppress(PufError):
+                await self.points()
+                return
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _read(self) -> None:
         known = max(self._points, default=0) - _READ_AGAIN
