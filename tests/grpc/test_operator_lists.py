@@ -73,7 +73,8 @@ def test_clients_are_filtered_by_name_and_status_and_paged(stub: rpc.OperatorStu
     assert names(status="absent") == ([], 0)
     clients["carl"].file()
     assert names(status="leaving") == (["carl"], 1)
-    assert names(status="alive") == (["anna", "bert"], 2)
+    assert names(status="active") == (["anna", "bert"], 2)
+    assert names(status="alive") == (["anna", "bert", "carl"], 3)
 
 
 def test_rounds_are_filtered_by_kind_and_paged(stub: rpc.OperatorStub, clients: dict[str, Raw]) -> None:

@@ -30,8 +30,9 @@ _DEADLINE_SECONDS = 10.0
 _FRESH_SECONDS = 1.0
 # Equal calls are made at most this often.
 _SPACING_SECONDS = 0.1
-# All calls together.
-_CALLS_PER_SECOND = 50.0
+# All calls together, on average; so many more may come at once.
+_CALLS_PER_SECOND = 20.0
+_BURST = 20
 _LONGEST_WAIT_SECONDS = 2.0
 _CACHED = 500
 _AS_VIEWER = ((ROLE_KEY, "viewer"),)
@@ -60,7 +61,8 @@ class Upstream:
         # Grows with every event: an answer from before an event is not used after it.
         self.revision = 0
         self._cache: OrderedDict[tuple[str, bytes], _Shared] = OrderedDict()
-        self._free_at = 0.0
+        # When the calls so far would have been made at the average rate.
+        self._paced_until = 0.0
 
     async def reconnect(self) -> None:
         """Opens a new connection to the address at which the server is now."""
@@ -107,11 +109,11 @@ class Upstream:
 
     async def _paced(self, method: str, request: Message) -> Any:
         now = time.monotonic()
-        at = max(now, self._free_at)
-        if at - now > _LONGEST_WAIT_SECONDS:
+        wait = max(self._paced_until, now) - now - _BURST / _CALLS_PER_SECOND
+        if wait > _LONGEST_WAIT_SECONDS:
             raise TooMuch("too many pages are asked for at the same time; try again in a moment", retry_seconds=2)
-        self._free_at = at + 1 / _CALLS_PER_SECOND
-        await asyncio.sleep(at - now)
+        self._paced_until = max(self._paced_until, now) + 1 / _CALLS_PER_SECOND
+        await asyncio.sleep(max(0.0, wait))
         stub: Any = self._connected()
         try:
             return await getattr(stub, method)(request, timeout=_DEADLINE_SECONDS, metadata=_AS_VIEWER)

@@ -91,10 +91,10 @@ def selected_clients(
         return names
 
     def matches(name: str) -> bool:
-        status = client_status(name, state)
-        if request.status in ("alive", "absent") and status == MemberStatus.ACTIVE:
-            return roster.worker_alive(presence, name, config, now) == (request.status == "alive")
-        return status == request.status
+        if request.status in ("alive", "absent"):
+            alive = roster.worker_alive(presence, name, config, now)
+            return state.members[name].status is MemberStatus.ACTIVE and alive == (request.status == "alive")
+        return client_status(name, state) == request.status
 
     return [name for name in names if matches(name)]
 

@@ -40,8 +40,8 @@
       width, height: HEIGHT, plugins: [marks(columns.marks)], cursor: {y: false},
       scales: {x: {time: false}, y: {range: (u, low, high) => [0, kind.top || (high > 0 ? high * 1.08 : 1)]}},
       axes: [axis, {...axis, size: 62, values: (u, ticks) => ticks.map(kind.format)}],
-      series: [{label: "round"}, ...kind.lines.map(([, label, name]) => ({
-        label, stroke: colour(name), width: 1.5, spanGaps: true, points: {show: few, size: 4}, value: (u, v) => kind.format(v),
+      series: [{label: "round"}, ...kind.lines.map(([, label, name], i) => ({
+        label, stroke: colour(name), width: 1.5, dash: i ? [5, 4] : undefined, spanGaps: true, points: {show: few, size: 4}, value: (u, v) => kind.format(v),
       }))],
     };
     box.setAttribute("role", "img");
