@@ -12,22 +12,22 @@ import pytest
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 # Chromium must not ask the network for anything by itself.
-_FLAGS = [
+FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--enable-precise-memory-info",
 ]  # fmt: skip
-_PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
 Open = Callable[..., Any]
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    program = next((found for name in _PROGRAMS if (found := shutil.which(name))), None)
+    program = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
     if program is None:
         pytest.skip("no browser: install chromium to run these tests")
     with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=_FLAGS)
+        started = playwright.chromium.launch(executable_path=program, args=FLAGS)
         yield started
         started.close()
 

@@ -187,7 +187,7 @@ def test_the_dashboard_ends_in_order_and_says_what_is_wrong(
     page.goto(f"{shown.url}/")
     live(page)
     assert shown.process.end() == 0
-    taken = command(["puf-server", "dashboard", "--listen", federation.server.address])
+    taken = command(["puf-server", "dashboard", "--web", federation.server.address])
     assert (taken.code, "Address already in use" in taken.err) == (2, True)
-    open_to_all = command(["puf-server", "dashboard", "--listen", "0.0.0.0:0"])
-    assert "give --web-cert, --web-key and --token-file" in open_to_all.err
+    open_to_all = command(["puf-server", "dashboard", "--web", "0.0.0.0:0"])
+    assert "give --web-cert, --web-key and --web-token-file" in open_to_all.err

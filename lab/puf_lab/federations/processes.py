@@ -125,7 +125,7 @@ class DashboardProcess(Process):
     def __init__(self, state: Path, log: Path, port: int = 0) -> None:
         announce = state.parent / f"{state.name}.dashboard"
         announce.unlink(missing_ok=True)
-        flags = ["--state", str(state), "--listen", f"127.0.0.1:{port}", "--announce", str(announce)]
+        flags = ["--state", str(state), "--web", f"127.0.0.1:{port}", "--announce", str(announce)]
         super().__init__([program("puf-server"), "dashboard", *flags, "--log-format", "json"], log)
         wait_until(lambda: announce.exists() and announce.read_text().endswith("\n"), _START_SECONDS, self)
         self.port = int(announce.read_text())

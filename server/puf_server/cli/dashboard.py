@@ -39,14 +39,14 @@ class DashboardSettings(BaseModel):
     tls_server_name: str = Field(
         "", description="name in the server's certificate", json_schema_extra={"metavar": "HOST"}
     )
-    listen: str = Field(
+    web: str = Field(
         LISTEN,
         description="address for browsers; port 0 takes a free one; any address but loopback needs TLS and a token",
         json_schema_extra={"metavar": "HOST:PORT"},
     )
     web_cert: Path | None = Field(None, description="certificate for browsers, in PEM")
     web_key: Path | None = Field(None, description="the key of that certificate")
-    token_file: Path | None = Field(
+    web_token_file: Path | None = Field(
         None, description="file with the token that browsers must show as password; made if it does not exist"
     )
     allow_host: list[str] = Field([], description="host name under which browsers reach the dashboard; may be repeated")
@@ -74,17 +74,17 @@ def run(settings: DashboardSettings) -> None:
         ClientTls.load(tls.certificate, tls.certificate, tls.key)
     elif settings.web_cert or settings.web_key:
         raise UsageError("--web-cert and --web-key go together: the certificate and its key")
-    if not is_loopback(settings.listen) and (tls is None or settings.token_file is None):
+    if not is_loopback(settings.web) and (tls is None or settings.web_token_file is None):
         raise UsageError(
-            f"{settings.listen} can be reached from other machines: give --web-cert, --web-key and --token-file, or listen "
+            f"{settings.web} can be reached from other machines: give --web-cert, --web-key and --web-token-file, or listen "
             f"on loopback ({LISTEN})"
         )
-    host = parse_address(settings.listen, "cannot listen:", free_port=True).host
+    host = parse_address(settings.web, "cannot listen:", free_port=True).host
     hosts = allowed_hosts(host, settings.allow_host)
     if not hosts:
         raise UsageError("say under which name browsers reach the dashboard: --allow-host HOST, may be repeated")
-    token = _token(settings.token_file) if settings.token_file is not None else ""
-    serve(_look_up(settings), settings.listen, Access(hosts, tls is not None, token), tls, settings.announce)
+    token = _token(settings.web_token_file) if settings.web_token_file is not None else ""
+    serve(_look_up(settings), settings.web, Access(hosts, tls is not None, token), tls, settings.announce)
 
 
 def _look_up(settings: DashboardSettings) -> LookUp:

@@ -76,8 +76,8 @@ class Events:
                 async for entries in self._upstream.follow(self._head.number):
                     self._add(entries)
             except PufError as error:
-                if not self.problem:
-                    log.warning("connection to the server lost", why=error.message)
+                if self.problem != error.message:
+                    log.warning("no connection to the server; trying again", why=error.message)
                 self.problem = error.message
             self._wake()
             await asyncio.sleep(_RETRY_SECONDS)

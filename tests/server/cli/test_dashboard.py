@@ -31,14 +31,14 @@ def test_another_address_than_loopback_needs_tls_and_a_token(
     listen: str, pki: Pki, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tls = ["--web-cert", str(pki.server.certificate), "--web-key", str(pki.server.key)]
-    token = ["--token-file", str(tmp_path / "token")]
+    token = ["--web-token-file", str(tmp_path / "token")]
     for words in ([], tls, token):
-        assert "--web-cert, --web-key and --token-file" in refused(capsys, "--listen", listen, *words)
+        assert "--web-cert, --web-key and --web-token-file" in refused(capsys, "--web", listen, *words)
 
 
 def test_an_address_without_a_name_needs_one(pki: Pki, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--web-cert", str(pki.server.certificate), "--web-key", str(pki.server.key)]
-    words += ["--token-file", str(tmp_path / "token"), "--listen", "0.0.0.0:0"]
+    words += ["--web-token-file", str(tmp_path / "token"), "--web", "0.0.0.0:0"]
     assert "--allow-host HOST" in refused(capsys, *words)
 
 
