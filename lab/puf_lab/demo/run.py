@@ -97,7 +97,7 @@ def _forget(demo: Demo) -> str:
         fleet_process = stack.enter_context(fleet(spec, server, clients, demo.log("fleet")))
         if find_spec("starlette"):
             shown = stack.enter_context(DashboardProcess(state, demo.log("dashboard")))
-            demo.progress.console.print(f"dashboard, until the references are trained: {shown.url}/\n")
+            demo.progress.console.print(f"dashboard, while this federation runs: {shown.url}/\n")
         with demo.progress.phase("training together", spec.rounds) as show:
             _train(server, fleet_process, show)
         _export_all(server, out / "models")
