@@ -113,6 +113,27 @@ def test_hostile_texts_in_events_are_shown_as_text(
     assert page.evaluate("window.hit") is None
 
 
+def test_a_page_that_was_hidden_catches_up(new_page: Open, shown: Dashboard, ticket: str, state: Path) -> None:
+    def show(visible: bool) -> None:
+        value = "visible" if visible else "hidden"
+        page.evaluate(f"Object.defineProperty(document, 'visibilityState', {{value: '{value}', configurable: true}})")
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+    page, other = new_page(), new_page()
+    for opened in (page, other):
+        visit(opened, shown, "/", ticket)
+        live(opened)
+    newest = int(page.locator("#events li").first.get_attribute("data-number"))
+    show(False)
+    add_entries(state, 5)
+    other.locator(f'#events li[data-number="{newest + 5}"]').wait_for()
+    assert page.locator(f'#events li[data-number="{newest + 1}"]').count() == 0
+    show(True)
+    page.locator(f'#events li[data-number="{newest + 5}"]').wait_for()
+    numbers = [int(n) for n in page.eval_on_selector_all("#events li", "items => items.map(i => i.dataset.number)")]
+    assert numbers == list(range(newest + 5, newest + 5 - len(numbers), -1))
+
+
 def test_pages_work_without_javascript(new_page: Open, shown: Dashboard, ticket: str) -> None:
     page = new_page(java_script_enabled=False)
     visit(page, shown, "/", ticket)

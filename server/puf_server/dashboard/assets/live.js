@@ -62,7 +62,10 @@
     while (list.children.length > MOST_EVENTS) list.lastElementChild.remove();
   }
 
+  const visible = () => document.visibilityState === "visible";
+
   function connect() {
+    if (source || !visible()) return;
     source = new EventSource(`/events?after=${last}`);
     source.addEventListener("audit", (message) => {
       const entry = JSON.parse(message.data);
@@ -81,14 +84,22 @@
     source.addEventListener("reset", () => location.reload());
     source.onerror = () => {
       state("reconnecting", true);
-      if (source.readyState === EventSource.CLOSED) setTimeout(connect, RETRY_MS);
+      if (source.readyState === EventSource.CLOSED) { source = null; setTimeout(connect, RETRY_MS); }
     };
   }
 
+  function disconnect() {
+    if (source) source.close();
+    source = null;
+  }
+
   // Heartbeats and transfers cause no event.
-  setInterval(() => { if (document.visibilityState === "visible") schedule(); }, IDLE_MS);
-  document.addEventListener("visibilitychange", () => { if (document.visibilityState === "visible") schedule(); });
-  addEventListener("pagehide", () => source && source.close());
+  setInterval(() => { if (visible()) schedule(); }, IDLE_MS);
+  // A browser has few connections to one server. A hidden page gives up its own and catches up when it is seen again.
+  document.addEventListener("visibilitychange", () => {
+    if (visible()) { connect(); schedule(); } else disconnect();
+  });
+  addEventListener("pagehide", disconnect);
   addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
   connect();
 })();
