@@ -65,10 +65,10 @@ class Pages:
         return self._page(
             "overview.html",
             status,
-            # The list of events continues after its newest entry.
-            after=latest.entries[0].number if latest.entries else after,
+            after,
             rounds=rounds.rounds,
-            latest=[shown(entry) for entry in latest.entries],
+            # Newer entries arrive as events, and with each the page is refreshed.
+            latest=[shown(entry) for entry in latest.entries if entry.number <= after],
             requests=[views.row(t, status, now) for t in open_tickets.tickets],
             requests_open=open_tickets.total,
         )
