@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -70,16 +70,19 @@ class Dashboard:
 
 @contextmanager
 def dashboard(
-    target: str | Server,
+    target: Server | Callable[[], str],
     tls: ClientTls | None = None,
     *,
     access: Access = LOCAL,
     web: WebTls | None = None,
     port: int = 0,
 ) -> Iterator[Dashboard]:
-    """Serves the dashboard of a server on a free port."""
-    address = target if isinstance(target, str) else f"127.0.0.1:{target.operator_port}"
-    server = web_server(application(lambda: (address, tls), access), web)
+    """Serves the dashboard of a server, or of the operator port that `target` returns, on a free port."""
+
+    def look_up() -> tuple[str, ClientTls | None]:
+        return (f"127.0.0.1:{target.operator_port}" if isinstance(target, Server) else target()), tls
+
+    server = web_server(application(look_up, access), web)
     with listening(f"127.0.0.1:{port}") as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="dashboard")
         thread.start()

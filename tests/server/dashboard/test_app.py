@@ -8,6 +8,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,13 @@ def connected(shown: Dashboard) -> None:
     until = time.monotonic() + 20
     while shown.ask("/").code != 200:
         assert time.monotonic() < until
+
+
+def until(shown: Dashboard, path: str, text: str) -> None:
+    """Waits until the page contains the text."""
+    end = time.monotonic() + 20
+    while text not in shown.ask(path).text:
+        assert time.monotonic() < end
 
 
 METHODS = ("HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", "get")
@@ -157,12 +165,28 @@ def test_a_server_that_is_away_is_reported() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         target = f"127.0.0.1:{free.getsockname()[1]}"
-    with dashboard(target) as shown:
+    with dashboard(lambda: target) as shown:
         answer = shown.ask("/")
         assert answer.code == 503
         assert "The server does not answer" in answer.text
         assert json.loads(shown.events(2)[1].partition("data: ")[2])["problem"]
         assert shown.ask("/assets/x").code == 404
+
+
+def test_another_log_in_place_of_the_known_one_is_reported(tmp_path: Path) -> None:
+    first, second = (make_state(tmp_path / name, tiny_config()) for name in ("first", "second"))
+    targets: list[str] = []
+    with ExitStack() as stack:
+        with running(first) as server:
+            targets.append(f"127.0.0.1:{server.operator_port}")
+            shown = stack.enter_context(dashboard(lambda: targets[-1]))
+            connected(shown)
+            until(shown, "/audit", "Chain verified")
+        with running(second) as other:
+            targets.append(f"127.0.0.1:{other.operator_port}")
+            connected(shown)
+            until(shown, "/audit", "The chain is broken")
+            assert "the log was written again" in shown.ask("/audit").text
 
 
 def test_streams_are_bounded(shown: Dashboard) -> None:
