@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -36,7 +37,8 @@ class Compose:
         self._overlay = overlay
         self.project = "-".join(["puf-try", *([overlay] if overlay else []), str(os.getpid())])
         self.clients = clients
-        self.ports = {"PUF_PORT": free_port(), "PUF_METRICS_PORT": free_port(), "PROMETHEUS_PORT": free_port()}
+        names = ("PUF_PORT", "PUF_METRICS_PORT", "PUF_DASHBOARD_PORT", "PROMETHEUS_PORT")
+        self.ports = {name: free_port() for name in names}
         self._env = os.environ | {name: str(port) for name, port in self.ports.items()} | settings
         self._env |= {"PUF_ROUNDS": str(ROUNDS), "PUF_CLIENTS": str(clients), "PUF_SHARDS": str(clients + 1)}
 
@@ -84,6 +86,19 @@ class Compose:
         except OSError:
             return {}
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+    def dashboard(self, token: str = "") -> str:
+        """The overview of the dashboard, or the reason why there is none."""
+        context = ssl.create_default_context(cadata=self("exec", "-T", "dashboard", "cat", "dashboard/ca.crt"))
+        page = urllib.request.Request(f"https://127.0.0.1:{self.ports['PUF_DASHBOARD_PORT']}/")
+        if token:
+            page.add_header("Authorization", f"Bearer {token}")
+        try:
+            with urllib.request.urlopen(page, timeout=5, context=context) as reply:  # noqa: S310  # always https
+                found: str = reply.read().decode()
+                return found
+        except OSError as error:
+            return str(error)
 
 
 def images() -> None:
@@ -134,12 +149,16 @@ def experiment(compose: Compose, reports: Path, prometheus: try_monitoring.Prome
     images()
     started = time.monotonic()
     # Services by name, because Grafana's image may not be available. The client service starts the others.
-    services = [] if prometheus is None else ["client", "prometheus"]
+    services = [] if prometheus is None else ["client", "dashboard", "prometheus"]
     compose("up", "-d", "--scale", f"client={n}", *services)
     wait_for("the server", lambda: bool(compose.metrics()))
     say(f"server answers {time.monotonic() - started:.1f} s after `up`, on empty volumes")
     wait_for("round 1", lambda: compose.metrics().get("puf_round", 0) >= 1)
     say(f"first round of {n} clients {time.monotonic() - started:.1f} s after `up`")
+
+    token = compose("exec", "-T", "dashboard", "cat", "dashboard/token").strip()
+    wait_for("the dashboard", lambda: "Clients alive" in compose.dashboard(token))
+    check("the dashboard asks for its password", "401" in compose.dashboard(), compose.dashboard())
 
     wait_for("round 3", lambda: compose.metrics().get("puf_round", 0) >= 3)
     compose("kill", "-s", "SIGKILL", "server")

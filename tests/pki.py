@@ -30,6 +30,9 @@ class Pki:
     def operator(self, name: str = "ada") -> ClientTls:
         return self.shown(self.authority.operator(name))
 
+    def viewer(self, name: str = "wall") -> ClientTls:
+        return self.shown(self.authority.viewer(name))
+
     def shown(self, issued: Issued, *, ca: Path | None = None, server_name: str = "") -> ClientTls:
         return ClientTls.load(ca or self.ca, issued.certificate, issued.key, server_name)
 

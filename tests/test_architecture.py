@@ -29,6 +29,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "malloc": "",
         "version": "",
         "names": "errors",
+        "audit_chain": "errors",
         "files": "errors",
         "tensors": "v1 errors files",
         "receipts": "errors files dates",
@@ -50,6 +51,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "rpc": "core failpoints storage engine ingest admission",
         "maintenance": "core failpoints storage engine",
         "runtime": "core failpoints storage aggregation engine ingest admission rpc",
+        "dashboard": "",
         "cli": "*",
     },
     "puf_client": {
@@ -94,6 +96,7 @@ CORE_MAY_IMPORT = {
 }  # fmt: skip
 CORE_MAY_SHARE = {
     "errors",
+    "audit_chain",
     "seeds",
     "dates",
     "tensors.manifest",
@@ -157,6 +160,7 @@ def test_every_sub_package_imports_only_what_the_table_allows(package: str) -> N
         ("puf_server", "core/rounds.py", "from puf_server.storage import database"),
         ("puf_server", "storage/database.py", "import puf_server.rpc.requests"),
         ("puf_server", "engine/engine.py", "from puf_client.session import connect"),
+        ("puf_server", "dashboard/pages.py", "from puf_server.core import tickets"),
         ("puf_client", "data/api.py", "from puf_client.cli.main import main"),
         ("puf_common", "errors.py", "from puf_common.tensors.manifest import Manifest"),
         ("puf_lab", "evaluation/attacks.py", "from puf_lab.reporting import results"),
@@ -177,6 +181,23 @@ def test_the_core_imports_no_network_no_files_no_clocks() -> None:
             assert top in CORE_MAY_IMPORT, f"{path.name} imports {name}"
             if top == "puf_common":
                 assert any(f"{rest}.".startswith(f"{shared}.") for shared in CORE_MAY_SHARE), f"{path.name}: {name}"
+
+
+# Besides the standard library and puf_common.
+DASHBOARD_MAY_IMPORT = {"starlette", "uvicorn", "jinja2", "grpc", "google", "puf_common", "puf_server"}
+
+
+def test_the_dashboard_imports_only_the_contract_and_its_web_libraries() -> None:
+    for path in sources(PACKAGES["puf_server"] / "dashboard"):
+        tops = {name.partition(".")[0] for name in imports(path)}
+        assert tops <= DASHBOARD_MAY_IMPORT | set(sys.stdlib_module_names), path.name
+
+
+def test_only_the_dashboard_and_its_command_import_web_libraries() -> None:
+    folder = PACKAGES["puf_server"]
+    for path in sources(folder):
+        if {name.partition(".")[0] for name in imports(path)} & {"starlette", "uvicorn"}:
+            assert part_of(path, folder) == "dashboard", path.name
 
 
 MAX_FILE_LINES = 400

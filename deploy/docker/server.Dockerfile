@@ -28,6 +28,7 @@ LABEL org.opencontainers.image.title="puf-server" \
       org.opencontainers.image.revision="${REVISION}"
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /var/lib/puf --shell /usr/sbin/nologin puf \
  && install -d -o puf -g puf -m 0700 /var/lib/puf /var/lib/puf/state /var/lib/puf/authority /var/lib/puf/tls \
+    /var/lib/puf/dashboard \
  && install -d -o puf -g puf -m 0755 /var/lib/puf/model /var/lib/puf/enrolment
 COPY --from=build /opt/puf /opt/puf
 COPY --from=build /opt/own /opt/own

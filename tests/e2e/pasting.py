@@ -20,7 +20,7 @@ __all__ = ["Terminal", "commands"]
 # Commands that are not ours.
 SHELL = ("echo ", "cp ", "mkdir ", "for ", "kubectl ")
 # Commands that a reader leaves running in a separate terminal.
-LASTING = ("puf-server serve", "puf-client run", "python own_loop.py")
+LASTING = ("puf-server serve", "puf-server dashboard", "puf-client run", "python own_loop.py")
 
 
 def commands(text: str) -> list[str]:
@@ -37,7 +37,12 @@ class Terminal:
         self._ports = [_free_port(), _free_port()]
         server, operator = (f"127.0.0.1:{port}" for port in self._ports)
         self.env = environment(
-            directory / "home", PUF_LISTEN=server, PUF_SERVER=server, PUF_OPERATOR=operator, PUF_LOG_FORMAT="json"
+            directory / "home",
+            PUF_LISTEN=server,
+            PUF_SERVER=server,
+            PUF_OPERATOR=operator,
+            PUF_WEB="127.0.0.1:0",
+            PUF_LOG_FORMAT="json",
         )
         self.control = OperatorClient(operator)
         self.running: dict[str, Process] = {}

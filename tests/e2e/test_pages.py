@@ -14,7 +14,7 @@ from tests.e2e.federation import SECONDS, Finished
 from tests.e2e.pasting import Terminal, commands
 
 from puf_common.config.exit_codes import Exit
-from puf_lab.federations.processes import wait_until
+from puf_lab.federations.processes import Process, wait_until
 from puf_server.cli.operator_client import OperatorClient
 
 pytestmark = pytest.mark.e2e
@@ -81,6 +81,31 @@ def test_the_commands_of_the_security_page_work_in_order(reader: Reader) -> None
     client = next(process for line, process in reader.running.items() if line.startswith("puf-client run"))
     assert client.wait(SECONDS) == Exit.REFUSED
     assert "revoked" in client.log.read_text()
+
+
+def connected(process: Process) -> None:
+    wait_until(lambda: "connected to the server" in process.log.read_text(), SECONDS, process)
+
+
+def test_the_commands_of_the_dashboard_page_work(reader: Reader) -> None:
+    for line in (
+        "puf-server init --state fed",
+        "puf-server certs init --dir certs",
+        "puf-server certs server --dir certs --name localhost --name 127.0.0.1",
+        "puf-server serve --state fed --tls-cert certs/server.crt --tls-key certs/server.key --client-ca certs/ca.crt",
+    ):
+        reader.read(line)
+    pasted = [line for line in commands((ROOT / "docs" / "dashboard.md").read_text()) if line.startswith("puf-server ")]
+    shown = [line for line in pasted if line.startswith("puf-server dashboard")]
+    assert len(shown) == 3
+    for line in pasted:
+        reader.read(line.replace("0.0.0.0:7302", "0.0.0.0:0"))
+        if line in shown:
+            process = reader.running.popitem()[1]
+            connected(process)
+            assert process.end() == Exit.OK
+            # The next one may have a log of the same name.
+            process.log.unlink()
 
 
 def test_the_commands_for_many_machines_work(reader: Reader) -> None:

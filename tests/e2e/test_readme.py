@@ -32,8 +32,12 @@ def test_the_commands_of_the_federation_section_work(tmp_path: Path) -> None:
             if done is not None:
                 assert done.code == Exit.OK, f"{line}\n{done.out}{done.err}"
                 shown[" ".join(line.split()[:2])] = done.out
-        for process in terminal.running.values():
-            assert process.wait(SECONDS) in (Exit.OK, Exit.FORGOTTEN)
+        for line, process in terminal.running.items():
+            if line.startswith("puf-server dashboard"):
+                assert "connected to the server" in process.log.read_text()
+                assert process.end() == Exit.OK
+            else:
+                assert process.wait(SECONDS) in (Exit.OK, Exit.FORGOTTEN)
     told = shown["puf-client --unlearn"]
     assert "request of client-1 was applied" in told
     # The federation has something to forget.

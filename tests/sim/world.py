@@ -14,8 +14,9 @@ from random import Random
 from types import FrameType
 from typing import Any
 
+from puf_common import audit_chain
 from puf_common.errors import PufError, Unavailable
-from puf_server.core import audit_chain, roster, scheduler
+from puf_server.core import roster, scheduler
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Flip, Mode, TicketState

@@ -1,8 +1,8 @@
 """The identity in a certificate, and the keys and signing requests for one.
 
-A certificate made for a federation names its holder by a URI among its alternative names: `puf:client:clinic-7` or
-`puf:operator:ada`. A certificate without such a URI stands for the client in its common name, so that a company can use
-certificates that it already has. An operator always needs the URI.
+A certificate made for a federation names its holder by a URI among its alternative names: `puf:client:clinic-7`,
+`puf:operator:ada` or `puf:viewer:wall`. A certificate without such a URI stands for the client in its common name, so
+that a company can use certificates that it already has. An operator and a viewer always need the URI.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, get_args
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -21,14 +21,15 @@ from cryptography.x509.oid import NameOID
 from puf_common.errors import NotAuthenticated, UsageError
 from puf_common.names import NAME
 
-Role = Literal["client", "operator"]
+Role = Literal["client", "operator", "viewer"]
 
-_URI = re.compile(rf"puf:(client|operator):({NAME.pattern})")
+_ROLES: dict[str, Role] = {role: role for role in get_args(Role)}
+_URI = re.compile(rf"puf:({'|'.join(_ROLES)}):({NAME.pattern})")
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The client or operator that a certificate stands for, and its validity."""
+    """The client, operator or viewer that a certificate stands for, and its validity."""
 
     role: Role
     name: str
@@ -103,7 +104,7 @@ def _named(extensions: x509.Extensions, whole: x509.Name) -> tuple[Role, str]:
         match = _URI.fullmatch(ours[0])
         if match is None:
             raise NotAuthenticated(f"the certificate's name {ours[0][:100]!r} is not of a kind that this version knows")
-        return ("operator" if match[1] == "operator" else "client"), match[2]
+        return _ROLES[match[1]], match[2]
     name = common_name(whole)
     if not NAME.fullmatch(name):
         raise NotAuthenticated(

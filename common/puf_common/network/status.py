@@ -29,6 +29,8 @@ IDENTITY_KEY = "puf-client"
 TOKEN_KEY = "authorization"  # noqa: S105  # a key, not a secret
 # Enough for a chunk and its framing, and for the manifest of a model with ten thousand tensors.
 MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES
+# Sent with the value "viewer": the caller of the operator port gives up its right to change anything.
+ROLE_KEY = "puf-role"
 RETRY_SECONDS = 1.0
 
 _KEEPALIVE_MS = 30_000

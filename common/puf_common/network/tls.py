@@ -13,6 +13,7 @@ import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from grpc import aio
 
 from puf_common.errors import PufError, UsageError
 from puf_common.files.private import exposed
@@ -65,9 +66,16 @@ class ClientTls:
             raise UsageError(error.message) from None
 
     def channel(self, target: str, options: list[tuple[str, int]]) -> grpc.Channel:
-        credentials = grpc.ssl_channel_credentials(self.roots, self.key, self.certificate)
-        names = [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []
-        return grpc.secure_channel(target, credentials, options=[*options, *names])
+        return grpc.secure_channel(target, self._credentials(), options=[*options, *self._names()])
+
+    def aio_channel(self, target: str, options: list[tuple[str, int]]) -> aio.Channel:
+        return aio.secure_channel(target, self._credentials(), options=[*options, *self._names()])
+
+    def _credentials(self) -> grpc.ChannelCredentials:
+        return grpc.ssl_channel_credentials(self.roots, self.key, self.certificate)
+
+    def _names(self) -> list[tuple[str, str]]:
+        return [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []
 
 
 @dataclass(frozen=True)

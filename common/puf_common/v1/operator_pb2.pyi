@@ -14,7 +14,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("federation_id", "title", "position", "rounds_planned", "waiting_for", "clients_active", "clients_alive", "tickets_open", "round", "score", "score_version", "bytes_received", "bytes_sent", "uptime_seconds", "server_version", "rounds_trained", "tickets_failed", "tickets_overdue", "trouble", "download_rate", "upload_rate")
+    __slots__ = ("federation_id", "title", "position", "rounds_planned", "waiting_for", "clients_active", "clients_alive", "tickets_open", "round", "score", "score_version", "bytes_received", "bytes_sent", "uptime_seconds", "server_version", "rounds_trained", "tickets_failed", "tickets_overdue", "trouble", "server_key", "download_rate", "upload_rate")
     FEDERATION_ID_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,7 @@ class StatusReply(_message.Message):
     TICKETS_FAILED_FIELD_NUMBER: _ClassVar[int]
     TICKETS_OVERDUE_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    SERVER_KEY_FIELD_NUMBER: _ClassVar[int]
     DOWNLOAD_RATE_FIELD_NUMBER: _ClassVar[int]
     UPLOAD_RATE_FIELD_NUMBER: _ClassVar[int]
     federation_id: str
@@ -55,9 +56,10 @@ class StatusReply(_message.Message):
     tickets_failed: int
     tickets_overdue: int
     trouble: str
+    server_key: bytes
     download_rate: float
     upload_rate: float
-    def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., position: _Optional[_Union[_federation_pb2.Position, _Mapping]] = ..., rounds_planned: _Optional[int] = ..., waiting_for: _Optional[str] = ..., clients_active: _Optional[int] = ..., clients_alive: _Optional[int] = ..., tickets_open: _Optional[int] = ..., round: _Optional[_Union[RoundInfo, _Mapping]] = ..., score: _Optional[_Union[_tickets_pb2.Score, _Mapping]] = ..., score_version: _Optional[int] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., uptime_seconds: _Optional[float] = ..., server_version: _Optional[str] = ..., rounds_trained: _Optional[int] = ..., tickets_failed: _Optional[int] = ..., tickets_overdue: _Optional[int] = ..., trouble: _Optional[str] = ..., download_rate: _Optional[float] = ..., upload_rate: _Optional[float] = ...) -> None: ...
+    def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., position: _Optional[_Union[_federation_pb2.Position, _Mapping]] = ..., rounds_planned: _Optional[int] = ..., waiting_for: _Optional[str] = ..., clients_active: _Optional[int] = ..., clients_alive: _Optional[int] = ..., tickets_open: _Optional[int] = ..., round: _Optional[_Union[RoundInfo, _Mapping]] = ..., score: _Optional[_Union[_tickets_pb2.Score, _Mapping]] = ..., score_version: _Optional[int] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., uptime_seconds: _Optional[float] = ..., server_version: _Optional[str] = ..., rounds_trained: _Optional[int] = ..., tickets_failed: _Optional[int] = ..., tickets_overdue: _Optional[int] = ..., trouble: _Optional[str] = ..., server_key: _Optional[bytes] = ..., download_rate: _Optional[float] = ..., upload_rate: _Optional[float] = ...) -> None: ...
 
 class ClientInfo(_message.Message):
     __slots__ = ("name", "membership", "status", "alive", "samples", "holdout_samples", "first_round", "last_round", "device", "activity", "silent_seconds", "shard", "download_rate", "upload_rate", "held")
@@ -94,19 +96,27 @@ class ClientInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., membership: _Optional[int] = ..., status: _Optional[str] = ..., alive: _Optional[bool] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., first_round: _Optional[int] = ..., last_round: _Optional[int] = ..., device: _Optional[str] = ..., activity: _Optional[str] = ..., silent_seconds: _Optional[float] = ..., shard: _Optional[int] = ..., download_rate: _Optional[float] = ..., upload_rate: _Optional[float] = ..., held: _Optional[str] = ...) -> None: ...
 
 class ListClientsRequest(_message.Message):
-    __slots__ = ("offset",)
+    __slots__ = ("offset", "limit", "name", "status")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
     offset: int
-    def __init__(self, offset: _Optional[int] = ...) -> None: ...
+    limit: int
+    name: str
+    status: str
+    def __init__(self, offset: _Optional[int] = ..., limit: _Optional[int] = ..., name: _Optional[str] = ..., status: _Optional[str] = ...) -> None: ...
 
 class ListClientsReply(_message.Message):
-    __slots__ = ("clients",)
+    __slots__ = ("clients", "total")
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
     clients: _containers.RepeatedCompositeFieldContainer[ClientInfo]
-    def __init__(self, clients: _Optional[_Iterable[_Union[ClientInfo, _Mapping]]] = ...) -> None: ...
+    total: int
+    def __init__(self, clients: _Optional[_Iterable[_Union[ClientInfo, _Mapping]]] = ..., total: _Optional[int] = ...) -> None: ...
 
 class RoundInfo(_message.Message):
-    __slots__ = ("number", "attempt", "kind", "phase", "base_version", "expected", "received", "missing", "opened_at", "committed_at", "bytes_down", "bytes_up", "samples_processed", "train_loss", "tickets")
+    __slots__ = ("number", "attempt", "kind", "phase", "base_version", "expected", "received", "missing", "opened_at", "committed_at", "bytes_down", "bytes_up", "samples_processed", "train_loss", "tickets", "closed_at", "version", "score")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +132,9 @@ class RoundInfo(_message.Message):
     SAMPLES_PROCESSED_FIELD_NUMBER: _ClassVar[int]
     TRAIN_LOSS_FIELD_NUMBER: _ClassVar[int]
     TICKETS_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_AT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
     number: int
     attempt: int
     kind: str
@@ -137,13 +150,20 @@ class RoundInfo(_message.Message):
     samples_processed: int
     train_loss: float
     tickets: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, number: _Optional[int] = ..., attempt: _Optional[int] = ..., kind: _Optional[str] = ..., phase: _Optional[str] = ..., base_version: _Optional[int] = ..., expected: _Optional[int] = ..., received: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., opened_at: _Optional[float] = ..., committed_at: _Optional[float] = ..., bytes_down: _Optional[int] = ..., bytes_up: _Optional[int] = ..., samples_processed: _Optional[int] = ..., train_loss: _Optional[float] = ..., tickets: _Optional[_Iterable[str]] = ...) -> None: ...
+    closed_at: float
+    version: int
+    score: _tickets_pb2.Score
+    def __init__(self, number: _Optional[int] = ..., attempt: _Optional[int] = ..., kind: _Optional[str] = ..., phase: _Optional[str] = ..., base_version: _Optional[int] = ..., expected: _Optional[int] = ..., received: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., opened_at: _Optional[float] = ..., committed_at: _Optional[float] = ..., bytes_down: _Optional[int] = ..., bytes_up: _Optional[int] = ..., samples_processed: _Optional[int] = ..., train_loss: _Optional[float] = ..., tickets: _Optional[_Iterable[str]] = ..., closed_at: _Optional[float] = ..., version: _Optional[int] = ..., score: _Optional[_Union[_tickets_pb2.Score, _Mapping]] = ...) -> None: ...
 
 class ListRoundsRequest(_message.Message):
-    __slots__ = ("limit",)
+    __slots__ = ("limit", "before", "kind")
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     limit: int
-    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+    before: int
+    kind: str
+    def __init__(self, limit: _Optional[int] = ..., before: _Optional[int] = ..., kind: _Optional[str] = ...) -> None: ...
 
 class ListRoundsReply(_message.Message):
     __slots__ = ("rounds",)
@@ -152,16 +172,24 @@ class ListRoundsReply(_message.Message):
     def __init__(self, rounds: _Optional[_Iterable[_Union[RoundInfo, _Mapping]]] = ...) -> None: ...
 
 class ListTicketsRequest(_message.Message):
-    __slots__ = ("offset",)
+    __slots__ = ("offset", "limit", "states", "ticket_id")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    TICKET_ID_FIELD_NUMBER: _ClassVar[int]
     offset: int
-    def __init__(self, offset: _Optional[int] = ...) -> None: ...
+    limit: int
+    states: _containers.RepeatedScalarFieldContainer[_tickets_pb2.TicketState]
+    ticket_id: str
+    def __init__(self, offset: _Optional[int] = ..., limit: _Optional[int] = ..., states: _Optional[_Iterable[_Union[_tickets_pb2.TicketState, str]]] = ..., ticket_id: _Optional[str] = ...) -> None: ...
 
 class ListTicketsReply(_message.Message):
-    __slots__ = ("tickets",)
+    __slots__ = ("tickets", "total")
     TICKETS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
     tickets: _containers.RepeatedCompositeFieldContainer[_tickets_pb2.Ticket]
-    def __init__(self, tickets: _Optional[_Iterable[_Union[_tickets_pb2.Ticket, _Mapping]]] = ...) -> None: ...
+    total: int
+    def __init__(self, tickets: _Optional[_Iterable[_Union[_tickets_pb2.Ticket, _Mapping]]] = ..., total: _Optional[int] = ...) -> None: ...
 
 class ModelInfo(_message.Message):
     __slots__ = ("version", "round", "digest", "byte_length", "status", "created_at", "score")
@@ -182,16 +210,68 @@ class ModelInfo(_message.Message):
     def __init__(self, version: _Optional[int] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., byte_length: _Optional[int] = ..., status: _Optional[str] = ..., created_at: _Optional[float] = ..., score: _Optional[_Union[_tickets_pb2.Score, _Mapping]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
-    __slots__ = ("offset",)
+    __slots__ = ("offset", "limit", "status")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
     offset: int
-    def __init__(self, offset: _Optional[int] = ...) -> None: ...
+    limit: int
+    status: str
+    def __init__(self, offset: _Optional[int] = ..., limit: _Optional[int] = ..., status: _Optional[str] = ...) -> None: ...
 
 class ListModelsReply(_message.Message):
-    __slots__ = ("models",)
+    __slots__ = ("models", "total")
     MODELS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
     models: _containers.RepeatedCompositeFieldContainer[ModelInfo]
-    def __init__(self, models: _Optional[_Iterable[_Union[ModelInfo, _Mapping]]] = ...) -> None: ...
+    total: int
+    def __init__(self, models: _Optional[_Iterable[_Union[ModelInfo, _Mapping]]] = ..., total: _Optional[int] = ...) -> None: ...
+
+class AuditEntry(_message.Message):
+    __slots__ = ("number", "at", "event", "facts", "hash")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    at: float
+    event: str
+    facts: str
+    hash: bytes
+    def __init__(self, number: _Optional[int] = ..., at: _Optional[float] = ..., event: _Optional[str] = ..., facts: _Optional[str] = ..., hash: _Optional[bytes] = ...) -> None: ...
+
+class ListAuditRequest(_message.Message):
+    __slots__ = ("before", "limit", "event", "text", "round")
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    before: int
+    limit: int
+    event: str
+    text: str
+    round: int
+    def __init__(self, before: _Optional[int] = ..., limit: _Optional[int] = ..., event: _Optional[str] = ..., text: _Optional[str] = ..., round: _Optional[int] = ...) -> None: ...
+
+class ListAuditReply(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[AuditEntry]
+    def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ...) -> None: ...
+
+class FollowAuditRequest(_message.Message):
+    __slots__ = ("after",)
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    after: int
+    def __init__(self, after: _Optional[int] = ...) -> None: ...
+
+class FollowAuditReply(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[AuditEntry]
+    def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ...) -> None: ...
 
 class PauseRequest(_message.Message):
     __slots__ = ()

@@ -59,6 +59,16 @@ class OperatorStub:
                 request_serializer=puf__common_dot_v1_dot_operator__pb2.ListModelsRequest.SerializeToString,
                 response_deserializer=puf__common_dot_v1_dot_operator__pb2.ListModelsReply.FromString,
                 _registered_method=True)
+        self.ListAudit = channel.unary_unary(
+                '/puf.v1.Operator/ListAudit',
+                request_serializer=puf__common_dot_v1_dot_operator__pb2.ListAuditRequest.SerializeToString,
+                response_deserializer=puf__common_dot_v1_dot_operator__pb2.ListAuditReply.FromString,
+                _registered_method=True)
+        self.FollowAudit = channel.unary_stream(
+                '/puf.v1.Operator/FollowAudit',
+                request_serializer=puf__common_dot_v1_dot_operator__pb2.FollowAuditRequest.SerializeToString,
+                response_deserializer=puf__common_dot_v1_dot_operator__pb2.FollowAuditReply.FromString,
+                _registered_method=True)
         self.Pause = channel.unary_unary(
                 '/puf.v1.Operator/Pause',
                 request_serializer=puf__common_dot_v1_dot_operator__pb2.PauseRequest.SerializeToString,
@@ -154,6 +164,21 @@ class OperatorServicer:
 
     def ListModels(self, request, context):
         """Returns every model version, newest first, including deleted ones.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAudit(self, request, context):
+        """Returns entries of the audit log, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FollowAudit(self, request, context):
+        """Streams the audit log from an entry on, each entry exactly once and in order, and then every new entry as it is written.
+        The stream ends only with an error; the caller continues after the last entry that it got.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -272,6 +297,16 @@ def add_OperatorServicer_to_server(servicer, server):
                     servicer.ListModels,
                     request_deserializer=puf__common_dot_v1_dot_operator__pb2.ListModelsRequest.FromString,
                     response_serializer=puf__common_dot_v1_dot_operator__pb2.ListModelsReply.SerializeToString,
+            ),
+            'ListAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAudit,
+                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.ListAuditRequest.FromString,
+                    response_serializer=puf__common_dot_v1_dot_operator__pb2.ListAuditReply.SerializeToString,
+            ),
+            'FollowAudit': grpc.unary_stream_rpc_method_handler(
+                    servicer.FollowAudit,
+                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.FollowAuditRequest.FromString,
+                    response_serializer=puf__common_dot_v1_dot_operator__pb2.FollowAuditReply.SerializeToString,
             ),
             'Pause': grpc.unary_unary_rpc_method_handler(
                     servicer.Pause,
@@ -469,6 +504,60 @@ class Operator:
             '/puf.v1.Operator/ListModels',
             puf__common_dot_v1_dot_operator__pb2.ListModelsRequest.SerializeToString,
             puf__common_dot_v1_dot_operator__pb2.ListModelsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/puf.v1.Operator/ListAudit',
+            puf__common_dot_v1_dot_operator__pb2.ListAuditRequest.SerializeToString,
+            puf__common_dot_v1_dot_operator__pb2.ListAuditReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FollowAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/puf.v1.Operator/FollowAudit',
+            puf__common_dot_v1_dot_operator__pb2.FollowAuditRequest.SerializeToString,
+            puf__common_dot_v1_dot_operator__pb2.FollowAuditReply.FromString,
             options,
             channel_credentials,
             insecure,

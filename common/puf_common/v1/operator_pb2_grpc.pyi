@@ -4,8 +4,11 @@ isort:skip_file
 The calls from the operator to the server. They are served on a separate listener, on loopback by default.
 
 Under TLS the caller needs a certificate with the URI `puf:operator:NAME` in its subject alternative names, or the
-certificate in the file operator.json of the state directory. Errors are those of federation.proto. Every call except
-Extend may be repeated after UNAVAILABLE, DEADLINE_EXCEEDED or CANCELLED: repeating it changes nothing.
+certificate in the file operator.json of the state directory. A certificate with the URI `puf:viewer:NAME`, or the one in
+viewer.json, allows only the calls that change nothing: Status, the List calls, FollowAudit and IssueReceipt. Other calls
+of a viewer get PERMISSION_DENIED. Every caller may send the metadata `puf-role: viewer` to be treated as a viewer.
+Errors are those of federation.proto. Every call except Extend may be repeated after UNAVAILABLE, DEADLINE_EXCEEDED or
+CANCELLED: repeating it changes nothing.
 """
 
 from collections import abc as _abc
@@ -46,6 +49,12 @@ class OperatorStub:
     """Returns every request to be forgotten, newest first."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListModelsRequest, _operator_pb2.ListModelsReply]
     """Returns every model version, newest first, including deleted ones."""
+    ListAudit: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListAuditRequest, _operator_pb2.ListAuditReply]
+    """Returns entries of the audit log, newest first."""
+    FollowAudit: _grpc.UnaryStreamMultiCallable[_operator_pb2.FollowAuditRequest, _operator_pb2.FollowAuditReply]
+    """Streams the audit log from an entry on, each entry exactly once and in order, and then every new entry as it is written.
+    The stream ends only with an error; the caller continues after the last entry that it got.
+    """
     Pause: _grpc.UnaryUnaryMultiCallable[_operator_pb2.PauseRequest, _operator_pb2.PauseReply]
     """Stops the assignment of work and the closing of rounds until Resume. Updates are still accepted. Survives restarts."""
     Resume: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ResumeRequest, _operator_pb2.ResumeReply]
@@ -88,6 +97,12 @@ class OperatorAsyncStub(OperatorStub):
     """Returns every request to be forgotten, newest first."""
     ListModels: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListModelsRequest, _operator_pb2.ListModelsReply]  # type: ignore[assignment]
     """Returns every model version, newest first, including deleted ones."""
+    ListAudit: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListAuditRequest, _operator_pb2.ListAuditReply]  # type: ignore[assignment]
+    """Returns entries of the audit log, newest first."""
+    FollowAudit: _aio.UnaryStreamMultiCallable[_operator_pb2.FollowAuditRequest, _operator_pb2.FollowAuditReply]  # type: ignore[assignment]
+    """Streams the audit log from an entry on, each entry exactly once and in order, and then every new entry as it is written.
+    The stream ends only with an error; the caller continues after the last entry that it got.
+    """
     Pause: _aio.UnaryUnaryMultiCallable[_operator_pb2.PauseRequest, _operator_pb2.PauseReply]  # type: ignore[assignment]
     """Stops the assignment of work and the closing of rounds until Resume. Updates are still accepted. Survives restarts."""
     Resume: _aio.UnaryUnaryMultiCallable[_operator_pb2.ResumeRequest, _operator_pb2.ResumeReply]  # type: ignore[assignment]
@@ -157,6 +172,24 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.ListModelsReply, _abc.Awaitable[_operator_pb2.ListModelsReply]]:
         """Returns every model version, newest first, including deleted ones."""
+
+    @_abc_1.abstractmethod
+    def ListAudit(
+        self,
+        request: _operator_pb2.ListAuditRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ListAuditReply, _abc.Awaitable[_operator_pb2.ListAuditReply]]:
+        """Returns entries of the audit log, newest first."""
+
+    @_abc_1.abstractmethod
+    def FollowAudit(
+        self,
+        request: _operator_pb2.FollowAuditRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_operator_pb2.FollowAuditReply], _abc.AsyncIterator[_operator_pb2.FollowAuditReply]]:
+        """Streams the audit log from an entry on, each entry exactly once and in order, and then every new entry as it is written.
+        The stream ends only with an error; the caller continues after the last entry that it got.
+        """
 
     @_abc_1.abstractmethod
     def Pause(

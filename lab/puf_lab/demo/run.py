@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from puf_common.errors import PufError, UsageError
@@ -19,7 +20,15 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_lab.demo.progress import PhaseProgress, Show
 from puf_lab.demo.report import DemoResult, described, measure, print_report, verify_receipt
-from puf_lab.federations.processes import Process, ServerProcess, fleet, init_server, unlearn_command, wait_until
+from puf_lab.federations.processes import (
+    DashboardProcess,
+    Process,
+    ServerProcess,
+    fleet,
+    init_server,
+    unlearn_command,
+    wait_until,
+)
 from puf_lab.reporting.terminal import new_console
 from puf_lab.spec.federation import FederationSpec, client_name
 from puf_lab.spec.settings_files import load_experiment
@@ -88,6 +97,9 @@ def _forget(demo: Demo) -> str:
     with ExitStack() as stack:
         server = stack.enter_context(ServerProcess(state, demo.log("server")))
         fleet_process = stack.enter_context(fleet(spec, server, clients, demo.log("fleet")))
+        if find_spec("starlette"):
+            shown = stack.enter_context(DashboardProcess(state, demo.log("dashboard")))
+            demo.progress.console.print(f"dashboard, while this federation runs: {shown.url}/\n")
         with demo.progress.phase("training together", spec.rounds) as show:
             _train(server, fleet_process, show)
         _export_all(server, out / "models")

@@ -119,6 +119,19 @@ class ServerProcess(Process):
         self.control = OperatorClient(f"127.0.0.1:{self.operator_port}")
 
 
+class DashboardProcess(Process):
+    """`puf-server dashboard` of a state directory on a free port. The constructor returns when it accepts requests."""
+
+    def __init__(self, state: Path, log: Path, port: int = 0) -> None:
+        announce = state.parent / f"{state.name}.dashboard"
+        announce.unlink(missing_ok=True)
+        flags = ["--state", str(state), "--web", f"127.0.0.1:{port}", "--announce", str(announce)]
+        super().__init__([program("puf-server"), "dashboard", *flags, "--log-format", "json"], log)
+        wait_until(lambda: announce.exists() and announce.read_text().endswith("\n"), _START_SECONDS, self)
+        self.port = int(announce.read_text())
+        self.url = f"http://127.0.0.1:{self.port}"
+
+
 def wait_until(done: Callable[[], bool], seconds: float, *processes: Process, poll: float = 0.05) -> None:
     """Returns when `done` is true. Fails with the end of the log when one of the processes ends before."""
     until = time.monotonic() + seconds

@@ -1,8 +1,9 @@
-"""The file that gives operator commands on the server's machine access to the operator port.
+"""The files that give programs on the server's machine access to the operator port.
 
-Every server process writes `DIR/operator.json`, readable by its owner alone. It contains the address of the operator port
-and, under TLS, a certificate that only this process accepts. An account that can read the state directory can operate the
-server. Another machine needs an operator's certificate (`puf-server certs operator`).
+Every server process writes `DIR/operator.json` for commands and `DIR/viewer.json` for the dashboard, readable by their
+owner alone. They contain the address of the operator port and, under TLS, a certificate that only this process accepts. An
+account that can read the state directory can operate the server. Another machine needs an operator's certificate
+(`puf-server certs operator`), or a viewer's (`puf-server certs viewer`).
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from pathlib import Path
 
 from puf_common.errors import StorageCorrupted, UsageError
 from puf_common.files.private import write_over
+from puf_common.network.certificates import Role
 from puf_common.network.tls import ClientTls
 
-_FILE = "operator.json"
 _POLL_SECONDS = 0.1
 
 
@@ -29,24 +30,25 @@ class OperatorAccess:
     certificate: str = ""
     key: str = ""
 
-    def write(self, directory: Path) -> None:
-        write_over(directory / _FILE, json.dumps(vars(self), indent=1).encode())
+    def write(self, directory: Path, role: Role = "operator") -> None:
+        write_over(_file(directory, role), json.dumps(vars(self), indent=1).encode())
 
     @staticmethod
     def remove(directory: Path) -> None:
-        (directory / _FILE).unlink(missing_ok=True)
+        _file(directory, "operator").unlink(missing_ok=True)
+        _file(directory, "viewer").unlink(missing_ok=True)
 
     @classmethod
-    def read(cls, directory: Path, *, start_seconds: float = 0.0) -> OperatorAccess:
+    def read(cls, directory: Path, role: Role = "operator", *, start_seconds: float = 0.0) -> OperatorAccess:
         """The content of the file. Waits up to `start_seconds` for a server that is still starting to write it."""
-        path = directory / _FILE
+        path = _file(directory, role)
         until = time.monotonic() + start_seconds
         try:
             while not path.exists() and (directory / "federation.json").exists() and time.monotonic() < until:
                 time.sleep(_POLL_SECONDS)
             return cls(**json.loads(path.read_bytes()))
         except FileNotFoundError:
-            raise UsageError(f"no server serves {directory} now (it has no {_FILE})") from None
+            raise UsageError(f"no server serves {directory} now (it has no {path.name})") from None
         except PermissionError:
             raise UsageError(f"only its owner may read {path}: use the account that runs the server") from None
         except OSError as error:
@@ -59,3 +61,7 @@ class OperatorAccess:
         if not self.certificate:
             return None
         return ClientTls.pinned(Path(self.server_certificate), self.certificate.encode(), self.key.encode())
+
+
+def _file(directory: Path, role: Role) -> Path:
+    return directory / f"{role}.json"

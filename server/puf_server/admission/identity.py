@@ -34,7 +34,7 @@ class ClaimedIdentity:
     """Without TLS: the name in the caller's metadata. For loopback and tests only."""
 
     def __call__(self, context: Context) -> str:
-        values = _metadata(context, IDENTITY_KEY)
+        values = metadata(context, IDENTITY_KEY)
         if len(values) != 1:
             raise NotAuthenticated(f"the call names no client: send the metadata key {IDENTITY_KEY} once")
         return check_name(values[0], InvalidArgument)
@@ -48,22 +48,23 @@ class AnyOperator:
 
 
 class CertificateIdentity:
-    """mTLS: the client or operator that the caller's certificate names."""
+    """mTLS: the caller that the certificate names. `roles` are those that the port accepts, by default only clients."""
 
-    def __init__(self, revocations: Revocations, role: Role = "client") -> None:
+    def __init__(self, revocations: Revocations, *roles: Role) -> None:
         self._revocations = revocations
-        self._role = role
+        self._roles = roles or ("client",)
 
     def __call__(self, context: Context) -> str:
-        holder = _holder(context)
-        if holder.role != self._role:
+        holder = holder_in(context)
+        if holder.role not in self._roles:
             raise NotAuthenticated(
                 f"the certificate of {holder.name} is for a{'n' * (holder.role == 'operator')} {holder.role}; this port "
-                f"needs one of a{'n' * (self._role == 'operator')} {self._role} (puf-server certs {self._role})"
+                f"needs one of a{'n' * (self._roles[0] == 'operator')} {self._roles[0]} (puf-server certs {self._roles[0]})"
             )
         # An operator and a client may have the same name. Of an operator only key and serial can be revoked.
-        self._revocations.require_not_revoked(holder.name if self._role == "client" else "", holder)
-        return holder.name
+        self._revocations.require_not_revoked(holder.name if holder.role == "client" else "", holder)
+        # Open calls are counted by name. A viewer must not use up those of an operator.
+        return f"viewer {holder.name}" if holder.role == "viewer" else holder.name
 
 
 class TokenIdentity:
@@ -74,7 +75,7 @@ class TokenIdentity:
         self._revocations = revocations
 
     def __call__(self, context: Context) -> str:
-        values = _metadata(context, TOKEN_KEY)
+        values = metadata(context, TOKEN_KEY)
         if len(values) != 1 or not values[0].lower().startswith(_SCHEME) or len(values[0]) > _LONGEST_TOKEN:
             raise NotAuthenticated("the call carries no token: give the client --token-file")
         name = self._tokens.holder(values[0][len(_SCHEME) :])
@@ -82,11 +83,13 @@ class TokenIdentity:
         return name
 
 
-def _metadata(context: Context, wanted: str) -> list[str]:
+def metadata(context: Context, wanted: str) -> list[str]:
+    """The caller's values of a metadata key."""
     return [v for key, v in context.invocation_metadata() or () if key == wanted and isinstance(v, str)]
 
 
-def _holder(context: Context) -> Holder:
+def holder_in(context: Context) -> Holder:
+    """The holder of the caller's certificate; NotAuthenticated without one, or if it is not valid now."""
     shown = list(context.auth_context().get("x509_pem_cert", ()))
     if len(shown) != 1:
         raise NotAuthenticated("the connection has no client certificate")

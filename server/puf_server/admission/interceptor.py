@@ -20,9 +20,11 @@ from grpc import aio
 
 from puf_common.errors import InvalidArgument, NotAuthenticated, PufError, TooMuch
 from puf_common.logging import get_logger
+from puf_common.network.certificates import Role
 from puf_common.network.status import abort
 from puf_server.admission.identity import Context, Identify
 from puf_server.admission.rate_limit import RateLimit, RateLimits
+from puf_server.admission.roles import require_allowed
 from puf_server.core.config import Limits
 
 # Reports only whether the server serves. Probes of load balancers have no credentials.
@@ -57,13 +59,19 @@ class AdmissionInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]  # 
     """Identifies and limits the callers of one listener."""
 
     def __init__(
-        self, identify: Identify, refresh: Callable[[], object] | None = None, limits: Limits | None = None
+        self,
+        identify: Identify,
+        refresh: Callable[[], object] | None = None,
+        limits: Limits | None = None,
+        role: Callable[[Context], Role] | None = None,
     ) -> None:
         """`refresh` reads changed lists of tokens and revocations; its result differs after a change. It may block.
 
-        Without it callers are not authenticated. Health, reflection and unknown methods then need no name.
+        Without it callers are not authenticated. Health, reflection and unknown methods then need no name. `role` tells
+        operators and viewers apart; without it every identified caller may call every method.
         """
         self._identify = identify
+        self._role = role
         self._refresh = refresh
         self._limits = limits or Limits()
         self._writes = RateLimits(self._limits.writes_per_minute)
@@ -162,7 +170,10 @@ class AdmissionInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]  # 
         try:
             if self._refresh is not None:
                 await asyncio.to_thread(self._refresh)
-            return self._identify(context)
+            name = self._identify(context)
+            if self._role is not None:
+                require_allowed(method, self._role(context))
+            return name
         except PufError as error:
             self._log_refusal(call=method, peer=context.peer(), reason=error.message)
             await abort(context, error)

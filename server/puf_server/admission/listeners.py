@@ -10,15 +10,17 @@ from grpc import aio
 
 from puf_common.errors import UsageError
 from puf_common.network.addresses import parse_address
+from puf_common.network.certificates import Role
 from puf_common.network.status import Options, server_options
 from puf_common.network.tls import ServerTls
 from puf_server.admission.access_file import OperatorAccess
 from puf_server.admission.identity import AnyOperator, CertificateIdentity, ClaimedIdentity, Identify, TokenIdentity
 from puf_server.admission.interceptor import AdmissionInterceptor
 from puf_server.admission.revocations import Revocations
+from puf_server.admission.roles import certified_role, claimed_role
 from puf_server.admission.tokens import Tokens
 from puf_server.core.config import Limits
-from puf_server.pki.authority import ephemeral_operator
+from puf_server.pki.authority import ephemeral_access
 
 
 @dataclass(frozen=True)
@@ -60,22 +62,27 @@ class Listener:
         return port
 
 
-def insecure_listeners(limits: Limits) -> tuple[Listener, Listener, OperatorAccess]:
+# What the access file of each role contains; the address is not known yet.
+Accesses = dict[Role, OperatorAccess]
+
+
+def insecure_listeners(limits: Limits) -> tuple[Listener, Listener, Accesses]:
     """Listeners without TLS: the server accepts every name that a caller claims."""
     client, operator = ClaimedIdentity(), AnyOperator()
     return (
         Listener(client, AdmissionInterceptor(client, limits=limits), limits),
-        Listener(operator, AdmissionInterceptor(operator, limits=limits), limits),
-        OperatorAccess(""),
+        Listener(operator, AdmissionInterceptor(operator, limits=limits, role=claimed_role), limits),
+        {"operator": OperatorAccess(""), "viewer": OperatorAccess("")},
     )
 
 
-def secure_listeners(directory: Path, tls: ServerTls, limits: Limits) -> tuple[Listener, Listener, OperatorAccess]:
+def secure_listeners(directory: Path, tls: ServerTls, limits: Limits) -> tuple[Listener, Listener, Accesses]:
     """Listeners with TLS. Clients need a certificate if the server has a client authority, otherwise a token."""
     revocations, tokens = Revocations(directory), Tokens(directory)
     client: Identify = CertificateIdentity(revocations) if tls.client_ca else TokenIdentity(tokens, revocations)
-    operator = CertificateIdentity(revocations, "operator")
-    root, certificate, key = ephemeral_operator()
+    operator = CertificateIdentity(revocations, "operator", "viewer")
+    root, local = ephemeral_access()
+    server = str(tls.certificate.expanduser().resolve())
 
     def refresh() -> object:
         return revocations.refresh(), tokens.refresh()
@@ -83,6 +90,11 @@ def secure_listeners(directory: Path, tls: ServerTls, limits: Limits) -> tuple[L
     operator_tls = replace(tls, more_roots=root)
     return (
         Listener(client, AdmissionInterceptor(client, refresh, limits), limits, tls.credentials()),
-        Listener(operator, AdmissionInterceptor(operator, refresh, limits), limits, operator_tls.credentials()),
-        OperatorAccess("", str(tls.certificate.expanduser().resolve()), certificate.decode(), key.decode()),
+        Listener(
+            operator,
+            AdmissionInterceptor(operator, refresh, limits, certified_role),
+            limits,
+            operator_tls.credentials(),
+        ),
+        {role: OperatorAccess("", server, shown.decode(), key.decode()) for role, (shown, key) in local.items()},
     )

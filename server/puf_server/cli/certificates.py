@@ -38,19 +38,24 @@ def add_certs(parser: Parser) -> None:
     init = action("init", "make an authority: the key that signs all other certificates", _init)
     _add_authority(init, _AUTHORITY_DAYS)
     init.add_argument("--title", default="PUF federation", metavar="TEXT", help="name of the authority, for people")
-    server = action("server", "make the server's certificate and key", partial(_issue, "server", _SERVE))
+    server = action("server", "make the certificate and key of the server, or of its dashboard", _server)
     about = "host name or address that clients dial; may be repeated"
     server.add_argument("--name", action="append", default=[], metavar="HOST", help=about)
+    about = "name of the files, if this authority makes more than one such certificate (server)"
+    server.add_argument("--file", default="server", metavar="NAME", help=about)
     client = action("client", "make a client's certificate and key", partial(_issue, "client", _SEND))
     client.add_argument("name", metavar="NAME", help="the client's name in the federation")
     about = "make an operator's certificate and key, for commands from another machine"
     operator = action("operator", about, partial(_issue, "operator", ""))
     operator.add_argument("name", nargs="?", default="operator", metavar="NAME", help="the operator's name (operator)")
+    about = "make a viewer's certificate and key, for a dashboard on another machine; a viewer can only read"
+    viewer = action("viewer", about, partial(_issue, "viewer", ""))
+    viewer.add_argument("name", nargs="?", default="viewer", metavar="NAME", help="the viewer's name (viewer)")
     sign = action("sign", "sign a request that `puf-client enroll` made; the key stays with the client", _sign)
     sign.add_argument("request", type=Path, metavar="REQUEST.csr", help="the signing request")
     sign.add_argument("--new-key", action="store_true", help="with --renew: accept another key than the name had")
     sign.add_argument("--name", default="", metavar="NAME", help="sign only if the request is for this client")
-    for command in (server, client, operator, sign):
+    for command in (server, client, operator, viewer, sign):
         _add_authority(command, _LEAF_DAYS)
         command.add_argument("--renew", action="store_true", help="replace the certificate; name and key stay the same")
     watch = action("watch", "sign requests that `puf-client enroll --through` places in a directory", _watch)
@@ -84,6 +89,12 @@ def _init(arguments: argparse.Namespace) -> None:
     print(f"authority made in {arguments.dir}, valid until {made.certificate.not_valid_after_utc:%Y-%m-%d}")
     print(f"every client needs {arguments.dir / 'ca.crt'}; keep {arguments.dir / 'ca.key'} secret, best offline")
     print(f"next: puf-server certs server --dir {arguments.dir} --name HOST")
+
+
+def _server(arguments: argparse.Namespace) -> None:
+    issued = _authority(arguments).server(arguments.name, arguments.days, renew=arguments.renew, file=arguments.file)
+    advice = _SERVE if arguments.file == "server" and not arguments.renew else ""
+    _report(issued, advice.format(issued=issued, dir=arguments.dir))
 
 
 def _issue(role: str, advice: str, arguments: argparse.Namespace) -> None:

@@ -66,6 +66,12 @@ def _parser(argv: list[str]) -> Parser:
 
         add_settings(serve, ServeSettings, nested=True)
         _shorten_help(serve, "serve", argv)
+    dashboard = commands.add_parser("dashboard", help="show a federation in the browser, read-only")
+    dashboard.set_defaults(run=_dashboard)
+    if chosen == "dashboard":
+        from puf_server.cli.dashboard import DashboardSettings
+
+        add_settings(dashboard, DashboardSettings)
 
     methods = commands.add_parser("methods", help="list the methods of forgetting and what each of them needs")
     methods.add_argument("--markdown", action="store_true", help="as a Markdown table")
@@ -107,6 +113,12 @@ def _serve(arguments: argparse.Namespace) -> None:
     from puf_server.cli.serve import ServeSettings, run
 
     run(resolve(ServeSettings, arguments))
+
+
+def _dashboard(arguments: argparse.Namespace) -> None:
+    from puf_server.cli.dashboard import DashboardSettings, run
+
+    run(resolve(DashboardSettings, arguments))
 
 
 def _methods(arguments: argparse.Namespace) -> None:

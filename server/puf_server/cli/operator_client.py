@@ -113,7 +113,14 @@ class OperatorClient:
         )
 
     def rounds(self, limit: int = 20) -> list[op.RoundInfo]:
-        return list(self._call(lambda: self._stub.ListRounds, op.ListRoundsRequest(limit=limit)).rounds)
+        """The newest rounds, the open one first."""
+        found: list[op.RoundInfo] = []
+        while len(found) < limit:
+            request = op.ListRoundsRequest(limit=limit - len(found), before=found[-1].number if found else 0)
+            if not (more := self._call(lambda: self._stub.ListRounds, request).rounds):
+                break
+            found += more
+        return found
 
     def tickets(self) -> list[Any]:
         return self._pages(

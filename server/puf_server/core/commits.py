@@ -74,6 +74,7 @@ def _record(current: Round, version: int, now: float, nbytes_down: int) -> Round
         samples=sum(u.samples for u in updates),
         norm=usual.parameters if usual else None,
         buffer_norm=usual.buffers if usual else None,
+        closed_at=current.closed_at,
     )
 
 

@@ -277,6 +277,7 @@ def drop_client(state: State, name: str, now: float) -> State:
         current.with_assignments(assignments),
         received=received,
         phase=RoundPhase.COLLECTING,
+        closed_at=None,
         revision=current.revision + 1,
     )
     return replace(state, round=current).note("round.slot_dropped", now, round=current.number, client=name)
@@ -288,7 +289,9 @@ def lose(state: State, key: str, now: float, why: str) -> State:
     if current is None or key not in current.received:
         return state
     received = {k: update for k, update in current.received.items() if k != key}
-    current = replace(current, received=received, phase=RoundPhase.COLLECTING, revision=current.revision + 1)
+    current = replace(
+        current, received=received, phase=RoundPhase.COLLECTING, closed_at=None, revision=current.revision + 1
+    )
     return replace(state, round=current).note("round.update_lost", now, round=current.number, key=key, why=why)
 
 
@@ -323,7 +326,7 @@ def close(state: State, now: float) -> State:
     current = state.round
     if current is None:
         raise AssertionError("no round to close")
-    state = replace(state, round=replace(current, phase=RoundPhase.FOLDING))
+    state = replace(state, round=replace(current, phase=RoundPhase.FOLDING, closed_at=now))
     return state.note("round.closed", now, round=current.number, received=len(current.received))
 
 

@@ -258,7 +258,7 @@ def _only_more_arrived(before: Round | None, after: Round | None) -> bool:
     if before is None or after is None:
         return False
     return before.received.items() <= after.received.items() and replace(
-        before, received={}, phase=after.phase
+        before, received={}, phase=after.phase, closed_at=after.closed_at
     ) == replace(after, received={})
 
 

@@ -7,9 +7,9 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from puf_common import audit_chain
 from puf_common.errors import StorageCorrupted, TransferCorrupted, UsageError
 from puf_common.receipts.signed_receipt import Receipt
-from puf_server.core import audit_chain
 from puf_server.engine.receipts import read_own
 from puf_server.storage.database import audit_lines
 

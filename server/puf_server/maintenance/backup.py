@@ -26,8 +26,8 @@ from typing import IO, Any
 
 from pydantic import TypeAdapter
 
+from puf_common import audit_chain
 from puf_common.errors import Unavailable, UsageError
-from puf_server.core import audit_chain
 from puf_server.core.state.rounds import HistoryRecord
 from puf_server.storage.database import append_audit, audit_head
 from puf_server.storage.durable import DISK, Files, remove, sync_directory, sync_file

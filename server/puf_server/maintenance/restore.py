@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from puf_common import audit_chain
 from puf_common.errors import NotNow, PufError, StorageCorrupted, UsageError
 from puf_common.files.durable import make_directories
 from puf_common.logging import get_logger
-from puf_server.core import audit_chain
 from puf_server.core.state.state import State
 from puf_server.core.unlearning import reopen
 from puf_server.engine.receipts import read_own

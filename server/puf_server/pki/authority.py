@@ -4,6 +4,7 @@
     DIR/server.crt  DIR/server.key         the server
     DIR/clients/NAME.crt [NAME.key]        a client; without a key if the client made its own
     DIR/operators/NAME.crt  NAME.key       an operator
+    DIR/viewers/NAME.crt  NAME.key         a viewer, which can only read
 
 No file is overwritten without --renew. A renewed certificate has the same name and key, so the identity stays the same.
 """
@@ -85,17 +86,20 @@ class Authority:
             raise UsageError(f"the authority in {directory} expired on {certificate.not_valid_after_utc:%Y-%m-%d}")
         return cls(directory, certificate, key)
 
-    def server(self, names: Sequence[str], days: float = LEAF_DAYS, *, renew: bool = False) -> Issued:
-        """A certificate for the host names and addresses that clients dial. The server may listen elsewhere."""
+    def server(
+        self, names: Sequence[str], days: float = LEAF_DAYS, *, renew: bool = False, file: str = "server"
+    ) -> Issued:
+        """A certificate for the host names and addresses that are dialled. The server may listen elsewhere."""
+        where = self.directory / check_name(file)
         if not names and renew:
-            old = read_certificates(self.directory / "server.crt")[0]
+            old = read_certificates(where.with_name(f"{file}.crt"))[0]
             alternatives = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         elif not names:
             raise UsageError("give every host name or address that clients dial: --name HOST, may be repeated")
         else:
             alternatives = x509.SubjectAlternativeName([_server_name(name) for name in names])
         named = _Named("puf-server", alternatives, ExtendedKeyUsageOID.SERVER_AUTH)
-        return self._issue(self.directory / "server", named, days, renew)
+        return self._issue(where, named, days, renew)
 
     def client(self, name: str, days: float = LEAF_DAYS, *, renew: bool = False) -> Issued:
         """A certificate and key for a client."""
@@ -104,6 +108,10 @@ class Authority:
     def operator(self, name: str, days: float = LEAF_DAYS, *, renew: bool = False) -> Issued:
         """A certificate and key for an operator."""
         return self._issue(self._place("operator", name, renew), _holder("operator", name), days, renew)
+
+    def viewer(self, name: str, days: float = LEAF_DAYS, *, renew: bool = False) -> Issued:
+        """A certificate and key for a viewer."""
+        return self._issue(self._place("viewer", name, renew), _holder("viewer", name), days, renew)
 
     def sign(
         self, file: Path, days: float = LEAF_DAYS, *, name: str = "", renew: bool = False, new_key: bool = False
@@ -161,6 +169,11 @@ class Authority:
         made = key_file if key is not None or key_file.exists() else None
         return Issued(file, made, f"{certificate.serial_number:x}", certificate.not_valid_after_utc)
 
+    def _local(self, role: Role) -> tuple[bytes, bytes]:
+        """Certificate and key that are in no file."""
+        own = new_key()
+        return _pem(self._leaf(own.public_key(), _holder(role, "local"), AUTHORITY_DAYS)), key_pem(own)
+
     def _leaf(self, public: Any, named: _Named, days: float) -> x509.Certificate:
         builder = _builder(named.common, self.certificate.subject, public, days, self.certificate.not_valid_after_utc)
         own = self.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
@@ -174,13 +187,12 @@ class Authority:
         )
 
 
-def ephemeral_operator() -> tuple[bytes, bytes, bytes]:
-    """Root, certificate and key for operator commands of one server process. The root's key is discarded."""
-    key, own = new_key(), new_key()
-    root = _self_signed(key, "this server process", AUTHORITY_DAYS)
-    named = _holder("operator", "local")
-    certificate = Authority(Path(), root, key)._leaf(own.public_key(), named, AUTHORITY_DAYS)
-    return _pem(root), _pem(certificate), key_pem(own)
+def ephemeral_access() -> tuple[bytes, dict[Role, tuple[bytes, bytes]]]:
+    """A root, and certificate and key of an operator and of a viewer of one server process. The root's key is discarded."""
+    key = new_key()
+    authority = Authority(Path(), _self_signed(key, "this server process", AUTHORITY_DAYS), key)
+    roles: tuple[Role, ...] = ("operator", "viewer")
+    return _pem(authority.certificate), {role: authority._local(role) for role in roles}
 
 
 def _holder(role: Role, name: str) -> _Named:

@@ -34,11 +34,11 @@ _PAGE_BYTES = MAX_MESSAGE_BYTES // 2
 ENCODINGS = {"full": ts.ENCODING_UNSPECIFIED, "f16": ts.ENCODING_F16, "bf16": ts.ENCODING_BF16}
 
 
-def page(found: Iterable[Any], offset: int) -> list[Any]:
-    """The messages from `offset` on that fit into one reply."""
+def page(found: Iterable[Any], offset: int = 0, limit: int = 0) -> list[Any]:
+    """The messages from `offset` on that fit into one reply, at most `limit` of them; 0 is no limit."""
     shown: list[Any] = []
     size = 0
-    for message in islice(found, offset, None):
+    for message in islice(found, offset, offset + limit if limit else None):
         size += message.ByteSize() + 8
         if shown and size > _PAGE_BYTES:
             break

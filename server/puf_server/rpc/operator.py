@@ -17,13 +17,15 @@ from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import model_versions, rollback
 from puf_server.engine import receipts
 from puf_server.rpc import messages, operator_messages
+from puf_server.rpc.audit_feed import AuditFeed
 from puf_server.rpc.calls import Context, Threads, answered, streamed
 from puf_server.rpc.requests import Handlers
 
 
 class OperatorService(rpc.OperatorServicer):
-    def __init__(self, handlers: Handlers, threads: Threads, stop: Callable[[], None]) -> None:
+    def __init__(self, handlers: Handlers, threads: Threads, audit: AuditFeed, stop: Callable[[], None]) -> None:
         self._handlers = handlers
+        self._audit = audit
         self._engine = handlers.engine
         self._config = handlers.config
         self._threads = threads
@@ -62,31 +64,47 @@ class OperatorService(rpc.OperatorServicer):
             server_version=VERSION,
             download_rate=self._handlers.rates.typical().down,
             upload_rate=self._handlers.rates.typical().up,
+            server_key=self._engine.store.key.public,
         )
 
     @answered
     async def ListClients(self, request: op.ListClientsRequest, context: Context) -> op.ListClientsReply:
-        state, now = self._engine.state, self._engine.clock()
-        found = (self._client(n, state, now) for n in sorted(state.members))
-        return op.ListClientsReply(clients=messages.page(found, request.offset))
+        state, presence, now = self._engine.state, self._engine.presence, self._engine.clock()
+        names = operator_messages.selected_clients(request, state, presence, self._config, now)
+        found = (self._client(n, state, now) for n in names[request.offset :])
+        return op.ListClientsReply(clients=messages.page(found, limit=request.limit), total=len(names))
 
     @answered
     async def ListRounds(self, request: op.ListRoundsRequest, context: Context) -> op.ListRoundsReply:
-        state = self._engine.state
-        current = [operator_messages.round_info(state.round, self._engine.presence)] if state.round else []
-        records = [operator_messages.record_info(r) for _, r in sorted(state.records.items(), reverse=True)]
-        return op.ListRoundsReply(rounds=[*current, *records][: request.limit or 20])
+        found = operator_messages.selected_rounds(request, self._engine.state, self._engine.presence)
+        return op.ListRoundsReply(rounds=messages.page(found, limit=request.limit or 20))
 
     @answered
     async def ListTickets(self, request: op.ListTicketsRequest, context: Context) -> op.ListTicketsReply:
-        newest_first = sorted(self._engine.state.tickets.values(), key=lambda t: -t.request.filed_at)
-        found = (self._handlers.tickets.view(None, t.id) for t in newest_first)
-        return op.ListTicketsReply(tickets=messages.page(found, request.offset))
+        chosen = operator_messages.selected_tickets(request, self._engine.state)
+        found = (self._handlers.tickets.view(None, t.id) for t in chosen[request.offset :])
+        return op.ListTicketsReply(tickets=messages.page(found, limit=request.limit), total=len(chosen))
 
     @answered
     async def ListModels(self, request: op.ListModelsRequest, context: Context) -> op.ListModelsReply:
-        newest_first = sorted(self._engine.state.models.values(), key=lambda m: -m.version)
-        return op.ListModelsReply(models=messages.page(map(operator_messages.model_info, newest_first), request.offset))
+        models = self._engine.state.models
+        chosen = [models[v] for v in sorted(models, reverse=True) if request.status in ("", models[v].status)]
+        found = map(operator_messages.model_info, chosen[request.offset :])
+        return op.ListModelsReply(models=messages.page(found, limit=request.limit), total=len(chosen))
+
+    @answered
+    async def ListAudit(self, request: op.ListAuditRequest, context: Context) -> op.ListAuditReply:
+        entries = await self._audit.page(request)
+        return op.ListAuditReply(entries=messages.page(map(operator_messages.audit_entry, entries)))
+
+    @streamed
+    async def FollowAudit(self, request: op.FollowAuditRequest, context: Context) -> AsyncIterator[op.FollowAuditReply]:
+        async for entries in self._audit.after(request.after):
+            found = [operator_messages.audit_entry(entry) for entry in entries]
+            while found:
+                fitting = messages.page(found)
+                found = found[len(fitting) :]
+                yield op.FollowAuditReply(entries=fitting)
 
     @answered
     async def Pause(self, request: op.PauseRequest, context: Context) -> op.PauseReply:

@@ -21,11 +21,12 @@ from puf_common.network.tls import ServerTls
 from puf_common.v1 import operator_pb2_grpc
 from puf_server import failpoints
 from puf_server.admission.access_file import OperatorAccess
-from puf_server.admission.listeners import Listener, insecure_listeners, secure_listeners
+from puf_server.admission.listeners import Accesses, Listener, insecure_listeners, secure_listeners
 from puf_server.admission.tokens import Tokens
 from puf_server.core import roster
 from puf_server.core.state.state import State
 from puf_server.engine.engine import Engine
+from puf_server.rpc.audit_feed import AuditFeed
 from puf_server.rpc.calls import Threads
 from puf_server.rpc.federation import FederationService
 from puf_server.rpc.notifier import Notifier
@@ -80,14 +81,16 @@ class Server:
         self.handlers = Handlers(self.engine)
         self.metrics = Metrics(self.handlers)
         self._folding = FoldLoop(self.engine, self._threads, self.metrics.phase_took)
+        self._audit = AuditFeed(self._store.layout.database, self._threads)
         loop, notifier = asyncio.get_running_loop(), Notifier(self.engine.state)
 
         def changed(before: State, after: State) -> None:
             notifier.notify(after)
             loop.call_soon_threadsafe(self._folding.wake)
+            loop.call_soon_threadsafe(self._audit.wake)
 
         self.engine.subscribe(changed)
-        self._clients, self._operators, access = await self._threads.run(self._make_listeners)
+        self._clients, self._operators, accesses = await self._threads.run(self._make_listeners)
         self._serve_calls(notifier)
         self.port = self._clients.bind(self._federation, self._addresses.federation)
         self.operator_port = self._operators.bind(self._operator, self._addresses.operator)
@@ -100,11 +103,12 @@ class Server:
         self._folder = asyncio.create_task(self._folding.run())
         tasks = (self._tick, self._recheck_calls, self._drop_tokens)
         self._tasks = [asyncio.create_task(_repeat(task)) for task in tasks]
-        access = replace(access, address=_reachable(self._addresses.operator, self.operator_port))
-        await self._threads.run(access.write, self._store.directory)
+        address = _reachable(self._addresses.operator, self.operator_port)
+        for role, access in accesses.items():
+            await self._threads.run(replace(access, address=address).write, self._store.directory, role)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
 
-    def _make_listeners(self) -> tuple[Listener, Listener, OperatorAccess]:
+    def _make_listeners(self) -> tuple[Listener, Listener, Accesses]:
         limits = self._store.config.limits
         if self._tls is None:
             return insecure_listeners(limits)
@@ -117,7 +121,7 @@ class Server:
             self.handlers, self._clients.identify, notifier, self._threads, self.metrics.update_refused
         )
         federation.add_to(self._federation)
-        operator = OperatorService(self.handlers, self._threads, self.stopped.set)
+        operator = OperatorService(self.handlers, self._threads, self._audit, self.stopped.set)
         operator_pb2_grpc.add_OperatorServicer_to_server(operator, self._operator)
         self._health = health_aio.HealthServicer()
         health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
@@ -133,6 +137,7 @@ class Server:
         # A round that is being summed is committed: otherwise the next start would sum it again. New calls are refused
         # meanwhile; open calls get one second to end.
         self._folding.end()
+        self._audit.end()
         await self._threads.run(OperatorAccess.remove, self._store.directory)
         await asyncio.gather(
             self._folder, self._federation.stop(1.0), self._operator.stop(1.0), *self._tasks, return_exceptions=True

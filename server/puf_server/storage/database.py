@@ -8,9 +8,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from puf_common import audit_chain
 from puf_common.errors import StorageCorrupted, Unavailable
-from puf_server.core import audit_chain
 from puf_server.storage.durable import end_process
+
+_ENTRIES = "SELECT seq, at, event, facts, hash FROM audit"
 
 
 def connect(path: Path, timeout: float = 5.0) -> sqlite3.Connection:
@@ -69,8 +71,30 @@ def append_audit(db: sqlite3.Connection, at: float, event: str, facts: Mapping[s
     db.execute("INSERT INTO audit VALUES (?, ?, ?, ?, ?)", (line.number, line.at, line.event, line.facts, line.hash))
 
 
+def audit_after(db: sqlite3.Connection, number: int, limit: int) -> list[audit_chain.AuditEntry]:
+    """The entries after this number in order, at most `limit`."""
+    rows = db.execute(f"{_ENTRIES} WHERE seq > ? ORDER BY seq LIMIT ?", (number, limit))
+    return [audit_chain.AuditEntry(*row) for row in rows]
+
+
+def audit_page(
+    db: sqlite3.Connection, *, before: int, limit: int, event: str = "", text: str = "", number: int = 0
+) -> list[audit_chain.AuditEntry]:
+    """Entries below `before` (0: all), newest first: events that begin with `event`, facts that contain `text`.
+
+    With a round's `number` only entries about that round.
+    """
+    like = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    rows = db.execute(
+        f"{_ENTRIES} WHERE (? = 0 OR seq < ?) AND substr(event, 1, ?) = ? AND facts LIKE ? ESCAPE '\\' "
+        "AND (? = 0 OR json_extract(facts, '$.round') = ?) ORDER BY seq DESC LIMIT ?",
+        (before, before, len(event), event, f"%{like}%", number, number, limit),
+    )
+    return [audit_chain.AuditEntry(*row) for row in rows]
+
+
 def audit_lines(db: sqlite3.Connection, *events: str) -> Iterator[audit_chain.AuditEntry]:
     """The entries of the log in order; with `events` only entries of these."""
     wanted = f"WHERE event IN ({','.join('?' * len(events))})" if events else ""
-    for row in db.execute(f"SELECT seq, at, event, facts, hash FROM audit {wanted} ORDER BY seq", events):  # noqa: S608
+    for row in db.execute(f"{_ENTRIES} {wanted} ORDER BY seq", events):
         yield audit_chain.AuditEntry(*row)

@@ -10,7 +10,7 @@ from tests.pki import Pki
 
 from puf_common.errors import StorageCorrupted, UsageError
 from puf_server.admission.access_file import OperatorAccess
-from puf_server.pki.authority import ephemeral_operator
+from puf_server.pki.authority import ephemeral_access
 
 
 def test_what_a_server_writes_a_command_reads(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_what_a_server_writes_a_command_reads(tmp_path: Path) -> None:
 
 
 def test_under_tls_the_file_contains_an_operators_certificate(tmp_path: Path) -> None:
-    _, certificate, key = ephemeral_operator()
+    certificate, key = ephemeral_access()[1]["operator"]
     server = Pki(tmp_path / "pki").server.certificate
     access = OperatorAccess("127.0.0.1:7301", str(server), certificate.decode(), key.decode())
     tls = access.tls()

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from puf_common.audit_chain import EMPTY
 from puf_common.errors import NotNow, StaleRound
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core import methods, rounds, tickets
-from puf_server.core.audit_chain import EMPTY
 from puf_server.core.config import Forgetting
 from puf_server.core.methods import comparison, federaser, layers
 from puf_server.core.methods.blocks import TensorBlock, UpdateBlock

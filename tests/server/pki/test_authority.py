@@ -18,11 +18,11 @@ from tests.running import make_state
 from puf_client.cli.main import main as client_main
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import NotAuthenticated, UsageError
-from puf_common.network.certificates import holder_of, key_pem, new_key, server_names, signing_request, subject
+from puf_common.network.certificates import holder_of, new_key, server_names, signing_request, subject
 from puf_common.network.tls import read_certificates, read_key
 from puf_server.admission.tokens import Tokens
 from puf_server.cli.main import main
-from puf_server.pki.authority import Authority, ephemeral_operator
+from puf_server.pki.authority import Authority, ephemeral_access
 
 Run = Callable[..., str]
 
@@ -241,9 +241,23 @@ def test_the_name_in_a_foreign_certificate(tmp_path: Path) -> None:
         holder.require_current(datetime.now(UTC) - timedelta(days=2))
 
 
-def test_the_operator_certificate_of_a_server_process_is_new_every_time() -> None:
-    first, second = ephemeral_operator(), ephemeral_operator()
-    assert first[0] != second[0]
-    holder = holder_of(x509.load_pem_x509_certificate(first[1]))
-    assert holder.role == "operator"
-    assert key_pem(new_key()) != first[2]
+def test_the_certificates_of_a_server_process_are_new_every_time() -> None:
+    (root, local), (other, _) = ephemeral_access(), ephemeral_access()
+    assert root != other
+    assert {role: holder_of(x509.load_pem_x509_certificate(shown)).role for role, (shown, _) in local.items()} == {
+        "operator": "operator",
+        "viewer": "viewer",
+    }
+    assert len({key for _, key in local.values()}) == 2
+
+
+def test_one_authority_makes_several_server_certificates(tmp_path: Path) -> None:
+    pki = Pki(tmp_path / "pki")
+    issued = pki.authority.server(["dashboard.example"], file="dashboard")
+    assert issued.certificate == pki.directory / "dashboard.crt"
+    assert server_names(read_certificates(issued.certificate)[0]) == ["dashboard.example"]
+    assert server_names(read_certificates(pki.server.certificate)[0]) == ["localhost", "127.0.0.1"]
+    renewed = pki.authority.server([], file="dashboard", renew=True)
+    assert server_names(read_certificates(renewed.certificate)[0]) == ["dashboard.example"]
+    with pytest.raises(UsageError):
+        pki.authority.server(["x"], file="../outside")

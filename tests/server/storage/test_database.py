@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from puf_common import audit_chain
 from puf_common.errors import StorageCorrupted
-from puf_server.core import audit_chain
 from puf_server.storage.database import append_audit, audit_head, audit_lines, connect, purge_free_pages, reading
 
 

@@ -167,6 +167,8 @@ class Round:
     repeats: int = 0
     # Grows when an update is taken out: a sum that was computed before is outdated.
     revision: int = 0
+    # When it closed; None while it collects, and in records of older versions.
+    closed_at: float | None = None
     # In a job: the method whose step this is, and the tickets that it serves.
     method: str | None = None
     targets: tuple[str, ...] = ()
@@ -223,6 +225,8 @@ class RoundRecord:
     # Median norms of the ordinary updates; None without any, and in records of older versions.
     norm: float | None = None
     buffer_norm: float | None = None
+    # When the sum of its updates began; None in records of older versions.
+    closed_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from puf_common.audit_chain import AuditEntry, Head
 from puf_common.dates import to_utc
 from puf_common.errors import NotNow
 from puf_common.receipts.content import (
@@ -40,7 +41,6 @@ from puf_common.receipts.evidence import STATEMENT, Z975, Attack, Finding, wilso
 from puf_common.receipts.gap import Gap, fraction_left
 from puf_common.receipts.ranks import RankComparison
 from puf_common.receipts.verdict import TOLERATED, Z_ATTACK, Z_LIKE, Z_RANKS, Judgement, finding
-from puf_server.core.audit_chain import AuditEntry, Head
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.measurements import Measurement, Sums
 from puf_server.core.state.rounds import RoundKind, RoundRecord

@@ -8,12 +8,12 @@ import pytest
 from tests.server.core.builders import Federation, config
 from tests.tables import by_class
 
+from puf_common.audit_chain import AuditEntry, Head
 from puf_common.errors import NotNow
 from puf_common.receipts.content import canonical
 from puf_common.receipts.evidence import BINS, Z9875, Attack
 from puf_common.receipts.ranks import RankComparison
 from puf_server.core import tickets
-from puf_server.core.audit_chain import AuditEntry, Head
 from puf_server.core.state.measurements import Measurement, Sums
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.unlearning import evaluation, model_versions, request_verdict

@@ -9,10 +9,10 @@ import pytest
 from tests.server.core.builders import Federation, config
 from tests.tickets import applied, outcome
 
+from puf_common.audit_chain import Head
 from puf_common.errors import TransferCorrupted
 from puf_common.receipts.content import ReceiptContent
 from puf_server.core import roster, tickets
-from puf_server.core.audit_chain import Head
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.rounds import RoundKind

@@ -47,12 +47,13 @@ def append(head: Head, at: float, event: str, facts: Mapping[str, Any]) -> Audit
     return AuditEntry(number, float(at), event, text, link(head.hash, number, at, event, text))
 
 
-def follow(lines: Iterable[AuditEntry], witness: Head = EMPTY) -> Head:
+def follow(lines: Iterable[AuditEntry], witness: Head = EMPTY, *, after: Head = EMPTY) -> Head:
     """The head of a log, after a check of all entries. `witness` is an earlier head, for example of a receipt.
 
-    Raises StorageCorrupted at the first entry that is not as it was written.
+    `after` is the head of the entries before `lines`. Raises StorageCorrupted at the first entry that is not as it was
+    written.
     """
-    head = EMPTY
+    head = after
     for line in lines:
         if line.number != head.number + 1:
             raise StorageCorrupted(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from puf_common.audit_chain import EMPTY, AuditEntry, Head, append, follow
 from puf_common.errors import StorageCorrupted
-from puf_server.core.audit_chain import EMPTY, AuditEntry, Head, append, follow
 
 
 def log(length: int, word: str = "a") -> list[AuditEntry]:
