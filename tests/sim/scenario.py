@@ -156,7 +156,8 @@ def calm(seed: int, faults: Mapping[str, float], method: str = "puf") -> Scenari
             evaluate_every=0,
             survey_seconds=7200.0,
         ),
-        forgetting=Forgetting(method=method, attempt_seconds=7200.0, max_recovery_rounds=3),
+        # Recovery waits for the target's figures, however long it takes.
+        forgetting=Forgetting(method=method, attempt_seconds=7200.0, max_recovery_rounds=3, measure_seconds=7200.0),
         limits=NOBODY_ASKS,
     )
     return Scenario(

@@ -170,7 +170,7 @@ def test_invalid_commands_are_refused_with_a_reason(
         ("quality", "--targets", "1", "--seeds", "2"): "goals need at least 3 targets times seeds",
         ("quality", "--targets", "0"): "--targets of `puf-lab quality` is a number of at least 1",
         ("quality", "--settings", "digit"): "there is no quality setting 'digit'; use some of cifar100-iid",
-        ("quality", "--methods", "natural"): "the goals are for puf-regular; this experiment has no puf-regular",
+        ("quality", "--methods", "natural"): "the goals are for puf-auto; this experiment has no puf-auto",
         ("run", str(tiny_file), "--seeds", "a"): "--seeds a must be numbers",
         ("run", str(tiny_file), "--device", "cuda:99"): "device cuda:99",
         ("run", str(tiny_file), "--jobs", "0"): "--jobs must be at least 1",

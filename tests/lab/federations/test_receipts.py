@@ -15,14 +15,21 @@ from puf_server.core.config import Forgetting, Recipe
 from puf_server.engine import receipts
 
 
-@pytest.mark.parametrize(("method", "strength"), [("puf", "kappa 2"), ("not", "")])
+@pytest.mark.parametrize(
+    ("method", "strength"),
+    [("puf", "kappa 2"), ("puf-auto", "adaptive strength, 3 epochs in each round, kappa"), ("not", "")],
+)
 def test_the_page_of_every_method(method: str, strength: str, tmp_path: Path) -> None:
     setting = FederationSpec(
         title="receipts",
         data=DataSpec(clients=3, options={"per_client": 10}),
         rounds=1,
         recipe=Recipe(lr=0.1, batch_size=10),
-        forgetting=Forgetting(method=method, max_recovery_rounds=0),
+        forgetting=Forgetting(
+            method=method.removesuffix("-auto"),
+            strength="auto" if method == "puf-auto" else "fixed",
+            max_recovery_rounds=0,
+        ),
     )
     with InProcessFederation(setting, tmp_path / "federation") as federation:
         federation.train()
