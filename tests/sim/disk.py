@@ -102,6 +102,9 @@ class SimStore:
             if current is not None and getattr(self.spool.get(spool_name(current, key)), "digest", "") != update.digest
         }
 
+    def delete_update(self, current: Round, key: str) -> None:
+        self.spool.pop(spool_name(current, key), None)
+
     def delete_orphans(self, newest: Callable[[], State], *, everything: bool = False) -> None:
         """Deletes what the real store would delete."""
         state = newest()

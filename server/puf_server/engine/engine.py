@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from puf_common.errors import PufError
 from puf_common.logging import get_logger
 from puf_server.aggregation.folder import Folder, FoldResult
+from puf_server.aggregation.verified import DamagedFile
 from puf_server.core import rounds, scheduler
 from puf_server.core.commits import ModelFile
 from puf_server.core.state.presence import Presence, after_restart, settled
@@ -175,8 +176,14 @@ class Engine:
         """Asks again for updates that are booked and not on disk as they were sent. Reads files outside the lock."""
         checked = self.state.round
         damaged = self.store.damaged_updates(checked)
-        if not damaged or checked is None:
-            return
+        if damaged and checked is not None:
+            self._lose(checked, damaged)
+
+    def _lose(self, checked: Round, damaged: Mapping[str, str]) -> None:
+        """Deletes the damaged updates of `checked` and asks for them again, each with the reason."""
+        # Before the clients are asked: a new file has the same name.
+        for key in damaged:
+            self.store.delete_update(checked, key)
         with self._lock:
             before, now = self.state, self.clock()
             after, current = before, before.round
@@ -202,6 +209,11 @@ class Engine:
             if not _same_fold(state.round, current):
                 return FoldResult(current, failure="the round has changed")
             return self._folder.fold(state, current)
+        except DamagedFile as error:
+            if not error.key:
+                raise
+            self._lose(current, {error.key: error.message})
+            return FoldResult(current, failure=error.message)
         except OSError:
             if _same_fold(self.state.round, current):
                 raise

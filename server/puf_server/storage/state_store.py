@@ -240,6 +240,9 @@ class Store:
     def damaged_updates(self, current: Round | None) -> dict[str, str]:
         return self.spool.damaged(current)
 
+    def delete_update(self, current: Round, key: str) -> None:
+        self.spool.delete(current, key)
+
     def delete_orphans(self, newest: Callable[[], State], *, everything: bool = False) -> None:
         delete_orphans(self.layout, self.files, newest, everything=everything)
 
