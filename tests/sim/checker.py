@@ -14,7 +14,7 @@ from puf_server.storage.layout import history_name, spool_name
 from puf_server.storage.state_store import VOLATILE
 from tests.sim.commit_checks import CommitChecks
 from tests.sim.disk import model_name
-from tests.sim.facts import Acked, Violation, asked_out, require
+from tests.sim.facts import Acked, Violation, asked_out, require, too_few_retained
 
 __all__ = ["Checker", "Violation"]
 
@@ -201,7 +201,7 @@ class Checker(CommitChecks):
                 require(set(current.tickets) == set(after.job.tickets), "round and job differ")
         if current.kind is RoundKind.UNLEARN and current.phase is RoundPhase.FOLDING:
             possible = [m for m in after.members.values() if m.trains and m.name not in asked_out(after)]
-            self._others = min(self.store.config.forgetting.min_retained, len(possible))
+            self._others = self.store.config.forgetting.min_retained if possible else 0
         for assignment in current.assignments:
             require(
                 (assignment.client, assignment.membership) not in self._forgotten,
@@ -279,7 +279,8 @@ class Checker(CommitChecks):
         for name in PERSISTENT:
             require(getattr(loaded, name) == getattr(state, name), f"{name} in memory is not {name} on disk")
         for ticket in state.tickets.values():
-            require(not ticket.open, f"{ticket.id} is still {ticket.state}")
+            over = not ticket.open or too_few_retained(state, self.store.config, ticket)
+            require(over, f"{ticket.id} is still {ticket.state}")
             how = "ticket.reopened" if ticket.reopened else "ticket.filed"
             require(self._audited[ticket.id, how] == 1, f"{ticket.id} was filed twice")
             for step, times in Counter(s.state for s in ticket.history[1:]).items():

@@ -40,6 +40,7 @@ class SimStore:
         self.audit: list[tuple[float, str, dict[str, Any]]] = []
         self._meta: dict[str, str] = {}
         self._tables: dict[str, dict[Any, str]] = {table: {} for table in real._MANY}
+        self.time: float | None = None
         self._strikes = strikes
         self._watch = watch
 
@@ -51,12 +52,25 @@ class SimStore:
             values[table] = {key: adapter.validate_json(body) for key, body in rows}
         return State(**values)
 
-    def save(self, before: State | None, after: State) -> None:
+    def never_wait(self) -> None:
+        """Does nothing."""
+
+    def last_time(self) -> float | None:
+        return self.time
+
+    def record_time(self, now: float) -> bool:
+        self.time = now
+        return True
+
+    def log_bytes(self) -> int:
+        return 0
+
+    def save(self, before: State | None, after: State) -> bool:
         """One transaction. It writes the same difference as the real store, completely or not at all."""
         names = (*real._SCALARS, *real._SINGLES, *real._MANY)
         changed = [n for n in names if before is None or getattr(before, n) is not getattr(after, n)]
         if not changed and not after.notes:
-            return
+            return False
         if self._strikes("disk_full"):
             raise Unavailable("the state cannot be written: disk full")
         if self._strikes("crash_before_save"):
@@ -80,6 +94,7 @@ class SimStore:
         self._watch(before, after)
         if self._strikes("crash_after_save"):
             raise Crash("after a transaction, before its reply")
+        return True
 
     def _append(self, notes: tuple[AuditNote, ...]) -> None:
         for note in notes:
@@ -101,6 +116,9 @@ class SimStore:
             for key, update in received.items()
             if current is not None and getattr(self.spool.get(spool_name(current, key)), "digest", "") != update.digest
         }
+
+    def audit_fault(self) -> str:
+        return ""
 
     def delete_update(self, current: Round, key: str) -> None:
         self.spool.pop(spool_name(current, key), None)

@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from puf_server.core.config import FederationConfig
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Ticket, TicketState
+from puf_server.core.state.tickets import Mode, Ticket, TicketState
 from tests.sim.weights import Contribution, Weights
 
 if TYPE_CHECKING:
@@ -97,6 +98,14 @@ def asked_out(state: State) -> set[str]:
             or (t.state is _S.FAILED and t.whole_client)
         )
     }  # fmt: skip
+
+
+def too_few_retained(state: State, config: FederationConfig, ticket: Ticket) -> bool:
+    """Whether the policy makes a request wait for clients: a Regular round needs `min_retained` of them."""
+    out = asked_out(state)
+    left = sum(m.trains and m.name not in out for m in state.members.values())
+    regular = ticket.request.mode is Mode.REGULAR and config.forgetting.method == "puf" and not ticket.fallback
+    return ticket.state is _S.PENDING and regular and 0 < left < config.forgetting.min_retained
 
 
 def require(holds: bool, what: str) -> None:

@@ -59,7 +59,8 @@ def test_histories_contain_all_faults_and_outcomes() -> None:
     outcomes = [run(draw(seed)) for seed in range(80)]
     assert sum(o.crashes for o in outcomes) > 20
     ends = {state for o in outcomes for state, times in o.tickets.items() if times}
-    assert ends == {"completed", "failed", "withdrawn"}
+    # A request can wait for more retained clients than there are.
+    assert ends == {"completed", "failed", "withdrawn", "pending"}
     kinds = {commit.split(":")[1] for o in outcomes for commit in o.commits}
     assert kinds == {"train", "unlearn", "recover", "reset"}
 

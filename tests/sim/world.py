@@ -23,6 +23,7 @@ from puf_server.core.unlearning import receipt_content
 from tests.sim.checker import Checker, Violation
 from tests.sim.client import Client
 from tests.sim.disk import SimStore
+from tests.sim.facts import too_few_retained
 from tests.sim.scenario import Scenario
 from tests.sim.server import SimServer
 
@@ -270,7 +271,7 @@ class World:
             return False
         state = self.server.engine.state
         if (
-            any(t.open for t in state.tickets.values())
+            any(t.open and not too_few_retained(state, self.scenario.config, t) for t in state.tickets.values())
             or state.round
             or state.evaluation
             or state.job
@@ -279,8 +280,9 @@ class World:
             return False
         if scheduler.phase(state) == "idle":
             return True
-        # No client that trains is left: the federation waits for new ones.
-        return self.now > self._healed_at + 200.0 and not roster.retained(state)
+        # Fewer clients are left than the plan requires: the federation waits for new ones.
+        few = len(roster.retained(state)) < roster.required(state, self.scenario.config)
+        return self.now > self._healed_at + 200.0 and few
 
     def play(self) -> None:
         self._opening()

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import resource
 import signal
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +24,9 @@ from puf_server.admission.listeners import Listener, insecure_listeners, secure_
 from puf_server.admission.tokens import Tokens
 from puf_server.core import roster
 from puf_server.core.state.state import State
+from puf_server.engine.clock import FederationClock
 from puf_server.engine.engine import Engine
+from puf_server.engine.troubles import Trouble
 from puf_server.rpc.calls import Threads
 from puf_server.rpc.federation import FederationService
 from puf_server.rpc.notifier import Notifier
@@ -76,7 +77,7 @@ class Server:
         return self
 
     async def _start(self) -> None:
-        self.engine = await self._threads.run(Engine, self._store, time.time)
+        self.engine = await self._threads.run(Engine, self._store, FederationClock(failpoints.wall_clock()))
         self.handlers = Handlers(self.engine)
         self.metrics = Metrics(self.handlers)
         self._folding = FoldLoop(self.engine, self._threads, self.metrics.phase_took)
@@ -161,10 +162,7 @@ class Server:
             await self._threads.run(self.handlers.uploads.drop_unwanted)
         except Exception as error:
             log.error("state not written", error=str(error))
-            self.engine.trouble = f"the state cannot be written: {error}"
-        else:
-            if self.engine.round_to_fold() is None:
-                self.engine.trouble = ""
+            self.engine.troubles.report(Trouble.STATE, f"the state cannot be written: {error}")
         return _TICK_SECONDS
 
     async def _recheck_calls(self) -> float:
@@ -178,7 +176,7 @@ class Server:
 
     async def _drop_tokens(self) -> float:
         """Deletes the tokens of forgotten clients after their grace time."""
-        gone = roster.past_grace(self.engine.state, self.engine.config, time.time())
+        gone = roster.past_grace(self.engine.state, self.engine.config, self.engine.clock())
         try:
             for name in await self._threads.run(lambda: Tokens(self._store.directory).drop(gone)):
                 log.info("token of a forgotten client deleted", client=name)

@@ -225,7 +225,7 @@ def test_a_failed_sync_of_the_database_ends_the_process(monkeypatch: pytest.Monk
     ):
         error = sqlite3.OperationalError("disk I/O error")
         error.sqlite_errorcode = code
-        assert isinstance(puf_server.storage.database.unsaved(error), Unavailable)
+        assert isinstance(puf_server.storage.database.unsaved(error, Path("state.db")), Unavailable)
         assert len(ended) == expected
 
 
