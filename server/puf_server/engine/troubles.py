@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -23,14 +25,15 @@ class Troubles:
     """Safe to use from any thread."""
 
     def __init__(self) -> None:
-        self._open: dict[Trouble, str] = {}
+        # Each message with the monotonic time at which it is outdated.
+        self._open: dict[Trouble, tuple[str, float]] = {}
         self._lock = threading.Lock()
 
-    def report(self, kind: Trouble, message: str) -> bool:
-        """Shows a message until `clear`. Returns whether there was none of this kind."""
+    def report(self, kind: Trouble, message: str, seconds: float = math.inf) -> bool:
+        """Shows a message until `clear`, at most for so many seconds. Returns whether there was none of this kind."""
         with self._lock:
-            new = kind not in self._open
-            self._open[kind] = message
+            new = kind not in self._current()
+            self._open[kind] = (message, time.monotonic() + seconds)
             return new
 
     def clear(self, kind: Trouble) -> bool:
@@ -41,7 +44,11 @@ class Troubles:
     def open(self) -> Mapping[Trouble, str]:
         """The messages, in the order of their kinds."""
         with self._lock:
-            return {kind: self._open[kind] for kind in Trouble if kind in self._open}
+            return self._current()
+
+    def _current(self) -> dict[Trouble, str]:
+        now = time.monotonic()
+        return {kind: self._open[kind][0] for kind in Trouble if kind in self._open and now < self._open[kind][1]}
 
     def text(self) -> str:
         return "; ".join(self.open().values())

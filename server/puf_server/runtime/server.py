@@ -86,10 +86,12 @@ class Server:
         def changed(before: State, after: State) -> None:
             notifier.notify(after)
             loop.call_soon_threadsafe(self._folding.wake)
+            if before.members is not after.members:
+                loop.call_soon_threadsafe(self._calls.members_changed)
 
-        self.engine.subscribe(changed)
         self._clients, self._operators, access = await self._threads.run(self._make_listeners)
         self._serve_calls(notifier)
+        self.engine.subscribe(changed)
         self.port = self._clients.bind(self._federation, self._addresses.federation)
         self.operator_port = self._operators.bind(self._operator, self._addresses.operator)
         address = self._addresses.metrics
@@ -114,10 +116,10 @@ class Server:
     def _serve_calls(self, notifier: Notifier) -> None:
         """Makes the two gRPC servers with their services."""
         self._federation, self._operator = self._clients.server(), self._operators.server()
-        federation = FederationService(
+        self._calls = FederationService(
             self.handlers, self._clients.identify, notifier, self._threads, self.metrics.update_refused
         )
-        federation.add_to(self._federation)
+        self._calls.add_to(self._federation)
         operator = OperatorService(self.handlers, self._threads, self.stopped.set)
         operator_pb2_grpc.add_OperatorServicer_to_server(operator, self._operator)
         self._health = health_aio.HealthServicer()
