@@ -33,7 +33,8 @@ from puf_server.rpc.notifier import Notifier
 from puf_server.rpc.operator import OperatorService
 from puf_server.rpc.requests import Handlers
 from puf_server.runtime.fold_loop import FoldLoop
-from puf_server.runtime.metrics import Metrics, MetricsEndpoint
+from puf_server.runtime.metrics import Metrics
+from puf_server.runtime.metrics_http import MetricsEndpoint
 from puf_server.storage.state_store import Store
 
 _TICK_SECONDS = 0.5
@@ -42,6 +43,8 @@ _LEAVE_SECONDS = 3.0
 _RECHECK_SECONDS = 0.25
 # Longest time that a forgotten client's token lasts after its grace time.
 _TOKEN_SECONDS = 3600.0
+# Open files besides connections: updates that arrive, models, the files of a fold.
+_OTHER_FILES = 512
 _SERVICES = ("puf.v1.Federation", "puf.v1.Operator")
 log = get_logger(__name__)
 
@@ -53,6 +56,8 @@ class Addresses:
     federation: str
     operator: str
     metrics: str = ""
+    # Names in the requests of scrapers, besides IP addresses and names without a dot.
+    metrics_hosts: tuple[str, ...] = ()
 
 
 class Server:
@@ -94,8 +99,8 @@ class Server:
         self.engine.subscribe(changed)
         self.port = self._clients.bind(self._federation, self._addresses.federation)
         self.operator_port = self._operators.bind(self._operator, self._addresses.operator)
-        address = self._addresses.metrics
-        self._endpoint = MetricsEndpoint(self.metrics.registry, address) if address else None
+        address, hosts = self._addresses.metrics, self._addresses.metrics_hosts
+        self._endpoint = MetricsEndpoint(self.metrics.registry, address, hosts) if address else None
         self.metrics_port = self._endpoint.port if self._endpoint else 0
         await self._federation.start()
         await self._operator.start()
@@ -227,7 +232,11 @@ async def _serve(
     if limits:
         changed = store.config.limits.model_copy(update=dict(limits))
         store.config = store.config.model_copy(update={"limits": changed})
-    _raise_file_limit(store.config.limits.connections)
+    limits_set = store.config.limits
+    fitting = _raise_file_limit(limits_set.connections)
+    if fitting < limits_set.connections:
+        fewer = limits_set.model_copy(update={"connections": fitting})
+        store.config = store.config.model_copy(update={"limits": fewer})
     async with Server(store, addresses, tls, stopped=stopped) as server:
         ports = {"port": server.port, "operator_port": server.operator_port}
         if server.metrics_port:
@@ -240,12 +249,17 @@ async def _serve(
         log.info("stopping", round=server.engine.state.number)
 
 
-def _raise_file_limit(connections: int) -> None:
-    """Raises the soft limit of open files as far as the hard limit allows: each connection is a file."""
+def _raise_file_limit(connections: int) -> int:
+    """Raises the soft limit of open files as far as the hard limit allows: each connection is a file.
+
+    Returns how many connections each of the two listeners may accept, so that files for updates and models remain.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + 512
-    if soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
-        if most < wanted:
-            log.warning("fewer open files than connections are allowed", files=most, connections=connections)
+    wanted = 2 * connections + _OTHER_FILES
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    fitting = min(connections, max(1, (max(soft, most) - _OTHER_FILES) // 2))
+    if fitting < connections:
+        log.warning("the limit of open files allows fewer connections", files=most, connections=fitting)
+    return fitting
