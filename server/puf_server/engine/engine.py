@@ -285,7 +285,9 @@ class Engine:
         except DamagedFile as error:
             if not error.key:
                 raise
-            self._lose(current, {error.key: error.message})
+            # The name of the file contains a digest. It stays out of the audit log, which outlives the client.
+            log.error("a damaged file", why=error.message)
+            self._lose(current, {error.key: "it does not match its digest"})
             return FoldResult(current, failure=error.message)
         except OSError:
             if _same_fold(self.state.round, current):
