@@ -180,8 +180,10 @@ class Checker(CommitChecks):
                 gone = name in out or any(
                     t.client == name and t.id not in before.tickets for t in after.tickets.values()
                 )
-                require(gone, f"the acknowledged update {key} was dropped")
-                self._settle(name, member.membership, *ident, "its client asked to be forgotten")
+                lost = any(n.event == "round.update_lost" and n.facts["key"] == key for n in after.notes)
+                require(gone or lost, f"the acknowledged update {key} was dropped")
+                why, part = "it was damaged" if lost else "its client asked to be forgotten", key.split("/")[1]
+                self._settle(name, member.membership, *ident, why, part if lost else "")
             for key in current.received.keys() - old.received.keys():
                 name, part = key.split("/")
                 booked = Acked(name, after.members[name].membership, *ident, part, current.received[key].digest)
@@ -296,6 +298,16 @@ class Checker(CommitChecks):
                 require(not inside, f"{who} is in model {later}, after having been forgotten")
             plus, minus = newest.totals.get(who, (0, 0))
             require(not plus or minus < 0 or self._by_reset(state, who), f"{who} was forgotten without a minus")
+
+    def canary(self, state: State) -> None:
+        """Nothing that a forgotten client sent is left: no update, no history, no session in the database's log."""
+        held = [*self.store.spool.values(), *self.store.history.values()]
+        for name, membership in self._forgotten:
+            left = [u.part for u in held if (u.client, u.membership) == (name, membership)]
+            require(not left, f"updates of {name}, who is forgotten, are still on disk: {left}")
+        gone = [m.name for m in state.members.values() if m.status is MemberStatus.FORGOTTEN]
+        for name in gone:
+            require(not any(f'"name":"{name}"' in row for row in self.store.log), f"the log still has {name}")
 
     def _by_reset(self, state: State, who: tuple[str, int]) -> bool:
         """No negated update is expected: the model went back to w_0, or the method subtracts no update."""

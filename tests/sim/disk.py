@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from puf_common.errors import StorageCorrupted, Unavailable
@@ -41,6 +42,9 @@ class SimStore:
         self._meta: dict[str, str] = {}
         self._tables: dict[str, dict[Any, str]] = {table: {} for table in real._MANY}
         self.time: float | None = None
+        # Members as they were before a change: they stay in the database's log until it is emptied.
+        self.log: list[str] = []
+        self.long_reader = False
         self._strikes = strikes
         self._watch = watch
 
@@ -65,6 +69,14 @@ class SimStore:
     def log_bytes(self) -> int:
         return 0
 
+    def flip_a_bit(self, choose: Callable[[list[str]], str]) -> str:
+        """Changes an update in the spool. Returns its name; empty if there is none."""
+        if not self.spool:
+            return ""
+        name = choose(sorted(self.spool))
+        self.spool[name] = replace(self.spool[name], epochs=self.spool[name].epochs + 0.5)
+        return name
+
     def save(self, before: State | None, after: State) -> bool:
         """One transaction. It writes the same difference as the real store, completely or not at all."""
         names = (*real._SCALARS, *real._SINGLES, *real._MANY)
@@ -86,6 +98,7 @@ class SimStore:
                 table, adapter = self._tables[name], real._MANY[name]
                 for key, record in value.items():
                     if old.get(key) is not record:
+                        self.log += [table[key]] if name == "members" and key in table else []
                         table[key] = adapter.dump_json(record).decode()
                 for key in old:
                     if key not in value:
@@ -152,7 +165,9 @@ class SimStore:
         return self.models[model_name(model)]
 
     def purge_free_pages(self) -> bool:
-        return True
+        if not self.long_reader:
+            self.log = []
+        return not self.long_reader
 
     def snapshot(self) -> tuple[Any, ...]:
         """A backup: records, models and stored history, without updates of the open round."""

@@ -76,10 +76,11 @@ class Facts:
             if (key.number, key.attempt) == (number, attempt) and not fate:
                 self._acked[key] = "void"
 
-    def _settle(self, name: str, membership: int, number: int, attempt: int, fate: str) -> None:
+    def _settle(self, name: str, membership: int, number: int, attempt: int, fate: str, part: str = "") -> None:
+        """Notes what became of a client's acknowledged updates in an attempt, or of that of one part."""
         for key, known in self._acked.items():
             who = (key.client, key.membership, key.number, key.attempt)
-            if who == (name, membership, number, attempt) and not known:
+            if who == (name, membership, number, attempt) and not known and part in ("", key.part):
                 self._acked[key] = fate
 
     def taken_back(self, ticket: Ticket) -> None:

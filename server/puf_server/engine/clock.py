@@ -60,6 +60,8 @@ class ClockWatch:
         self._clock = clock
         self._troubles = troubles
         self._follow = follow
+        # How far ahead a plausible wall clock may be: more after a start from the last recorded time.
+        self._ahead = TOLERANCE
 
     def start(self, last: float | None, deadline_between: Callable[[float, float], str]) -> None:
         """Continues from the last recorded time if the wall clock is not plausible.
@@ -71,14 +73,16 @@ class ClockWatch:
             return
         if now < last or deadline_between(last, now):
             self._clock.move(last - now)
+            self._ahead = DOWNTIME
             self.check()
 
     def check(self) -> None:
         """Follows small steps of the wall clock, and reports a jump until the clock is back."""
         jump = self._clock.jump()
-        if abs(jump) > TOLERANCE:
+        if not -TOLERANCE <= jump <= self._ahead:
             self._report(jump)
             return
+        self._ahead = TOLERANCE
         if self._troubles.clear(Trouble.CLOCK):
             log.info("the system clock is plausible again")
         if abs(jump) > _NOTICEABLE:

@@ -225,6 +225,8 @@ class Engine:
                 after = clock_changes.moved(before, seconds)
                 if accepted:
                     after = after.note("clock.accepted", clock() + seconds, seconds=round(seconds))
+                    # First: a start after a crash must not take the accepted time for a jump.
+                    self._reported(lambda: self.store.record_time(clock() + seconds))
                 self._replace(before, after, self.presence.moved(seconds))
                 clock.move(seconds)
 

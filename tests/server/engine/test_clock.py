@@ -159,12 +159,17 @@ def test_a_start_with_a_wrong_clock_continues_from_the_recorded_time(
         ticket = f.file("cleo")
         f.leave("cleo")
     machine.skew = skew
+    machine.passed += 600
     with Running(directory, machine) as f:
-        assert f.off == 0
+        assert f.off == -600
         assert Trouble.CLOCK in f.engine.troubles.open()
         f.sleep(f.engine.config.plan.absent_seconds + 1)
         assert f.ticket(ticket).open
-    machine.skew = 0
+        # The clock is right again. It is ahead by the time in which no server ran.
+        machine.skew = 0
+        f.sleep(1)
+        assert f.off == 0
+        assert f.engine.troubles.text() == ""
     with Running(directory, machine) as f:
         assert f.engine.troubles.text() == ""
         assert f.ticket(ticket).open
