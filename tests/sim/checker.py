@@ -261,8 +261,9 @@ class Checker(CommitChecks):
             return
         who = (ticket.client, ticket.membership)
         for version, model in after.models.items():
-            if version < unlearned and who in self.lineage[version].knows:
-                require(model.status is ModelStatus.DELETED, f"model {version} knew {who} and outlived {ticket.id}")
+            if version < unlearned and model.status is not ModelStatus.DELETED:
+                knows = who in self.lineage[version].knows
+                require(not knows, f"model {version} knew {who} and outlived {ticket.id}")
 
     def served(self, state: State, name: str, model: ModelVersion) -> None:
         require(model.status is not ModelStatus.DELETED, f"deleted model {model.version} was served")
@@ -293,7 +294,8 @@ class Checker(CommitChecks):
             require(bool(fate) or (key.number, key.attempt) == open_round, f"{key} was acknowledged and never counted")
         newest = self.lineage[state.version]
         for who, version in self._forgotten.items():
-            for later in range(version + 1, state.version + 1):
+            # A version that was deleted before its backup was restored is not known any more.
+            for later in (v for v in range(version + 1, state.version + 1) if v in self.lineage):
                 inside = any((c.update.client, c.update.membership) == who for c in self.lineage[later].contributions)
                 require(not inside, f"{who} is in model {later}, after having been forgotten")
             plus, minus = newest.totals.get(who, (0, 0))

@@ -152,8 +152,9 @@ class SimServer:
             self._folding = False
             return
         try:
-            result = self.engine.fold(current)
-        except FileNotFoundError:
+            # A fold changes the state where it finds a damaged update.
+            result = self.run(lambda: self.engine.fold(current))
+        except (FileNotFoundError, Unavailable):
             self.world.after(_RETRY_SECONDS, self._fold, epoch)
             return
         if self.world.strikes("crash_in_fold"):
