@@ -10,6 +10,8 @@ nothing happens. Actions:
     enospc, eio    the error of a full or a broken disk
     sleep(MS)      a pause
     unavailable    UNAVAILABLE for the caller, although the change may have been made
+
+PUF_TEST_CLOCK names a file with a number of seconds. A server adds them to the system's clock, also when the file changes.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from puf_common.errors import Unavailable, UsageError
 from puf_common.logging import get_logger
 
 VARIABLE = "PUF_FAILPOINTS"
+CLOCK = "PUF_TEST_CLOCK"
 # Must also be "yes": one variable that is set by mistake must not make a production server fail.
 SWITCH = "PUF_TEST_FAILPOINTS"
 
@@ -112,12 +117,24 @@ def arm_from_environment() -> None:
     """Arms the failpoints of the environment when a server starts. Raises UsageError unless both variables are set."""
     text = os.environ.get(VARIABLE, "")
     if text.strip():
-        if os.environ.get(SWITCH) != "yes":
-            raise UsageError(
-                f"{VARIABLE} makes a server fail and is for tests only: unset it, or also set {SWITCH}=yes"
-            )
+        _require_switch(VARIABLE)
         arm(text)
         log.warning("RUNNING WITH FAILPOINTS: this server fails on purpose; use it for tests only", failpoints=text)
+
+
+def wall_clock() -> Callable[[], float]:
+    """The system's clock. In a test that asks for it, with the seconds that a file states. Raises UsageError."""
+    name = os.environ.get(CLOCK, "")
+    if not name:
+        return time.time
+    _require_switch(CLOCK)
+    log.warning("RUNNING WITH A WRONG CLOCK: for tests only", file=name)
+    return lambda: time.time() + float(Path(name).read_text() or 0)
+
+
+def _require_switch(variable: str) -> None:
+    if os.environ.get(SWITCH) != "yes":
+        raise UsageError(f"{variable} makes a server fail and is for tests only: unset it, or also set {SWITCH}=yes")
 
 
 def disarm() -> None:

@@ -10,15 +10,18 @@ import os
 import shutil
 import signal
 import struct
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from tests.grpc.raw import Raw, update_bytes
+from tests.canary import found
+from tests.grpc.raw import Raw, frames, update_bytes
 from tests.pki import Pki
 from tests.running import make_state, running, tiny_config
 from tests.tickets import outcome
@@ -37,19 +40,6 @@ EVERYONE = ("anna", "bert", "cleo")
 # An ordinary number with a bit pattern that occurs nowhere else.
 PATTERN = struct.unpack("<f", b"\x13\x57\x9b\x3d")[0]
 DEVICE, INSTANCE = "canary-device", "canary-instance"
-
-
-def found(directory: Path, canaries: dict[str, bytes]) -> dict[str, list[str]]:
-    """The canaries that each file contains. Includes the log of the database and files being written."""
-    return {
-        name: hits
-        for name, canary in canaries.items()
-        if (
-            hits := [
-                str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file() and canary in p.read_bytes()
-            ]
-        )
-    }
 
 
 def planted(client: Raw, payload: bytes) -> dict[str, bytes]:
@@ -115,6 +105,61 @@ def test_while_the_server_runs(tmp_path: Path) -> None:
         wait_until(lambda: not found(directory, canaries), 10)
         assert b"anna" in (directory / "state.db").read_bytes() + (directory / "state.db-wal").read_bytes()
     assert not found(directory, canaries)
+
+
+def test_after_broken_resumed_and_cancelled_uploads(tmp_path: Path) -> None:
+    """Each stream of the target ends early: parts of its updates are kept for a later stream, continued and replaced."""
+    directory = make_state(tmp_path / "state", config())
+    with running(directory) as server, connected(server.port) as clients:
+        for client in clients.values():
+            client.join()
+        for client in clients.values():
+            client.submit(client.wait().train)
+        wait_until(lambda: server.engine.state.version == 1, 20)
+        anna = clients["anna"]
+        anna.file()
+        work = anna.wait().train
+        payload = update_bytes(PATTERN * work.scale)
+        canaries = {"update": payload[:24], "digest": hashlib.sha256(payload).hexdigest().encode()}
+        half = len(payload) // 2
+        for _ in range(4):
+            broken(anna, work, payload, half)
+            kept = anna.stub.FindUpload(fed.FindUploadRequest(header=anna.header(work, payload)), **anna.options)
+            assert kept.offset == half
+            cancelled(anna, anna.header(work, payload, resume_at=half))
+        assert set(found(directory, canaries)) == {"update"}, "a canary that is never there proves nothing"
+        # The whole update comes in a stream of its own; the part that was kept belongs to no stream any more.
+        anna.submit(work, payload)
+        broken(anna, work, payload, half)
+        for _ in ("unlearn", "recover"):
+            for name in ("bert", "cleo"):
+                clients[name].submit(clients[name].wait().train)
+        wait_until(lambda: completed(server), 30)
+        wait_until(lambda: not found(directory, canaries), 10)
+        assert not server.handlers.uploads.quota.arriving
+        assert not list((directory / "spool").iterdir())
+
+
+def broken(client: Raw, work: fed.TrainWork, payload: bytes, nbytes: int) -> None:
+    """Sends the first bytes of an update and ends the stream."""
+    first = list(frames(client.header(work, payload), payload, nbytes))[:2]
+    with pytest.raises(grpc.RpcError):
+        client.stub.SubmitUpdate(iter(first), **client.options)
+
+
+def cancelled(client: Raw, header: fed.UpdateHeader) -> None:
+    """Sends a header and cancels the call at once."""
+    over = threading.Event()
+
+    def only_the_header() -> Iterator[fed.SubmitUpdateRequest]:
+        yield fed.SubmitUpdateRequest(header=header)
+        over.wait(30)
+
+    call = client.stub.SubmitUpdate.future(only_the_header(), **client.options)
+    call.cancel()  # type: ignore[no-untyped-call]
+    over.set()
+    # An answer on the same connection: the server has seen the cancellation before it.
+    client.stub.Describe(fed.DescribeRequest(), **client.options)
 
 
 @pytest.mark.e2e

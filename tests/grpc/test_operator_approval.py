@@ -27,7 +27,7 @@ NAMES = ("anna", "bert", "carl")
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     config = tiny_config(
-        plan={"min_clients": 3, "rounds": 1},
+        plan={"min_clients": 2, "start_clients": 3, "rounds": 1},
         forgetting={"max_recovery_rounds": 1, "collapse_ratio": 0.5},
         limits={"forget_share": 0.4},
     )

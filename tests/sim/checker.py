@@ -14,7 +14,7 @@ from puf_server.storage.layout import history_name, spool_name
 from puf_server.storage.state_store import VOLATILE
 from tests.sim.commit_checks import CommitChecks
 from tests.sim.disk import model_name
-from tests.sim.facts import Acked, Violation, asked_out, require
+from tests.sim.facts import Acked, Violation, asked_out, require, too_few_retained
 
 __all__ = ["Checker", "Violation"]
 
@@ -184,8 +184,10 @@ class Checker(CommitChecks):
                 gone = name in out or any(
                     t.client == name and t.id not in before.tickets for t in after.tickets.values()
                 )
-                require(gone, f"the acknowledged update {key} was dropped")
-                self._settle(name, member.membership, *ident, "its client asked to be forgotten")
+                lost = any(n.event == "round.update_lost" and n.facts["key"] == key for n in after.notes)
+                require(gone or lost, f"the acknowledged update {key} was dropped")
+                why, part = "it was damaged" if lost else "its client asked to be forgotten", key.split("/")[1]
+                self._settle(name, member.membership, *ident, why, part if lost else "")
             for key in current.received.keys() - old.received.keys():
                 name, part = key.split("/")
                 booked = Acked(name, after.members[name].membership, *ident, part, current.received[key].digest)
@@ -205,7 +207,7 @@ class Checker(CommitChecks):
                 require(set(current.tickets) == set(after.job.tickets), "round and job differ")
         if current.kind is RoundKind.UNLEARN and current.phase is RoundPhase.FOLDING:
             possible = [m for m in after.members.values() if m.trains and m.name not in asked_out(after)]
-            self._others = min(self.store.config.forgetting.min_retained, len(possible))
+            self._others = self.store.config.forgetting.min_retained if possible else 0
         for assignment in current.assignments:
             require(
                 (assignment.client, assignment.membership) not in self._forgotten,
@@ -263,8 +265,9 @@ class Checker(CommitChecks):
             return
         who = (ticket.client, ticket.membership)
         for version, model in after.models.items():
-            if version < unlearned and who in self.lineage[version].knows:
-                require(model.status is ModelStatus.DELETED, f"model {version} knew {who} and outlived {ticket.id}")
+            if version < unlearned and model.status is not ModelStatus.DELETED:
+                knows = who in self.lineage[version].knows
+                require(not knows, f"model {version} knew {who} and outlived {ticket.id}")
 
     def served(self, state: State, name: str, model: ModelVersion) -> None:
         require(model.status is not ModelStatus.DELETED, f"deleted model {model.version} was served")
@@ -283,7 +286,8 @@ class Checker(CommitChecks):
         for name in PERSISTENT:
             require(getattr(loaded, name) == getattr(state, name), f"{name} in memory is not {name} on disk")
         for ticket in state.tickets.values():
-            require(not ticket.open, f"{ticket.id} is still {ticket.state}")
+            over = not ticket.open or too_few_retained(state, self.store.config, ticket)
+            require(over, f"{ticket.id} is still {ticket.state}")
             how = "ticket.reopened" if ticket.reopened else "ticket.filed"
             require(self._audited[ticket.id, how] == 1, f"{ticket.id} was filed twice")
             for step, times in Counter(s.state for s in _moves(ticket.history[1:], _S.PENDING)).items():
@@ -294,11 +298,22 @@ class Checker(CommitChecks):
             require(bool(fate) or (key.number, key.attempt) == open_round, f"{key} was acknowledged and never counted")
         newest = self.lineage[state.version]
         for who, version in self._forgotten.items():
-            for later in range(version + 1, state.version + 1):
+            # A version that was deleted before its backup was restored is not known any more.
+            for later in (v for v in range(version + 1, state.version + 1) if v in self.lineage):
                 inside = any((c.update.client, c.update.membership) == who for c in self.lineage[later].contributions)
                 require(not inside, f"{who} is in model {later}, after having been forgotten")
             plus, minus = newest.totals.get(who, (0, 0))
             require(not plus or minus < 0 or self._by_reset(state, who), f"{who} was forgotten without a minus")
+
+    def canary(self, state: State) -> None:
+        """Nothing that a forgotten client sent is left: no update, no history, no session in the database's log."""
+        held = [*self.store.spool.values(), *self.store.history.values()]
+        for name, membership in self._forgotten:
+            left = [u.part for u in held if (u.client, u.membership) == (name, membership)]
+            require(not left, f"updates of {name}, who is forgotten, are still on disk: {left}")
+        gone = [m.name for m in state.members.values() if m.status is MemberStatus.FORGOTTEN]
+        for name in gone:
+            require(not any(f'"name":"{name}"' in row for row in self.store.log), f"the log still has {name}")
 
     def _by_reset(self, state: State, who: tuple[str, int]) -> bool:
         """No negated update is expected: the model went back to w_0, or the method subtracts no update."""

@@ -70,6 +70,10 @@ class CommitChecks(Facts):
             require(not lost, f"the reset destroyed the work of {lost}")
         if current.kind in (RoundKind.TRAIN, RoundKind.RECOVER):
             require(bool(weights.contributions), "a round without updates was committed")
+        if current.kind is RoundKind.TRAIN:
+            plan = self.store.config.plan
+            least = plan.quorum * plan.participation * plan.min_clients
+            require(len(weights.contributions) >= least, "a round with fewer updates than the plan requires")
 
     def _doses(self, before: State, after: State, weights: Weights) -> None:
         """Every dose follows a measurement, stays within the policy, and enters once for each target."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from puf_common.errors import StorageCorrupted, Unavailable
@@ -40,6 +41,10 @@ class SimStore:
         self.audit: list[tuple[float, str, dict[str, Any]]] = []
         self._meta: dict[str, str] = {}
         self._tables: dict[str, dict[Any, str]] = {table: {} for table in real._MANY}
+        self.time: float | None = None
+        # Members as they were before a change: they stay in the database's log until it is emptied.
+        self.log: list[str] = []
+        self.long_reader = False
         self._strikes = strikes
         self._watch = watch
 
@@ -51,12 +56,33 @@ class SimStore:
             values[table] = {key: adapter.validate_json(body) for key, body in rows}
         return State(**values)
 
-    def save(self, before: State | None, after: State) -> None:
+    def never_wait(self) -> None:
+        """Does nothing."""
+
+    def last_time(self) -> float | None:
+        return self.time
+
+    def record_time(self, now: float) -> bool:
+        self.time = now
+        return True
+
+    def log_bytes(self) -> int:
+        return 0
+
+    def flip_a_bit(self, choose: Callable[[list[str]], str]) -> str:
+        """Changes an update in the spool. Returns its name; empty if there is none."""
+        if not self.spool:
+            return ""
+        name = choose(sorted(self.spool))
+        self.spool[name] = replace(self.spool[name], epochs=self.spool[name].epochs + 0.5)
+        return name
+
+    def save(self, before: State | None, after: State) -> bool:
         """One transaction. It writes the same difference as the real store, completely or not at all."""
         names = (*real._SCALARS, *real._SINGLES, *real._MANY)
         changed = [n for n in names if before is None or getattr(before, n) is not getattr(after, n)]
         if not changed and not after.notes:
-            return
+            return False
         if self._strikes("disk_full"):
             raise Unavailable("the state cannot be written: disk full")
         if self._strikes("crash_before_save"):
@@ -72,6 +98,7 @@ class SimStore:
                 table, adapter = self._tables[name], real._MANY[name]
                 for key, record in value.items():
                     if old.get(key) is not record:
+                        self.log += [table[key]] if name == "members" and key in table else []
                         table[key] = adapter.dump_json(record).decode()
                 for key in old:
                     if key not in value:
@@ -80,6 +107,7 @@ class SimStore:
         self._watch(before, after)
         if self._strikes("crash_after_save"):
             raise Crash("after a transaction, before its reply")
+        return True
 
     def _append(self, notes: tuple[AuditNote, ...]) -> None:
         for note in notes:
@@ -101,6 +129,12 @@ class SimStore:
             for key, update in received.items()
             if current is not None and getattr(self.spool.get(spool_name(current, key)), "digest", "") != update.digest
         }
+
+    def audit_fault(self) -> str:
+        return ""
+
+    def delete_update(self, current: Round, key: str) -> None:
+        self.spool.pop(spool_name(current, key), None)
 
     def delete_orphans(self, newest: Callable[[], State], *, everything: bool = False) -> None:
         """Deletes what the real store would delete."""
@@ -131,7 +165,9 @@ class SimStore:
         return self.models[model_name(model)]
 
     def purge_free_pages(self) -> bool:
-        return True
+        if not self.long_reader:
+            self.log = []
+        return not self.long_reader
 
     def snapshot(self) -> tuple[Any, ...]:
         """A backup: records, models and stored history, without updates of the open round."""

@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from puf_server.core.config import FederationConfig
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Ticket, TicketState
+from puf_server.core.state.tickets import Mode, Ticket, TicketState
 from tests.sim.weights import Contribution, Weights
 
 if TYPE_CHECKING:
@@ -75,10 +76,11 @@ class Facts:
             if (key.number, key.attempt) == (number, attempt) and not fate:
                 self._acked[key] = "void"
 
-    def _settle(self, name: str, membership: int, number: int, attempt: int, fate: str) -> None:
+    def _settle(self, name: str, membership: int, number: int, attempt: int, fate: str, part: str = "") -> None:
+        """Notes what became of a client's acknowledged updates in an attempt, or of that of one part."""
         for key, known in self._acked.items():
             who = (key.client, key.membership, key.number, key.attempt)
-            if who == (name, membership, number, attempt) and not known:
+            if who == (name, membership, number, attempt) and not known and part in ("", key.part):
                 self._acked[key] = fate
 
     def taken_back(self, ticket: Ticket) -> None:
@@ -97,6 +99,14 @@ def asked_out(state: State) -> set[str]:
             or (t.state is _S.FAILED and t.whole_client)
         )
     }  # fmt: skip
+
+
+def too_few_retained(state: State, config: FederationConfig, ticket: Ticket) -> bool:
+    """Whether the policy makes a request wait for clients: a Regular round needs `min_retained` of them."""
+    out = asked_out(state)
+    left = sum(m.trains and m.name not in out for m in state.members.values())
+    regular = ticket.request.mode is Mode.REGULAR and config.forgetting.method == "puf" and not ticket.fallback
+    return ticket.state is _S.PENDING and regular and 0 < left < config.forgetting.min_retained
 
 
 def require(holds: bool, what: str) -> None:

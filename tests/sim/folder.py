@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from puf_server.aggregation.folder import FoldResult
+from puf_server.aggregation.verified import DamagedFile
 from puf_server.core.state.rounds import HistoryRecord, Round
 from puf_server.core.state.state import State
 from puf_server.core.unlearning import history
@@ -28,6 +29,8 @@ class SimFolder:
                 if name not in store.spool:
                     raise FileNotFoundError(name)
                 update = store.spool[name]
+                if update.digest != current.received[assignment.key].digest:
+                    raise DamagedFile(f"{name} does not match its digest", assignment.key)
                 scale = current.scale_of(assignment) if assignment.flip == "server" else update.applied_scale
                 parts.append(
                     (update, current.received[assignment.key].samples, scale, assignment.negated, assignment.ticket)

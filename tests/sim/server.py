@@ -21,6 +21,7 @@ from puf_server.core.state.rounds import ReceivedUpdate, Round
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import FiledBy, RequestForm, Ticket
 from puf_server.core.unlearning import evaluation, model_versions, reopen
+from puf_server.engine.clock import FederationClock
 from puf_server.engine.engine import Engine
 from puf_server.storage.layout import spool_name
 from puf_server.storage.state_store import Store
@@ -87,7 +88,8 @@ class SimServer:
         self.world.checker.survived()
         try:
             folder = SimFolder(self.store)
-            self.engine = Engine(cast(Store, self.store), lambda: self.world.now, folder)
+            wall = FederationClock(lambda: self.world.now + self.world.skew, lambda: self.world.now)
+            self.engine = Engine(cast(Store, self.store), wall, folder)
             self.engine.subscribe(lambda before, after: self._changed())
         except Crash as crash:
             self._die(crash)
@@ -96,6 +98,7 @@ class SimServer:
             self._die(Crash("the disk is full at start"))
             return
         self.world.log("server started")
+        self.world.clock_started()
         self.world.checker.files(self.engine.state)
         self._changed()
         self._tick(self.epoch)
@@ -151,8 +154,9 @@ class SimServer:
             self._folding = False
             return
         try:
-            result = self.engine.fold(current)
-        except FileNotFoundError:
+            # A fold changes the state where it finds a damaged update.
+            result = self.run(lambda: self.engine.fold(current))
+        except (FileNotFoundError, Unavailable):
             self.world.after(_RETRY_SECONDS, self._fold, epoch)
             return
         if self.world.strikes("crash_in_fold"):
@@ -218,14 +222,14 @@ class SimServer:
         if self.engine.state.stopping:
             return Leave("stopped")
         try:
-            return work.work_for(self.engine.state, self.engine.config, name, session, self.world.now)
+            return work.work_for(self.engine.state, self.engine.config, name, session, self.engine.clock())
         except Forgotten:
             return Leave("forgotten")
 
     def fetch(self, name: str, version: int) -> Weights:
         state = self.engine.state
         member = roster.member_of(state, name)
-        model = model_versions.may_fetch(state, self.engine.config, member, version, self.world.now)
+        model = model_versions.may_fetch(state, self.engine.config, member, version, self.engine.clock())
         self.world.checker.served(state, name, model)
         return self.store.weights(model)
 
@@ -317,7 +321,7 @@ class SimServer:
     def ticket(self, name: str, ticket_id: str) -> tuple[Ticket, bool]:
         state = self.engine.state
         ticket = tickets.find(state, name, ticket_id)
-        return ticket, roster.worker_alive(self.engine.presence, name, self.engine.config, self.world.now)
+        return ticket, roster.worker_alive(self.engine.presence, name, self.engine.config, self.engine.clock())
 
     # -- backups ----------------------------------------------------------------------------
 
@@ -351,6 +355,8 @@ class SimServer:
         self.engine.call(lambda state, now: (operations.pause(state, now), None))
 
     def resume(self) -> None:
+        self.engine.accept_clock()
+        self.world.accepted = self.engine.clock() - self.world.now
         self.engine.call(lambda state, now: (operations.resume(state, now), None))
 
     def extend(self, rounds_more: int) -> None:

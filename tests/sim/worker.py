@@ -321,8 +321,11 @@ class Worker(ClientState):
         self._call(process, lambda: self.world.server.begin(self.name, header), begun)
 
     def _retry(self, process: Process, task: assignments.Train, key: str) -> None:
-        if process.training == key:
+        if process.training == key and key in process.cache:
             self._submit(process, task, key)
+        else:
+            # The client joined again with other samples: it has to train again.
+            self._done(process, key, 1.0)
 
     def _done(self, process: Process, key: str, pause: float) -> None:
         if process.training == key:

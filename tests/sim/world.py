@@ -24,6 +24,7 @@ from puf_server.core.unlearning import receipt_content
 from tests.sim.checker import Checker, Violation
 from tests.sim.client import Client
 from tests.sim.disk import SimStore
+from tests.sim.facts import require, too_few_retained
 from tests.sim.scenario import Scenario
 from tests.sim.server import SimServer
 
@@ -33,7 +34,10 @@ _TIMEOUT = 30.0
 _HEAL_SECONDS = 10 * 3600.0
 _EVENTS = 400_000
 _SECONDS = 20.0
-_START = 1_000_000.0
+_START = 100_000_000.0
+# A smaller step of the clock is followed. After a longer downtime a start compares deadlines.
+_STEP = 60.0
+_DOWNTIME = 3600.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,9 @@ class World:
         self.rng = Random(scenario.seed)
         self.now = _START
         self.events = 0
+        # How wrong the wall clock is, and how far the federation's time is from the simulated time.
+        self.skew = 0.0
+        self.accepted = 0.0
         # No faults while the federation is made or heals.
         self.healing = True
         self.verbose = verbose
@@ -103,6 +110,7 @@ class World:
         for note in after.notes:
             self.log(f"{note.event} " + " ".join(f"{k}={v}" for k, v in note.facts.items()))
         self.checker.transaction(before, after)
+        self._deadlines(before, after)
         for ticket in after.tickets.values():
             if ticket.state is TicketState.COMPLETED and (
                 before is None or before.tickets.get(ticket.id) is not ticket
@@ -111,6 +119,24 @@ class World:
                     after, self.scenario.config, ticket, head=audit_chain.EMPTY, now=self.now, software="sim"
                 )
                 self.server.receipts[ticket.id] = content
+
+    def _deadlines(self, before: State | None, after: State) -> None:
+        """No request fails because the wall clock jumped: only if its deadline has passed on the federation's clock."""
+        for ticket in after.tickets.values() if before is not None and before.tickets is not after.tickets else ():
+            last = ticket.history[-1]
+            new = before is not None and before.tickets.get(ticket.id) is not ticket
+            if new and last.state is TicketState.FAILED and last.note.startswith("deadline passed"):
+                require(self.now + self.accepted + 2 * _STEP >= ticket.deadline_at, f"a jump failed {ticket.id}")
+
+    def clock_started(self) -> None:
+        """A start may trust the wall clock after a downtime, unless a request would pass its deadline by that."""
+        engine = self.server.engine
+        believed = engine.clock() - self.now
+        if abs(believed - self.accepted) > _DOWNTIME:
+            since, now = self.now + self.accepted, self.now + believed
+            passed = [t.id for t in engine.state.tickets.values() if t.waiting and since + _STEP < t.deadline_at <= now]
+            require(believed > self.accepted and not passed, f"a start with a wrong clock; deadlines passed: {passed}")
+        self.accepted = believed
 
     # -- the network ----------------------------------------------------------------------------
 
@@ -217,6 +243,15 @@ class World:
             elif self.strikes("restore"):
                 server.run(server.restore)
                 return
+            if self.strikes("clock_jump"):
+                self.skew = self.rng.choice([40 * 86400.0, -40 * 86400.0, 7200.0, -7200.0, 30.0])
+                self.log(f"the clock jumps by {self.skew:+.0f} s")
+                self.after(self.rng.uniform(30.0, 600.0), self._set_clock)
+            if self.strikes("bit_flip"):
+                self.log(f"a bit flips in {server.store.flip_a_bit(self.rng.choice) or 'nothing'}")
+            if self.strikes("long_reader"):
+                server.store.long_reader = True
+                self.after(self.rng.uniform(30.0, 600.0), self._end_reader)
             if self.strikes("extend"):
                 server.run(lambda: server.extend(self.rng.randint(1, 3)))
             gone = sorted(n for n, m in state.members.items() if m.status is MemberStatus.FORGOTTEN)
@@ -238,6 +273,12 @@ class World:
         except PufError as error:
             self.log(f"the operator hears: {error}")
 
+    def _set_clock(self) -> None:
+        self.skew = 0.0
+
+    def _end_reader(self) -> None:
+        self.server.store.long_reader = False
+
     def _rejoin(self, client: Client) -> None:
         client.start(rejoin=True)
 
@@ -251,6 +292,8 @@ class World:
         """Ends all faults and requests, and restarts all clients. Everything in progress must now end."""
         self.log("healing")
         self.healing = True
+        self._set_clock()
+        self._end_reader()
         self.server.start()
         self._resume()
         # A fold that began earlier may still fail: the operator resumes again.
@@ -276,7 +319,7 @@ class World:
             return False
         state = self.server.engine.state
         if (
-            any(t.open for t in state.tickets.values())
+            any(t.open and not too_few_retained(state, self.scenario.config, t) for t in state.tickets.values())
             or state.round
             or state.evaluation
             or state.job
@@ -285,8 +328,9 @@ class World:
             return False
         if scheduler.phase(state) == "idle":
             return True
-        # No client that trains is left: the federation waits for new ones.
-        return self.now > self._healed_at + 200.0 and not roster.retained(state)
+        # Fewer clients are left than the plan requires: the federation waits for new ones.
+        few = len(roster.retained(state)) < roster.required(state, self.scenario.config)
+        return self.now > self._healed_at + 200.0 and few
 
     def play(self) -> None:
         self._opening()
@@ -299,7 +343,9 @@ class World:
                 raise Violation(f"not at rest {_HEAL_SECONDS / 3600:.0f} h after healing: {self._stuck()}")
             self._step()
         state = self.server.engine.state
+        self.server.run(self.server.engine.tick)
         self.checker.ended(state)
+        self.checker.canary(state)
         self.checker.files(state)
 
     def _stuck(self) -> str:

@@ -122,6 +122,10 @@ def _torture(out: Path, moments: int, seed: int, jobs: int, result: dict[str, An
         result["federations"].append({"name": name, "kills": dict(kills.done), **facts, "weights_identical": same})
         if not same:
             raise Failed(f"{name}: the weights differ from those of the run that was never interrupted")
+        if not outcome.canaries:
+            raise Failed(
+                f"{name}: no update of the forgotten client was seen, so that the search for it proves nothing"
+            )
         if outcome.wrong:
             raise Failed(f"{name}: {'; '.join(outcome.wrong[:5])}")
         say(

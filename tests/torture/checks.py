@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import canary
+from tests.canary import windows
 from tests.tickets import applied
 
 from puf_common.tensors.model_file import read_payload
@@ -38,6 +40,8 @@ class Outcome:
     # Trained again by a process that had the result already.
     retrained: int
     wrong: tuple[str, ...]
+    # Updates of the forgotten client that the search for its bytes knew.
+    canaries: int = 0
 
 
 class _Findings:
@@ -70,7 +74,9 @@ def judge(directory: Path) -> Outcome:
                 path = store.models.path(model)
                 whole = path.exists() and hashlib.sha256(read_payload(path)).hexdigest() == model.digest
                 found.add("lost", whole, f"model {model.version} is missing or does not match its digest")
+        known = _residue(directory, found)
         return Outcome(
+            canaries=known,
             digests=tuple(m.digest for _, m in sorted(state.models.items())),
             memberships=tuple(m.membership for _, m in sorted(state.members.items())),
             acknowledged=len(acknowledged),
@@ -81,6 +87,18 @@ def judge(directory: Path) -> Outcome:
         )
     finally:
         store.close()
+
+
+def _residue(directory: Path, found: _Findings) -> int:
+    """Searches the server's directory for every update that the forgotten client sent. Returns how many are known."""
+    canaries: dict[str, bytes] = {}
+    updates = sorted((directory / "canaries").iterdir())
+    for path in updates:
+        canaries |= windows(path.name, path.read_bytes())
+        canaries[f"digest of {path.name}"] = path.name.rpartition(".")[2].encode()
+    for name, where in canary.found(directory / "server", canaries).items():
+        found.add("residue", False, f"{name} is still in {', '.join(where)}")
+    return len(updates)
 
 
 def _tickets(state: State, audit: list[tuple[str, dict[str, Any]]], found: _Findings) -> None:

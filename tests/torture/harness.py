@@ -90,6 +90,7 @@ class Federation:
             while not self._supervise():
                 if time.monotonic() > until:
                     raise Failed(f"not done within {seconds:g} s: {self._progress}; see {self._logs}")
+                self._collect_canaries()
                 if self._more() and strike():
                     self._strike()
                     strike = self._next()
@@ -97,6 +98,14 @@ class Federation:
             self._stop()
         if left := [*sorted(self.kills.armed), *(f"a {kind} round" for kind in self.kills.in_round)]:
             raise Failed(f"never reached: {', '.join(left)}; see {self._logs}")
+
+    def _collect_canaries(self) -> None:
+        """Keeps the updates of the client that will be forgotten: a second name for each of its files in the spool."""
+        canaries = self.directory / "canaries"
+        canaries.mkdir(exist_ok=True)
+        for path in (self.directory / "server" / "spool").glob(f"*.{client_name(TARGET)}.*"):
+            with suppress(FileExistsError, FileNotFoundError):
+                (canaries / path.name).hardlink_to(path)
 
     def _more(self) -> bool:
         """Whether a kill is left. Few happen while clients join, so that most happen during work."""

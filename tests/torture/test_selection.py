@@ -42,6 +42,7 @@ def test_killed_servers_and_clients_end_with_the_weights_of_an_undisturbed_run(t
     assert kills.done == dict.fromkeys((*CHOSEN, *kinds), 1)
     outcome = judge(tmp_path / "killed")
     assert not outcome.wrong
+    assert outcome.canaries
     assert outcome.memberships == (1,) * plan.clients
     assert outcome.digests == digests
     assert outcome.acknowledged >= 2 * plan.clients

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +18,8 @@ from puf_common.tensors.finite import all_finite
 from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_lab.bench.federation import PARAMETERS
 from puf_lab.bench.report import Report, seconds, spread
-from puf_server.aggregation.fold import Contribution, fold
+from puf_server.aggregation.fold import Contribution, Source, fold
+from puf_server.aggregation.verified import VerifiedSource
 from puf_server.storage.durable import FileSource
 
 # Elements of an update from a position on: a view of them, or a copy in the given buffer.
@@ -35,7 +36,9 @@ def folding(report: Report, scratch: Path, repeats: int) -> None:
         update.tofile(scratch / f"{i}.update")
     np.zeros(PARAMETERS, "<f4").tofile(scratch / "base")
     gigabytes = sum(u.nbytes for u in updates) / 1e9
+    digests = [digest(u.data.cast("B"), "blake3").hex() for u in updates]
     ours: list[float] = []
+    verified: list[float] = []
     with ExitStack() as stack:
         files = [stack.enter_context(FileSource(scratch / f"{i}.update")) for i in range(_UPDATES)]
         places: dict[str, list[_Read]] = {
@@ -53,7 +56,9 @@ def folding(report: Report, scratch: Path, repeats: int) -> None:
             for way, work in ways.items():
                 sums[way].append(gigabytes / seconds(work))
             ours.append(gigabytes / seconds(lambda: _fold(scratch)))
+            verified.append(gigabytes / seconds(lambda: _fold(scratch, digests)))
     fold_rate = statistics.median(ours)
+    report.details["verified_fold_gb_per_second"] = verified
     for place, name, goal in (("memory", "fold_to_best_sum", 0.8), ("files", "fold_to_best_sum_from_files", None)):
         best = max((way for way in sums if way[0] == place), key=lambda way: statistics.median(sums[way]))
         note = f"fold, from files, {spread(ours)} GB/s; best sum, from {place}, {spread(sums[best])} GB/s"
@@ -92,14 +97,21 @@ def _summing(updates: list[_Read], block: int, threads: int) -> Callable[[], obj
     return work
 
 
-def _fold(scratch: Path) -> None:
+def _fold(scratch: Path, digests: Sequence[str] | None = None) -> None:
+    """Folds all updates. With `digests` their files are verified meanwhile, as the server does."""
     manifest = Manifest((TensorSpec("weights", "f32", (PARAMETERS,)),))
+    paths = [scratch / f"{i}.update" for i in range(_UPDATES)]
     with ExitStack() as stack:
+        files = [stack.enter_context(FileSource(path)) for path in paths]
+        checked = [VerifiedSource(f, p, d, "blake3") for f, p, d in zip(files, paths, digests or (), strict=False)]
+        sources: Sequence[Source] = checked or files
         updates = [
-            Contribution(client=f"client-{i}", part="main", samples=1, source=stack.enter_context(FileSource(path)))
-            for i, path in enumerate(scratch / f"{i}.update" for i in range(_UPDATES))
+            Contribution(client=f"client-{i}", part="main", samples=1, source=source)
+            for i, source in enumerate(sources)
         ]
         fold(manifest, stack.enter_context(FileSource(scratch / "base")), updates, lambda block: None)
+        for source in checked:
+            source.finish()
 
 
 def _costs(report: Report, payload: memoryview, scratch: Path, fold_rate: float) -> None:

@@ -26,6 +26,7 @@ from puf_common.errors import PufError
 from puf_common.tensors.finite import all_finite
 from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorRange
 from puf_common.tensors.scaling import scale_block
+from puf_server.aggregation.verified import VerifiedSource
 
 # Elements per block: few enough that float64 sums stay in a core's cache, enough to be worth a task for a thread.
 _BLOCK = 1 << 18
@@ -87,28 +88,19 @@ def fold(
     """Writes the new model in manifest order. `denominator` is the fixed n of an unlearning round; None: received samples."""
     ordered = sorted(contributions, key=lambda c: (c.client.encode(), c.part))
     n = sum(c.samples for c in ordered) if denominator is None else denominator
-    retained = [c for c in ordered if not c.negated]
     spaces: SimpleQueue[_Space] = SimpleQueue()
     for _ in range(_THREADS):
         spaces.put(_Space())
 
     def compute(block: _Block) -> NDArray[Any]:
-        space, spec = spaces.get(), block.here.spec
+        space = spaces.get()
         try:
-            w = read_block(base, block.here, block.start, block.size)
-            with np.errstate(over="ignore", invalid="ignore"):  # checked below
-                if spec.role == "parameter":
-                    _step(w, block, ordered, n, server_lr, space)
-                elif retained:
-                    w = _merge(w, block.there, block.start, retained)
-            if spec.floating and not all_finite(w):
-                client = _culprit(block.there, block.start, np.flatnonzero(~np.isfinite(w)), ordered)
-                raise NotFinite(
-                    f"tensor {spec.name} would no longer be finite{f' with the update of {client}' * bool(client)}",
-                    tensor=spec.name,
-                    client=client,
-                )
-            return w
+            return _computed(block, base, ordered, n, server_lr, space)
+        except BaseException:
+            _fail(base, block.here, block.start)
+            for c in ordered:
+                _fail(c.source, block.there, block.start)
+            raise
         finally:
             spaces.put(space)
 
@@ -152,6 +144,33 @@ def _in_order(compute: Callable[[_Block], NDArray[Any]], blocks: Iterator[_Block
             yield under_way.popleft().result()
 
 
+def _computed(
+    block: _Block, base: Source, updates: Sequence[Contribution], n: int, server_lr: float, space: _Space
+) -> NDArray[Any]:
+    """One block of the new model."""
+    spec = block.here.spec
+    w = read_block(base, block.here, block.start, block.size)
+    with np.errstate(over="ignore", invalid="ignore"):  # checked below
+        if spec.role == "parameter":
+            _step(w, block, updates, n, server_lr, space)
+        else:
+            w = _merge(w, block.there, block.start, updates)
+    if spec.floating and not all_finite(w):
+        client = _culprit(block.there, block.start, np.flatnonzero(~np.isfinite(w)), updates)
+        raise NotFinite(
+            f"tensor {spec.name} would no longer be finite{f' with the update of {client}' * bool(client)}",
+            tensor=spec.name,
+            client=client,
+        )
+    return w
+
+
+def _fail(source: Source, tensor: TensorRange, start: int) -> None:
+    """Lets no thread wait for a block that failed."""
+    if isinstance(source, VerifiedSource):
+        source.fail(tensor.offset + start * tensor.dtype.itemsize)
+
+
 def _step(
     w: NDArray[Any], block: _Block, updates: Sequence[Contribution], n: int, server_lr: float, space: _Space
 ) -> None:
@@ -169,9 +188,13 @@ def _step(
     np.copyto(w, product, casting="same_kind")
 
 
-def _merge(w: NDArray[Any], tensor: TensorRange, start: int, retained: Sequence[Contribution]) -> NDArray[Any]:
-    """A block of a buffer: the mean or the maximum over retained clients."""
-    values = [read_block(c.source, tensor, start, w.size) for c in retained]
+def _merge(w: NDArray[Any], tensor: TensorRange, start: int, updates: Sequence[Contribution]) -> NDArray[Any]:
+    """A block of a buffer: the mean or the maximum over retained clients. Without any it stays as it is."""
+    # Negated updates are read, too: every byte of a file is hashed.
+    read = [(c, read_block(c.source, tensor, start, w.size)) for c in updates]
+    retained, values = [c for c, _ in read if not c.negated], [value for c, value in read if not c.negated]
+    if not retained:
+        return w
     if not tensor.spec.floating:
         largest: NDArray[Any] = np.maximum.reduce(values)
         return largest.astype(w.dtype)

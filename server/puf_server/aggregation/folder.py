@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from puf_common.tensors.digests import hasher
+from puf_common.tensors.digests import DigestKind, hasher
 from puf_common.tensors.model_file import write_header
 from puf_server.aggregation.fold import Contribution, NotFinite, fold
 from puf_server.aggregation.history_writer import read_history, write_history
 from puf_server.aggregation.method_rules import combine
+from puf_server.aggregation.verified import VerifiedSource
 from puf_server.core import methods
 from puf_server.core.methods.layers import outputs
+from puf_server.core.state.models import ModelVersion
 from puf_server.core.state.rounds import HistoryRecord, Round
 from puf_server.core.state.state import State
 from puf_server.core.unlearning import history
 from puf_server.failpoints import hit
+from puf_server.storage.durable import FileSource
+from puf_server.storage.layout import spool_name
 from puf_server.storage.state_store import Store
 
 
@@ -80,14 +85,14 @@ class Folder:
     def _server_lr(self, current: Round) -> float:
         return self._config.plan.server_lr if current.denominator is None else 1.0
 
-    def _contributions(self, state: State, current: Round, stack: ExitStack) -> list[Contribution]:
+    def _contributions(self, state: State, current: Round, inputs: _Inputs) -> list[Contribution]:
         """The received updates, and the stored updates that the step adds."""
         found = [
             Contribution(
                 client=assignment.client,
                 part=assignment.part,
                 samples=current.received[assignment.key].samples,
-                source=stack.enter_context(self._store.spool.read(current, assignment.key)),
+                source=inputs.update(current, assignment.key),
                 scale=current.scale_of(assignment) if assignment.flip == "server" else 1.0,
                 negated=assignment.negated,
                 layout=outputs(self._manifest, assignment.outputs),
@@ -97,28 +102,78 @@ class Folder:
         ]
         for key in current.step.combine.history:
             record = state.history[key]
-            source = stack.enter_context(read_history(self._store, record))
+            source = inputs.stored(record)
             found.append(Contribution(client=record.client, part="main", samples=record.samples, source=source))
         return found
 
     def _compute(self, state: State, current: Round, write: Callable[[memoryview], object]) -> None:
         """Writes the blocks of the new model: by the weighted sum, or by the rule of the round's method."""
-        rule, models = current.step.combine, self._store.models
+        rule = current.step.combine
         with ExitStack() as stack:
-            base = stack.enter_context(models.read(state.models[current.base]))
-            updates = self._contributions(state, current, stack)
+            inputs = _Inputs(self._store, stack)
+            base = inputs.model(state.models[current.base])
+            updates = self._contributions(state, current, inputs)
             if rule.rule == "fold":
                 lr, n = self._server_lr(current), current.denominator
-                fold(self._manifest, base, updates, write, denominator=n, server_lr=lr)
+                try:
+                    fold(self._manifest, base, updates, write, denominator=n, server_lr=lr)
+                except NotFinite:
+                    # A changed bit makes a number large. The client is to blame only if its file is whole.
+                    inputs.verify()
+                    raise
+                inputs.finish()
                 return
             method = methods.serving_round(self._config.forgetting, current)
-            others = {name: stack.enter_context(models.read(state.models[v])) for name, v in rule.others.items()}
+            others = {name: inputs.model(state.models[v]) for name, v in rule.others.items()}
+            # Rules of methods read files in an order of their own.
+            inputs.verify()
             combine(
                 self._manifest,
-                base,
-                others,
-                updates,
+                base.raw,
+                {name: source.raw for name, source in others.items()},
+                [replace(c, source=c.source.raw) if isinstance(c.source, VerifiedSource) else c for c in updates],
                 write,
                 lambda blocks: method.rule(rule, self._manifest, blocks),
                 measure=method.measures,
             )
+
+
+class _Inputs:
+    """The open files of one fold, each with its digest. `stack` closes them."""
+
+    def __init__(self, store: Store, stack: ExitStack) -> None:
+        self._store = store
+        self._stack = stack
+        self._sources: list[VerifiedSource] = []
+
+    def update(self, current: Round, key: str) -> VerifiedSource:
+        received = current.received[key]
+        path = self._store.spool.path(spool_name(current, key))
+        return self._open(self._store.spool.read(current, key), path, received.digest, received.digest_kind, key)
+
+    def model(self, model: ModelVersion) -> VerifiedSource:
+        source, path = self._store.models.read(model), self._store.models.path(model)
+        # BLAKE3 is faster. Records of older versions do not have it.
+        if model.blake3:
+            return self._open(source, path, model.blake3, "blake3")
+        return self._open(source, path, model.digest, "sha256")
+
+    def stored(self, record: HistoryRecord) -> VerifiedSource:
+        source = read_history(self._store, record, self._stack)
+        self._sources.append(source)
+        return source
+
+    def _open(self, raw: FileSource, path: Path, digest: str, kind: DigestKind, key: str = "") -> VerifiedSource:
+        source = VerifiedSource(self._stack.enter_context(raw), path, digest, kind, key)
+        self._sources.append(source)
+        return source
+
+    def finish(self) -> None:
+        """Compares all digests after a fold that has read every byte. Raises DamagedFile."""
+        for source in self._sources:
+            source.finish()
+
+    def verify(self) -> None:
+        """Reads and compares all files. Raises DamagedFile."""
+        for source in self._sources:
+            source.verify()

@@ -16,6 +16,7 @@ from puf_common.errors import StorageCorrupted
 from puf_common.tensors.manifest import UPDATE
 from puf_server.aggregation.fold import read_block
 from puf_server.aggregation.method_rules import lengths
+from puf_server.aggregation.verified import VerifiedSource
 from puf_server.core.methods.fukd import accumulate
 from puf_server.core.state.rounds import HistoryRecord, Round
 from puf_server.core.state.state import State
@@ -55,13 +56,14 @@ def write_history(
     return tuple(found)
 
 
-def read_history(store: Store, record: HistoryRecord) -> FileSource:
-    """Random access to a stored update or sum."""
+def read_history(store: Store, record: HistoryRecord, stack: ExitStack) -> VerifiedSource:
+    """Random access to a stored update or sum. `stack` closes the file."""
     path = store.layout.history / history_name(record)
     try:
-        return store.files.read(path)
+        raw = stack.enter_context(store.files.read(path))
     except FileNotFoundError:
         raise StorageCorrupted(f"the stored history {record.key} is missing: {path}") from None
+    return VerifiedSource(raw, path, record.digest, "sha256")
 
 
 def _file(store: Store, blocks: Iterator[memoryview], *, key: str, **about: Any) -> HistoryRecord:
@@ -90,7 +92,11 @@ def _file(store: Store, blocks: Iterator[memoryview], *, key: str, **about: Any)
 def _added(store: Store, known: HistoryRecord | None, source: FileSource, share: float) -> Iterator[memoryview]:
     """The blocks of A_k + share * u in the layout of an update. Buffers are not summed: their blocks are zero."""
     with ExitStack() as stack:
-        old = stack.enter_context(read_history(store, known)) if known is not None else None
+        old = None
+        if known is not None:
+            stored = read_history(store, known, stack)
+            stored.verify()
+            old = stored.raw
         for tensor in store.manifest.ranges(UPDATE):
             for start in range(0, tensor.spec.size, _BLOCK):
                 block = np.zeros(min(_BLOCK, tensor.spec.size - start), tensor.dtype)

@@ -74,7 +74,7 @@ def add_operator_commands(commands: Any) -> None:
 # Commands without arguments: the method of the client, its help, and a sentence with the method's result.
 _ORDERS = (
     ("pause", "assign no work and close no round until resume", "paused; continue with puf-server resume"),
-    ("resume", "continue after pause, or after the federation halted", "resumed"),
+    ("resume", "continue after pause, after the federation halted, or after the clock jumped", "resumed"),
     ("release", "serve a model on hold and complete its tickets", "released: the model is ready, its tickets complete"),
     (
         "rollback",

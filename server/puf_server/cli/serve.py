@@ -43,6 +43,11 @@ class ServeSettings(BaseModel):
         description="address for Prometheus (http://HOST:PORT/metrics), e.g. 127.0.0.1:9300; no metrics without it",
         json_schema_extra={"metavar": "HOST:PORT"},
     )
+    metrics_host: list[str] = Field(
+        [],
+        description="name with a dot under which Prometheus reaches the metrics; may be repeated; IP addresses need none",
+        json_schema_extra={"metavar": "NAME"},
+    )
     limits: Limits = Limits()
     announce: Path | None = Field(None, description="file for the port numbers, written when the server listens")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
@@ -83,5 +88,5 @@ def run(settings: ServeSettings) -> None:
                 log.warning("open to the network without TLS", address=address)
     apply_receipts(settings.state, settings.receipts, waived=settings.no_receipts)
     given = {name: getattr(settings.limits, name) for name in settings.limits.model_fields_set}
-    addresses = Addresses(federation, settings.operator, settings.metrics)
+    addresses = Addresses(federation, settings.operator, settings.metrics, tuple(settings.metrics_host))
     serve(settings.state, addresses, settings.announce, tls=tls, limits=given)

@@ -18,12 +18,13 @@ from puf_common.v1 import tickets_pb2 as tk
 M = TypeVar("M")
 # The head of each column, and how it shows a message.
 Columns = dict[str, Callable[[M], str]]
-# A pattern in the server's sentence about what it waits for, and the command.
+# A pattern in the server's sentences about what it waits for and about trouble, and the command.
 _HINTS = (
     (re.compile(r"\bhalted: "), "look into the cause, then run puf-server resume"),
     (re.compile(r"\bpaused by the operator\b"), "puf-server resume"),
     (re.compile(r"\bclients on hold: "), "look at puf-server clients, then run puf-server clients approve NAME"),
     (re.compile(r"\btickets on hold: "), "look at puf-server tickets, then run puf-server tickets approve TICKET"),
+    (re.compile(r"\bsystem clock is .* away\b"), "set the clock; if it is right, run puf-server resume"),
     (re.compile(r"\bmodel on hold: "), "run puf-server release, or puf-server rollback"),
 )
 
@@ -153,7 +154,8 @@ def _scored(reply: op.StatusReply) -> str:
 
 def hint(reply: op.StatusReply) -> str:
     """The next command; empty if the federation does not wait for the operator."""
-    return "; ".join(command for pattern, command in _HINTS if pattern.search(reply.waiting_for))
+    told = f"{reply.waiting_for}; {reply.trouble}"
+    return "; ".join(command for pattern, command in _HINTS if pattern.search(told))
 
 
 def _requests(count: int) -> str:

@@ -42,7 +42,9 @@ class Plan(_Settings):
     """How rounds run."""
 
     rounds: int = Field(50, ge=0, description="training rounds before the federation is idle")
-    min_clients: int = Field(2, ge=1, description="clients that must be alive before a round opens")
+    min_clients: int = Field(
+        2, ge=1, description="clients that must be alive before a round opens; does not fall when clients leave"
+    )
     start_clients: int = Field(
         0, ge=0, description="clients that must be alive before the first round opens; 0: min_clients"
     )

@@ -253,13 +253,13 @@ def no_client_remains(state: State) -> bool:
 def required(state: State, config: FederationConfig) -> int:
     """How many clients must be alive before a training round opens.
 
-    The plan's number, less the clients that were forgotten, asked to be forgotten or are on hold.
+    `min_clients` does not fall when clients leave. `start_clients` counts those that have joined: clients that were
+    forgotten, asked to be forgotten or are on hold count, although they do not train.
     """
+    if state.number:
+        return config.plan.min_clients
     gone = sum(m.status is not MemberStatus.ACTIVE or bool(m.on_hold) or m.outweighs for m in state.members.values())
-    wanted = config.plan.min_clients
-    if state.number == 0:
-        wanted = max(wanted, config.plan.start_clients)
-    return max(1, wanted - gone - len(state.kept_out()))
+    return max(config.plan.min_clients, config.plan.start_clients - gone - len(state.kept_out()))
 
 
 def cohort(

@@ -166,6 +166,9 @@ def close_if_due(state: State, presence: Presence, config: FederationConfig, now
         return state
     if not current.assignments:
         return abandon(state, now, "no client is left in it")
+    least = least_updates(current, config)
+    if len(current.assignments) < least:
+        return abandon(state, now, f"{len(current.assignments)} clients are left in it, the plan requires {least}")
     if not current.missing:
         return close(state, now)
     waiting = hopeful(current, presence, config, now)
@@ -203,7 +206,18 @@ def stalled(state: State, presence: Presence, config: FederationConfig, now: flo
 
 
 def has_quorum(current: Round, config: FederationConfig) -> bool:
-    return len(current.received) >= max(1, ceil(config.plan.quorum * len(current.assignments)))
+    wanted = ceil(config.plan.quorum * len(current.assignments))
+    return len(current.received) >= max(wanted, least_updates(current, config))
+
+
+def least_updates(current: Round, config: FederationConfig) -> int:
+    """The updates without which a round does not commit, however many clients have left it.
+
+    For a training round this is the quorum of the smallest cohort that the plan permits. A recovery round serves a
+    request to be forgotten: it does not wait for new clients.
+    """
+    plan = config.plan
+    return ceil(plan.quorum * ceil(plan.participation * plan.min_clients)) if current.kind is RoundKind.TRAIN else 1
 
 
 def _repeat(state: State, presence: Presence, config: FederationConfig, current: Round, now: float) -> State:

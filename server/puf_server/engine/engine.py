@@ -6,27 +6,41 @@ deleted. So a restart continues where the last process stopped.
 
 from __future__ import annotations
 
-import sqlite3
+import math
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Protocol, TypeVar
 
-from puf_common.errors import PufError
+from puf_common.errors import PufError, StorageCorrupted, Unavailable
 from puf_common.logging import get_logger
 from puf_server.aggregation.folder import Folder, FoldResult
-from puf_server.core import rounds, scheduler
+from puf_server.aggregation.verified import DamagedFile
+from puf_server.core import clock_changes, rounds, scheduler
 from puf_server.core.commits import ModelFile
 from puf_server.core.state.presence import Presence, after_restart, settled
 from puf_server.core.state.rounds import Round, RoundKind, RoundPhase
 from puf_server.core.state.state import AuditNote, State
 from puf_server.core.state.tickets import TicketState
+from puf_server.engine.clock import ClockWatch, FederationClock
+from puf_server.engine.log_purge import LogPurge
+from puf_server.engine.troubles import Trouble, Troubles
 from puf_server.failpoints import hit
+from puf_server.storage.database import DatabaseBusy
 from puf_server.storage.state_store import Store
 
 T = TypeVar("T")
 Listener = Callable[[State, State], None]
 log = get_logger(__name__)
+
+# Seconds that a call waits while another process writes to the database, and between two attempts.
+_BUSY_SECONDS = 5.0
+_BUSY_PAUSE = 0.02
+# Seconds between two records of the time.
+_RECORD_SECONDS = 300.0
 
 # Events that the operator must look into.
 _ALARMS = {
@@ -53,18 +67,16 @@ class Engine:
         self.config = store.config
         self.manifest = store.manifest
         self.clock = clock
-        # What is retried without success, for the operator; empty when all is well.
-        self.trouble = ""
+        self.troubles = Troubles()
         self._folder = folder or Folder(store)
         self.presence = Presence()
         self._listeners: list[Listener] = []
         self._advanced: State | None = None
         self._lock = threading.Lock()
         self._deleting = threading.Lock()
-        # Overwritten records must leave the database's log.
-        self._purge_due = True
-        self._purge_reported = False
-        self._purging = threading.Lock()
+        self._purge = LogPurge(store, self.troubles)
+        self._watch = ClockWatch(clock, self.troubles, self._move_clock) if isinstance(clock, FederationClock) else None
+        self._recorded_at = -math.inf
         try:
             self._recover()
         except BaseException:
@@ -75,13 +87,26 @@ class Engine:
         """Verifies files before the state relies on them: models exist, updates are whole, all other files go."""
         self.state = self.store.load()
         self.store.require_files(self.state)
+        self._verify_audit_log()
+        if self._watch is not None:
+            self._watch.start(self.store.last_time(), partial(clock_changes.deadline_between, self.state))
         self.verify_spool()
         self.call(
             lambda state, now: (scheduler.restarted(state, self.config, now), None),
             lambda _, now: after_restart(self.state, now),
         )
         self.store.delete_orphans(lambda: self.state, everything=True)
-        self._purge()
+        self._purge.run()
+        self.store.never_wait()
+
+    def _verify_audit_log(self) -> None:
+        """Shows a damaged audit log. The federation is served: its state does not depend on the log."""
+        fault = self.store.audit_fault()
+        if fault:
+            log.error("the audit log is damaged", why=fault)
+            self.troubles.report(
+                Trouble.AUDIT, f"{fault}; `puf-server audit verify` tells more, a backup has the entry"
+            )
 
     def subscribe(self, listener: Listener) -> None:
         """Calls `listener` with the state before and after each change, in order and under the lock: it must be quick."""
@@ -94,8 +119,26 @@ class Engine:
     ) -> T:
         """Applies a change, lets the federation advance, and persists the new state before any caller sees it.
 
-        `attend` changes the presence, after `change` has read the old one.
+        `attend` changes the presence, after `change` has read the old one. Where another process writes to the database,
+        both are called again, at most for some seconds; no other call waits for that.
         """
+        return self._without_waiting(lambda: self._call(change, attend))
+
+    def _without_waiting(self, work: Callable[[], T]) -> T:
+        """Repeats `work`, which takes the lock, while another process writes to the database. Waits without the lock."""
+        give_up = time.monotonic() + _BUSY_SECONDS
+        while True:
+            try:
+                return work()
+            except DatabaseBusy as error:
+                if time.monotonic() > give_up:
+                    self.troubles.report(Trouble.STATE, error.message)
+                    raise
+            time.sleep(_BUSY_PAUSE)
+
+    def _call(
+        self, change: Callable[[State, float], tuple[State, T]], attend: Callable[[Presence, float], Presence]
+    ) -> T:
         with self._lock:
             before, now = self.state, self.clock()
             after, result = change(before, now)
@@ -108,7 +151,7 @@ class Engine:
             self._advanced = self.state
             if completed:
                 hit("completion.after")
-                self._purge_due = True
+                self._purge.want()
             if after.round is not before.round and self.round_to_fold() is not None:
                 hit("round.closed")
         if (
@@ -118,12 +161,12 @@ class Engine:
         ):
             self.delete_orphans()
         if completed:
-            self._purge()
+            self._purge.run()
         return result
 
     def _replace(self, before: State, after: State, presence: Presence) -> None:
         """Persists and publishes a new state. The caller holds the lock."""
-        self.store.save(before, after)
+        self._reported(lambda: self.store.save(before, after))
         self.state = replace(after, notes=()) if after.notes else after
         self.presence = presence
         for note in after.notes:
@@ -132,10 +175,62 @@ class Engine:
             for listener in self._listeners:
                 listener(before, self.state)
 
+    def _reported(self, write: Callable[[], bool]) -> None:
+        """Writes to the database; shows why that fails until a later write succeeds. The caller holds the lock."""
+        try:
+            written = write()
+        except DatabaseBusy:
+            raise
+        except (Unavailable, StorageCorrupted) as error:
+            self.troubles.report(Trouble.STATE, error.message)
+            raise
+        if written:
+            self.troubles.clear(Trouble.STATE)
+
     def tick(self) -> None:
         """Lets time pass: deadlines, absences, and work that is retried."""
+        if self._watch is not None:
+            self._watch.check()
         self.call(lambda state, now: (state, None))
-        self._purge()
+        self._purge.run()
+        self._record_time()
+
+    def _record_time(self) -> None:
+        """Stores the time now and then, for the next start. After a failed write this finds out whether writing works."""
+        now = self.clock()
+        due = self._watch is not None and abs(now - self._recorded_at) >= _RECORD_SECONDS
+        if not due and Trouble.STATE not in self.troubles.open():
+            return
+
+        def record() -> None:
+            with self._lock:
+                self._reported(lambda: self.store.record_time(now))
+
+        self._without_waiting(record)
+        self._recorded_at = now
+
+    def accept_clock(self) -> None:
+        """The operator says that the system's clock is right. Has no effect where it did not jump."""
+        if self._watch is not None:
+            self._watch.accept()
+
+    def _move_clock(self, seconds: float, accepted: bool) -> None:
+        """Moves the federation's clock, and everything that waits for a duration."""
+        clock = self.clock
+        assert isinstance(clock, FederationClock)
+
+        def move() -> None:
+            with self._lock:
+                before = self.state
+                after = clock_changes.moved(before, seconds)
+                if accepted:
+                    after = after.note("clock.accepted", clock() + seconds, seconds=round(seconds))
+                    # First: a start after a crash must not take the accepted time for a jump.
+                    self._reported(lambda: self.store.record_time(clock() + seconds))
+                self._replace(before, after, self.presence.moved(seconds))
+                clock.move(seconds)
+
+        self._without_waiting(move)
 
     def delete_orphans(self) -> None:
         """Deletes files that no record names. Runs outside the engine's lock."""
@@ -148,44 +243,31 @@ class Engine:
             # The change that made them superfluous stands; the next deletion removes them.
             log.error("files not deleted yet", error=str(error))
 
-    def _purge(self) -> None:
-        """After a completed request: removes older versions of records from the database's log.
-
-        Runs outside the engine's lock and never waits. While another process reads an older state, `tick` tries again.
-        """
-        if not self._purge_due or not self._purging.acquire(blocking=False):
-            return
-        try:
-            self._purge_due = False
-            try:
-                done, why = self.store.purge_free_pages(), "another process reads an older state of the database"
-            except (sqlite3.Error, PufError) as error:
-                done, why = False, str(error)
-            if not done:
-                self._purge_due = True
-                if not self._purge_reported:
-                    log.warning("deleted records are still in the database's log; trying again", why=why)
-            elif self._purge_reported:
-                log.info("deleted records are removed from the database's log")
-            self._purge_reported = not done
-        finally:
-            self._purging.release()
-
     def verify_spool(self) -> None:
         """Asks again for updates that are booked and not on disk as they were sent. Reads files outside the lock."""
         checked = self.state.round
         damaged = self.store.damaged_updates(checked)
-        if not damaged or checked is None:
-            return
-        with self._lock:
-            before, now = self.state, self.clock()
-            after, current = before, before.round
-            for key, why in damaged.items():
-                # The round may have changed meanwhile, and the file may be gone because of that.
-                if current is not None and current.received.get(key) is checked.received[key]:
-                    log.error("an update is lost; its client is asked again", key=key, why=why)
-                    after = rounds.lose(after, key, now, why)
-            self._replace(before, after, self.presence)
+        if damaged and checked is not None:
+            self._lose(checked, damaged)
+
+    def _lose(self, checked: Round, damaged: Mapping[str, str]) -> None:
+        """Deletes the damaged updates of `checked` and asks for them again, each with the reason."""
+        # Before the clients are asked: a new file has the same name.
+        for key in damaged:
+            self.store.delete_update(checked, key)
+
+        def lose() -> None:
+            with self._lock:
+                before, now = self.state, self.clock()
+                after, current = before, before.round
+                for key, why in damaged.items():
+                    # The round may have changed meanwhile, and the file may be gone because of that.
+                    if current is not None and current.received.get(key) is checked.received[key]:
+                        log.error("an update is lost; its client is asked again", key=key, why=why)
+                        after = rounds.lose(after, key, now, why)
+                self._replace(before, after, self.presence)
+
+        self._without_waiting(lose)
 
     def round_to_fold(self) -> Round | None:
         """The closed round whose model is not computed yet, if there is one."""
@@ -202,6 +284,13 @@ class Engine:
             if not _same_fold(state.round, current):
                 return FoldResult(current, failure="the round has changed")
             return self._folder.fold(state, current)
+        except DamagedFile as error:
+            if not error.key:
+                raise
+            # The name of the file contains a digest. It stays out of the audit log, which outlives the client.
+            log.error("a damaged file", why=error.message)
+            self._lose(current, {error.key: "it does not match its digest"})
+            return FoldResult(current, failure=error.message)
         except OSError:
             if _same_fold(self.state.round, current):
                 raise
@@ -239,6 +328,9 @@ class Engine:
             self.commit(self.fold(current))
 
     def close(self) -> None:
+        if self._watch is not None:
+            with suppress(PufError):
+                self.store.record_time(self.clock())
         self.store.close()
 
 

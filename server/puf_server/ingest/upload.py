@@ -14,12 +14,16 @@ from puf_server.core import norm_bounds, rounds, validation
 from puf_server.core.state.rounds import ReceivedUpdate
 from puf_server.core.state.state import State
 from puf_server.engine.engine import Engine
+from puf_server.engine.troubles import Trouble, Troubles
 from puf_server.failpoints import hit
 from puf_server.ingest.header import ExpectedUpdate, UploadKey
 from puf_server.ingest.quota import Quota
 from puf_server.ingest.update_checks import UpdateCheck
 from puf_server.storage.durable import NewFile, unwritten
 from puf_server.storage.layout import spool_name
+
+# How long a refused update is shown to the operator. A client that cannot store one tries again sooner.
+_SHOWN_SECONDS = 600.0
 
 
 class Upload:
@@ -47,7 +51,7 @@ class Upload:
         self._quota = quota
         quota.reserve(self, expected.client, expected.round, header.byte_length)
         try:
-            with _on_disk():
+            with _on_disk(engine.troubles):
                 self._file: NewFile | None = engine.store.spool.new()
         except BaseException:
             quota.release(self)
@@ -86,7 +90,7 @@ class Upload:
             self._sequence.check(whole)
             self._check.feed(whole.data)
             self._sequence.add(whole.data)
-            with _on_disk():
+            with _on_disk(self._engine.troubles):
                 self._open_file().write(whole.data)
             if not whole.offset:
                 hit("upload.after_first_chunk")
@@ -101,9 +105,10 @@ class Upload:
         """Verifies the whole update and gives it its name in the spool, durably."""
         with self._busy:
             self._sequence.finish()
-            with _on_disk():
+            with _on_disk(self._engine.troubles):
                 self._open_file().publish(self._engine.store.spool.path(self._spool_name))
             self._file = None
+        self._engine.troubles.clear(Trouble.UPLOADS)
 
     def book(self) -> bool:
         """Adds the published update to the round; from then on it counts. Returns whether it was there already."""
@@ -156,9 +161,11 @@ class Upload:
 
 
 @contextmanager
-def _on_disk() -> Iterator[None]:
-    """Turns a failed write into an error that asks the client to send the update again."""
+def _on_disk(troubles: Troubles) -> Iterator[None]:
+    """Turns a failed write into an error that asks the client to send the update again, and shows it to the operator."""
     try:
         yield
     except OSError as error:
-        raise unwritten(error, "the update") from error
+        refusal = unwritten(error, "the update")
+        troubles.report(Trouble.UPLOADS, refusal.message, _SHOWN_SECONDS)
+        raise refusal from error

@@ -29,6 +29,7 @@ from puf_common.v1 import tickets_pb2 as tk
 from puf_server.admission.identity import Identify
 from puf_server.ingest.flow_control import TransferPermit, UploadFrames, UploadLimiter
 from puf_server.ingest.header import UploadKey
+from puf_server.ingest.refusals import Refusals
 from puf_server.ingest.upload import Upload
 from puf_server.rpc import messages
 from puf_server.rpc.calls import Context, Threads, answered, start, streamed, to_its_end
@@ -89,6 +90,7 @@ class FederationService(rpc.FederationServicer):
         self._notifier = notifier
         self._threads = threads
         self._refused = refused
+        self._refusals = Refusals(handlers.engine.troubles, handlers.is_member)
         self._limiter = UploadLimiter(handlers.config.limits)
         self._downloads = asyncio.Semaphore(handlers.config.limits.downloads)
         # The call that carries each upload.
@@ -166,11 +168,19 @@ class FederationService(rpc.FederationServicer):
         try:
             # Uploads beyond the limit wait here under flow control; they are not refused.
             async with self._limiter.admit(name, request_iterator) as frames:
-                return await self._receive(name, frames, context)
+                reply = await self._receive(name, frames, context)
         except PufError as error:
             self._refused(error.reason)
             log.warning("update refused", reason=error.reason, why=error.message)
+            if self._refusals.refused(name, error):
+                await self._threads.run(self._handlers.stop_waiting_for, name, error.message)
             raise
+        self._refusals.accepted(name)
+        return reply
+
+    def members_changed(self) -> None:
+        """Drops what is known about clients that are no longer members. Call it on the event loop."""
+        self._refusals.drop_former_members()
 
     async def _receive(self, name: str, frames: UploadFrames, context: Context) -> fed.SubmitUpdateReply:
         first = _message(await anext(frames, b""))

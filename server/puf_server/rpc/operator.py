@@ -54,7 +54,7 @@ class OperatorService(rpc.OperatorServicer):
             tickets_open=sum(t.open for t in state.tickets.values()),
             tickets_failed=sum(t.state is TicketState.FAILED for t in state.tickets.values()),
             tickets_overdue=sum(t.waiting and now >= t.deadline_at for t in state.tickets.values()),
-            trouble=self._engine.trouble,
+            trouble=self._engine.troubles.text(),
             round=operator_messages.round_info(state.round, presence) if state.round else None,
             score=messages.score(newest.score, newest.score_clients) if newest else None,
             score_version=newest.version if newest else 0,
@@ -112,6 +112,7 @@ class OperatorService(rpc.OperatorServicer):
 
     @answered
     async def Resume(self, request: op.ResumeRequest, context: Context) -> op.ResumeReply:
+        await self._threads.run(self._engine.accept_clock)
         return op.ResumeReply(position=await self._change(operations.resume))
 
     @answered

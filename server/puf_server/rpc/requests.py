@@ -36,12 +36,12 @@ class Handlers:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.config = engine.config
-        self.rates = TransferRates(self._is_member)
+        self.rates = TransferRates(self.is_member)
         self.uploads = Uploads(engine)
         self.tickets = TicketRequests(engine, self.uploads)
         engine.subscribe(self._changed)
 
-    def _is_member(self, name: str) -> bool:
+    def is_member(self, name: str) -> bool:
         member = self.engine.state.members.get(name)
         return member is not None and member.status is MemberStatus.ACTIVE
 
@@ -182,6 +182,17 @@ class Handlers:
 
         self.engine.call(change)
         return fed.DeclineWorkReply(position=self.position())
+
+    def stop_waiting_for(self, name: str, why: str) -> None:
+        """The open round does not wait for this client any more, because its updates are refused."""
+
+        def change(state: State, now: float) -> tuple[State, None]:
+            for assignment in state.round.missing if state.round else ():
+                if assignment.client == name and state.round and assignment.key not in state.round.declined:
+                    state = rounds.decline(state, name, assignment.key, f"its updates are refused: {why}", now)
+            return state, None
+
+        self.engine.call(change)
 
     def report_evaluation(self, name: str, request: fed.ReportEvaluationRequest) -> fed.ReportEvaluationReply:
         member = roster.member_of(self.engine.state, name)

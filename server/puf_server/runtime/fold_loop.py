@@ -8,13 +8,16 @@ import errno
 import time
 from collections.abc import Callable
 
-from puf_common.errors import PufError
+from puf_common.errors import PufError, StorageCorrupted
 from puf_common.logging import get_logger
 from puf_server.core.state.rounds import Round
 from puf_server.engine.engine import Engine
+from puf_server.engine.troubles import Trouble
 from puf_server.rpc.calls import Threads
 
 _RETRY_SECONDS = 0.5
+# Each attempt reads all files of the round.
+_DAMAGED_SECONDS = 5.0
 log = get_logger(__name__)
 
 
@@ -27,7 +30,7 @@ class FoldLoop:
         self._threads = threads
         self._took = took
         self._wanted = asyncio.Event()
-        self._ending = False
+        self._stopping = asyncio.Event()
 
     def wake(self) -> None:
         """Checks for a closed round. Call it on the event loop."""
@@ -35,31 +38,38 @@ class FoldLoop:
 
     def end(self) -> None:
         """Ends the task after the round that it is summing. Call it on the event loop."""
-        self._ending = True
+        self._stopping.set()
         self._wanted.set()
 
     async def run(self) -> None:
-        while not self._ending:
+        while not self._stopping.is_set():
             await self._wanted.wait()
             self._wanted.clear()
-            while not self._ending and (current := self._engine.round_to_fold()) is not None:
+            while not self._stopping.is_set() and (current := self._engine.round_to_fold()) is not None:
                 try:
                     await self._fold(current)
                 except Exception as error:
                     # Mostly a full disk. Folding must go on when the cause is gone.
                     log.error("round not folded; trying again", round=current.number, error=str(error))
-                    self._engine.trouble = f"round {current.number} cannot be summed, trying again: {error}"
-                    await asyncio.sleep(_RETRY_SECONDS)
+                    message = f"round {current.number} cannot be summed, trying again: {error}"
+                    self._engine.troubles.report(Trouble.FOLD, message)
+                    await self._pause(_DAMAGED_SECONDS if isinstance(error, StorageCorrupted) else _RETRY_SECONDS)
                     if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
                         with contextlib.suppress(PufError):
                             await self._threads.run_on_files(self._engine.verify_spool)
+
+    async def _pause(self, seconds: float) -> None:
+        """Waits before the next attempt. The end of the task ends the wait."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
 
     async def _fold(self, current: Round) -> None:
         closed = time.monotonic()
         result = await self._threads.run_on_files(self._engine.fold, current)
         folded = time.monotonic()
         counts = await self._threads.run(self._engine.commit, result)
-        self._engine.trouble = ""
+        self._engine.troubles.clear(Trouble.FOLD)
         if not counts:
             return
         committed = time.monotonic()

@@ -12,12 +12,11 @@ import time
 from collections import Counter as Tally
 from collections.abc import Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
-from puf_common.errors import PufError, UsageError
+from puf_common.errors import PufError
 from puf_common.logging import get_logger
-from puf_common.network.addresses import parse_address
 from puf_common.receipts.evidence import Verdict
 from puf_common.tensors.manifest import MODEL
 from puf_common.version import VERSION
@@ -32,6 +31,7 @@ from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning.request_verdict import verdict
 from puf_server.engine.engine import Engine
+from puf_server.engine.troubles import Trouble
 from puf_server.rpc.requests import Handlers
 
 PHASES = ("waiting", "training", "unlearning", "recovering", "idle", "paused", "stopping")
@@ -68,25 +68,6 @@ class Metrics:
         self._phase_seconds.labels(kind=kind, phase=phase).observe(seconds)
 
 
-class MetricsEndpoint:
-    """`/metrics` over HTTP until `close`, on a separate address, so that the scraper reaches nothing else."""
-
-    def __init__(self, registry: CollectorRegistry, address: str) -> None:
-        host, port = parse_address(address, "--metrics", free_port=True)
-        try:
-            server, thread = start_http_server(port, host, registry)
-        except OSError as error:
-            raise UsageError(f"cannot listen on {address} for --metrics: {error.strerror}") from None
-        self._server, self._thread = server, thread
-        self.port: int = server.server_port
-
-    def close(self) -> None:
-        """Stops the server. Blocks until its thread has ended."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
 class _StateCollector:
     """Computes the metric families from the state at every scrape."""
 
@@ -108,6 +89,8 @@ class _StateCollector:
         yield from _clients(state, self._engine.presence, config, now)
         yield from _tickets(state, now)
         yield from self._model(state)
+        shown = self._engine.troubles.open()
+        yield _family("puf_trouble", "1 for what is retried without success", "kind", {k: k in shown for k in Trouble})
         transferred = {"up": self._handlers.rates.bytes_received, "down": self._handlers.rates.bytes_sent}
         yield _family("puf_bytes", "Tensor bytes since the process began", "direction", transferred, counts=True)
 

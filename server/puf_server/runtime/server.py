@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import resource
 import signal
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +24,9 @@ from puf_server.admission.listeners import Accesses, Listener, insecure_listener
 from puf_server.admission.tokens import Tokens
 from puf_server.core import roster
 from puf_server.core.state.state import State
+from puf_server.engine.clock import FederationClock
 from puf_server.engine.engine import Engine
+from puf_server.engine.troubles import Trouble
 from puf_server.rpc.audit_feed import AuditFeed
 from puf_server.rpc.calls import Threads
 from puf_server.rpc.federation import FederationService
@@ -33,7 +34,8 @@ from puf_server.rpc.notifier import Notifier
 from puf_server.rpc.operator import OperatorService
 from puf_server.rpc.requests import Handlers
 from puf_server.runtime.fold_loop import FoldLoop
-from puf_server.runtime.metrics import Metrics, MetricsEndpoint
+from puf_server.runtime.metrics import Metrics
+from puf_server.runtime.metrics_http import MetricsEndpoint
 from puf_server.storage.state_store import Store
 
 _TICK_SECONDS = 0.5
@@ -42,6 +44,8 @@ _LEAVE_SECONDS = 3.0
 _RECHECK_SECONDS = 0.25
 # Longest time that a forgotten client's token lasts after its grace time.
 _TOKEN_SECONDS = 3600.0
+# Open files besides connections: updates that arrive, models, the files of a fold.
+_OTHER_FILES = 512
 _SERVICES = ("puf.v1.Federation", "puf.v1.Operator")
 log = get_logger(__name__)
 
@@ -53,6 +57,8 @@ class Addresses:
     federation: str
     operator: str
     metrics: str = ""
+    # Names in the requests of scrapers, besides IP addresses and names without a dot.
+    metrics_hosts: tuple[str, ...] = ()
 
 
 class Server:
@@ -77,7 +83,7 @@ class Server:
         return self
 
     async def _start(self) -> None:
-        self.engine = await self._threads.run(Engine, self._store, time.time)
+        self.engine = await self._threads.run(Engine, self._store, FederationClock(failpoints.wall_clock()))
         self.handlers = Handlers(self.engine)
         self.metrics = Metrics(self.handlers)
         self._folding = FoldLoop(self.engine, self._threads, self.metrics.phase_took)
@@ -88,14 +94,16 @@ class Server:
             notifier.notify(after)
             loop.call_soon_threadsafe(self._folding.wake)
             loop.call_soon_threadsafe(self._audit.wake)
+            if before.members is not after.members:
+                loop.call_soon_threadsafe(self._calls.members_changed)
 
-        self.engine.subscribe(changed)
         self._clients, self._operators, accesses = await self._threads.run(self._make_listeners)
         self._serve_calls(notifier)
+        self.engine.subscribe(changed)
         self.port = self._clients.bind(self._federation, self._addresses.federation)
         self.operator_port = self._operators.bind(self._operator, self._addresses.operator)
-        address = self._addresses.metrics
-        self._endpoint = MetricsEndpoint(self.metrics.registry, address) if address else None
+        address, hosts = self._addresses.metrics, self._addresses.metrics_hosts
+        self._endpoint = MetricsEndpoint(self.metrics.registry, address, hosts) if address else None
         self.metrics_port = self._endpoint.port if self._endpoint else 0
         await self._federation.start()
         await self._operator.start()
@@ -117,10 +125,10 @@ class Server:
     def _serve_calls(self, notifier: Notifier) -> None:
         """Makes the two gRPC servers with their services."""
         self._federation, self._operator = self._clients.server(), self._operators.server()
-        federation = FederationService(
+        self._calls = FederationService(
             self.handlers, self._clients.identify, notifier, self._threads, self.metrics.update_refused
         )
-        federation.add_to(self._federation)
+        self._calls.add_to(self._federation)
         operator = OperatorService(self.handlers, self._threads, self._audit, self.stopped.set)
         operator_pb2_grpc.add_OperatorServicer_to_server(operator, self._operator)
         self._health = health_aio.HealthServicer()
@@ -166,10 +174,7 @@ class Server:
             await self._threads.run(self.handlers.uploads.drop_unwanted)
         except Exception as error:
             log.error("state not written", error=str(error))
-            self.engine.trouble = f"the state cannot be written: {error}"
-        else:
-            if self.engine.round_to_fold() is None:
-                self.engine.trouble = ""
+            self.engine.troubles.report(Trouble.STATE, f"the state cannot be written: {error}")
         return _TICK_SECONDS
 
     async def _recheck_calls(self) -> float:
@@ -183,7 +188,7 @@ class Server:
 
     async def _drop_tokens(self) -> float:
         """Deletes the tokens of forgotten clients after their grace time."""
-        gone = roster.past_grace(self.engine.state, self.engine.config, time.time())
+        gone = roster.past_grace(self.engine.state, self.engine.config, self.engine.clock())
         try:
             for name in await self._threads.run(lambda: Tokens(self._store.directory).drop(gone)):
                 log.info("token of a forgotten client deleted", client=name)
@@ -232,7 +237,11 @@ async def _serve(
     if limits:
         changed = store.config.limits.model_copy(update=dict(limits))
         store.config = store.config.model_copy(update={"limits": changed})
-    _raise_file_limit(store.config.limits.connections)
+    limits_set = store.config.limits
+    fitting = _raise_file_limit(limits_set.connections)
+    if fitting < limits_set.connections:
+        fewer = limits_set.model_copy(update={"connections": fitting})
+        store.config = store.config.model_copy(update={"limits": fewer})
     async with Server(store, addresses, tls, stopped=stopped) as server:
         ports = {"port": server.port, "operator_port": server.operator_port}
         if server.metrics_port:
@@ -245,12 +254,17 @@ async def _serve(
         log.info("stopping", round=server.engine.state.number)
 
 
-def _raise_file_limit(connections: int) -> None:
-    """Raises the soft limit of open files as far as the hard limit allows: each connection is a file."""
+def _raise_file_limit(connections: int) -> int:
+    """Raises the soft limit of open files as far as the hard limit allows: each connection is a file.
+
+    Returns how many connections each of the two listeners may accept, so that files for updates and models remain.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + 512
-    if soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
-        if most < wanted:
-            log.warning("fewer open files than connections are allowed", files=most, connections=connections)
+    wanted = 2 * connections + _OTHER_FILES
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    fitting = min(connections, max(1, (max(soft, most) - _OTHER_FILES) // 2))
+    if fitting < connections:
+        log.warning("the limit of open files allows fewer connections", files=most, connections=fitting)
+    return fitting

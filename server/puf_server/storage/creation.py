@@ -21,12 +21,12 @@ from puf_server.storage.layout import DATABASE, KEY_FILE, Layout, model_name
 from puf_server.storage.state_store import Store
 
 _TABLES = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE members (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE tickets (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE models (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
-CREATE TABLE records (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
-CREATE TABLE history (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER) WITHOUT ROWID;
+CREATE TABLE members (id TEXT PRIMARY KEY, body TEXT NOT NULL, crc INTEGER) WITHOUT ROWID;
+CREATE TABLE tickets (id TEXT PRIMARY KEY, body TEXT NOT NULL, crc INTEGER) WITHOUT ROWID;
+CREATE TABLE models (id INTEGER PRIMARY KEY, body TEXT NOT NULL, crc INTEGER);
+CREATE TABLE records (id INTEGER PRIMARY KEY, body TEXT NOT NULL, crc INTEGER);
+CREATE TABLE history (id TEXT PRIMARY KEY, body TEXT NOT NULL, crc INTEGER) WITHOUT ROWID;
 CREATE TABLE audit (seq INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL, facts TEXT NOT NULL, hash BLOB NOT NULL);
 """
 
@@ -63,10 +63,9 @@ def create(
     with new_file(layout.signing_key, files) as file:
         file.write(key.to_pem())
     with closing(connect(layout.database)) as db:
-        with db:
-            db.executescript(_TABLES)
-            db.execute("INSERT INTO meta VALUES ('schema', ?)", (str(migrations.SCHEMA),))
+        db.executescript(_TABLES)
         store = Store(layout, config, manifest, db, files)
+        store.put_meta("schema", str(migrations.SCHEMA))
         store.put_meta("signing_key", key.public.hex())
         store.put_meta("identity", json.dumps(federation_file.identity(config, manifest)))
         facts = {"federation": config.id, "model": config.model, "digest": model.digest}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from puf_common import audit_chain
-from puf_common.errors import StorageCorrupted, Unavailable
+from puf_common.errors import PufError, StorageCorrupted, Unavailable
 from puf_server.storage.durable import end_process
 
 _ENTRIES = "SELECT seq, at, event, facts, hash FROM audit"
@@ -24,10 +24,14 @@ def connect(path: Path, timeout: float = 5.0) -> sqlite3.Connection:
         db.execute("PRAGMA secure_delete = ON")
         # On macOS a plain fsync leaves data in the drive's cache.
         db.execute("PRAGMA fullfsync = ON")
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         db.close()
         raise StorageCorrupted(f"{path} cannot be opened: {error}") from None
     return db
+
+
+class DatabaseBusy(Unavailable):
+    """Another process writes to the database at this moment. The transaction was rolled back."""
 
 
 @contextmanager
@@ -51,10 +55,40 @@ def purge_free_pages(path: Path) -> bool:
     return not busy
 
 
-def unsaved(error: sqlite3.OperationalError) -> Unavailable:
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turns an error of the database into one that names the file."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        # The name of a table or the text of an error.
+        raise damaged(path, error) from None
+    except sqlite3.DatabaseError as error:
+        # The low byte is the kind of an error.
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_IOERR):
+            raise Unavailable(f"{path} cannot be read now: {error}") from None
+        raise damaged(path, error) from None
+
+
+def damaged(path: Path, why: object) -> StorageCorrupted:
+    return StorageCorrupted(f"{path} is damaged and cannot be read: {why}; restore a backup")
+
+
+def check_pages(db: sqlite3.Connection, path: Path) -> None:
+    """Raises StorageCorrupted where a page of the database is damaged."""
+    (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise damaged(path, found)
+
+
+def unsaved(error: sqlite3.DatabaseError, path: Path) -> PufError:
     """The error for a caller whose transaction was rolled back. A failed sync ends the process."""
+    if not isinstance(error, sqlite3.OperationalError):
+        return damaged(path, error)
     if error.sqlite_errorcode in (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC):
         end_process("state.db", error)
+    if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+        return DatabaseBusy("the state cannot be written: another process writes to the database for a long time")
     if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
         return Unavailable("the server's disk is full: nothing was changed; try again when there is room")
     return Unavailable(f"the state cannot be written: {error}")

@@ -4,7 +4,8 @@ The functions know JSON rows only: a record type may change later without a chan
 
     1    the database does not name its federation
     2    version 0.1.0
-    3    this version
+    3    rows without checksums
+    4    this version
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from puf_common.errors import StorageCorrupted
+from puf_server.storage import rows
 
-SCHEMA = 3
+SCHEMA = 4
 OLDEST = 1
 
 Row = dict[str, Any]
+
+TABLES = ("meta", "members", "tickets", "models", "records", "history")
 
 # Keys of `meta`.
 _META = {"survey": "evaluation", "surveys": "evaluations", "episode": "job"}
@@ -39,16 +43,25 @@ _TICKET = ("id", "client", "membership", "deadline_at", "state", "history", "att
 _STEP = ("base", "assignments", "combine", "denominator", "plain", "last", "method_state")
 
 
-def upgrade(db: sqlite3.Connection) -> None:
-    """Rewrites a database of schema 2. The caller opens the transaction."""
+def upgrade(db: sqlite3.Connection, found: int) -> None:
+    """Rewrites a database of schema `found`. The caller opens the transaction."""
+    if found < 3:
+        _rename(db)
+    for table in TABLES:
+        db.execute(f"ALTER TABLE {table} ADD COLUMN crc INTEGER")
+        rows.put(db, table, [(key, body) for key, body, _ in db.execute(f"SELECT * FROM {table}").fetchall()])  # noqa: S608
+
+
+def _rename(db: sqlite3.Connection) -> None:
+    """Gives records and fields of schema 2 their new names."""
     for old, new in _META.items():
         db.execute("UPDATE meta SET key = ? WHERE key = ?", (new, old))
     for key, change in {"round": _round, "job": _renamed, "recovery": _on_hold}.items():
         for (body,) in db.execute("SELECT value FROM meta WHERE key = ? AND value != 'null'", (key,)).fetchall():
             db.execute("UPDATE meta SET value = ? WHERE key = ?", (_changed(key, body, change), key))
     for table, change in {"members": _on_hold, "tickets": _ticket}.items():
-        rows = db.execute(f"SELECT id, body FROM {table}").fetchall()  # noqa: S608
-        changed = [(_changed(f"{table}/{key}", body, change), key) for key, body in rows]
+        stored = db.execute(f"SELECT id, body FROM {table}").fetchall()  # noqa: S608
+        changed = [(_changed(f"{table}/{key}", body, change), key) for key, body in stored]
         db.executemany(f"UPDATE {table} SET body = ? WHERE id = ?", changed)  # noqa: S608
 
 

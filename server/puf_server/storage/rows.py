@@ -1,8 +1,15 @@
-"""Records of the state as text in rows. A record that could not be read again is not written."""
+"""Records of the state as text in rows. A record that could not be read again is not written.
+
+Every row has a checksum of its table, its key and its text, because a bit that changes in a page of the database can leave
+a record that is readable and wrong.
+"""
 
 from __future__ import annotations
 
 import json
+import sqlite3
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +45,27 @@ def read(adapter: TypeAdapter[Any], written: str, record: str, where: Path) -> A
             "a backup",
             record=record,
         ) from None
+
+
+def put(db: sqlite3.Connection, table: str, rows: Iterable[tuple[object, str]]) -> None:
+    """Writes rows, each a key and a text, over those with the same keys."""
+    summed = [(key, body, checksum(table, key, body)) for key, body in rows]
+    db.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)", summed)  # noqa: S608
+
+
+def verify(db: sqlite3.Connection, tables: Iterable[str], where: Path) -> None:
+    """Raises StorageCorrupted at the first row that does not match its checksum."""
+    for table in tables:
+        for key, body, stated in db.execute(f"SELECT * FROM {table}"):  # noqa: S608
+            if stated != checksum(table, key, body):
+                record = f"{table}/{key}"
+                raise StorageCorrupted(
+                    f"{where}: the record {record} does not match its checksum; restore a backup", record=record
+                )
+
+
+def checksum(table: str, key: object, body: object) -> int:
+    return zlib.crc32(f"{table}/{key}/{body}".encode())
 
 
 def _refuse(constant: str) -> Any:

@@ -6,7 +6,7 @@ import secrets
 from pathlib import Path
 
 from puf_server.core.state.rounds import Round
-from puf_server.storage.durable import Files, FileSource, NewFile
+from puf_server.storage.durable import Files, FileSource, NewFile, remove
 from puf_server.storage.layout import spool_name
 
 
@@ -27,6 +27,10 @@ class Spool:
     def read(self, current: Round, key: str) -> FileSource:
         """Random access to a received update."""
         return self._files.read(self.path(spool_name(current, key)))
+
+    def delete(self, current: Round, key: str) -> None:
+        """Deletes a received update. The caller removes it from the round."""
+        remove(self.path(spool_name(current, key)), self._files)
 
     def damaged(self, current: Round | None) -> dict[str, str]:
         """Received updates that are missing or damaged on disk, each with the reason. Reads all of them."""

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from pydantic import TypeAdapter
 
+from puf_common import audit_chain
 from puf_common.errors import Mismatch, StorageCorrupted, UsageError
 from puf_common.files.private import write_new
 from puf_common.receipts.signing_key import SigningKey, fingerprint
@@ -30,7 +31,15 @@ from puf_server.core.state.tickets import Ticket
 from puf_server.failpoints import hit
 from puf_server.storage import federation_file, migrations
 from puf_server.storage import rows as records
-from puf_server.storage.database import append_audit, connect, purge_free_pages, unsaved
+from puf_server.storage.database import (
+    append_audit,
+    audit_lines,
+    check_pages,
+    connect,
+    purge_free_pages,
+    readable,
+    unsaved,
+)
 from puf_server.storage.durable import DISK, Files, unwritten
 from puf_server.storage.layout import KEY_FILE, Layout, history_name
 from puf_server.storage.model_files import ModelFiles
@@ -92,12 +101,13 @@ class Store:
             db = stack.enter_context(closing(connect(layout.database)))
             store = cls(layout, config, manifest, db, files)
             store._lock = lock
-            # Directories of the first versions have no such table.
-            db.execute("CREATE TABLE IF NOT EXISTS history (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID")
-            store._migrate()
-            stored = json.loads(store._meta("identity") or "{}")
-            federation_file.require_same(stored, federation_file.identity(config, manifest), directory)
-            store.key = store._signing_key()
+            with readable(layout.database):
+                check_pages(db, layout.database)
+                store._migrate()
+                records.verify(db, migrations.TABLES, layout.database)
+                stored = json.loads(store._meta("identity") or "{}")
+                federation_file.require_same(stored, federation_file.identity(config, manifest), directory)
+                store.key = store._signing_key()
             stack.pop_all()
         return store
 
@@ -144,12 +154,16 @@ class Store:
             facts: dict[str, Any] = {"from": int(found), "to": migrations.SCHEMA}
             with self.db:
                 self.db.execute("BEGIN IMMEDIATE")
+                # Directories of the first versions have no such table.
+                self.db.execute(
+                    "CREATE TABLE IF NOT EXISTS history (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID"
+                )
+                migrations.upgrade(self.db, int(found))
                 if found == "1":
                     # Schema 1 stored no identity. Accept the configuration as stated, once.
                     identity = federation_file.identity(self.config, self.manifest)
                     self.put_meta("identity", json.dumps(identity))
                     facts["fingerprint"] = federation_file.fingerprint(identity)
-                migrations.upgrade(self.db)
                 self.put_meta("schema", str(migrations.SCHEMA))
                 append_audit(self.db, time.time(), "federation.migrated", facts)
             return
@@ -164,10 +178,7 @@ class Store:
         )
 
     def _meta(self, key: str) -> str | None:
-        try:
-            row = self.db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        except sqlite3.DatabaseError as error:
-            raise StorageCorrupted(f"{self.layout.database} cannot be read: {error}") from None
+        row = self.db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return None if row is None else str(row[0])
 
     def close(self) -> None:
@@ -176,8 +187,12 @@ class Store:
             self._lock.close()
 
     def load(self) -> State:
+        with readable(self.layout.database):
+            return self._load()
+
+    def _load(self) -> State:
         where = self.layout.database
-        meta = dict(self.db.execute("SELECT key, value FROM meta"))
+        meta: dict[str, str] = dict(self.db.execute("SELECT key, value FROM meta"))
         # A field that an older version did not have gets its default.
         values: dict[str, Any] = {name: json.loads(meta[name]) for name in _SCALARS if name in meta}
         values |= {
@@ -188,34 +203,57 @@ class Store:
             values[table] = {key: records.read(adapter, body, f"{table}/{key}", where) for key, body in rows}
         return State(**values)
 
-    def save(self, before: State | None, after: State) -> None:
-        """Writes the difference between two states and the new audit lines in one transaction, if there are any."""
+    def never_wait(self) -> None:
+        """From now on no statement waits for another process, and no transaction copies the log into the database."""
+        self.db.execute("PRAGMA busy_timeout = 0")
+        self.db.execute("PRAGMA wal_autocheckpoint = 0")
+
+    def last_time(self) -> float | None:
+        """The time that a server recorded last; None in directories of older versions."""
+        stored = self._meta("time")
+        return None if stored is None else float(stored)
+
+    def record_time(self, now: float) -> bool:
+        """Stores the federation's time. Always writes."""
+        self._transaction(lambda: self.put_meta("time", repr(now)))
+        return True
+
+    def save(self, before: State | None, after: State) -> bool:
+        """Writes the difference between two states and the new audit lines in one transaction. False: there is none."""
         changed = {
             name
             for name in (*_SCALARS, *_SINGLES, *_MANY)
             if before is None or getattr(before, name) is not getattr(after, name)
         }
         if not changed and not after.notes:
-            return
+            return False
+
+        def write() -> None:
+            for name in changed & set(_SCALARS):
+                self.put_meta(name, json.dumps(getattr(after, name), allow_nan=False))
+            for name in changed & _SINGLES.keys():
+                self.put_meta(name, records.text(_SINGLES[name], name, getattr(after, name)))
+            for table in changed & _MANY.keys():
+                self._put_rows(table, getattr(before, table) if before else {}, getattr(after, table))
+            hit("audit.write")
+            for note in after.notes:
+                append_audit(self.db, note.at, note.event, note.facts)
+
+        self._transaction(write)
+        return True
+
+    def _transaction(self, write: Callable[[], None]) -> None:
         try:
             with self.db:
                 self.db.execute("BEGIN IMMEDIATE")
-                for name in changed & set(_SCALARS):
-                    self.put_meta(name, json.dumps(getattr(after, name), allow_nan=False))
-                for name in changed & _SINGLES.keys():
-                    self.put_meta(name, records.text(_SINGLES[name], name, getattr(after, name)))
-                for table in changed & _MANY.keys():
-                    self._put_rows(table, getattr(before, table) if before else {}, getattr(after, table))
-                hit("audit.write")
-                for note in after.notes:
-                    append_audit(self.db, note.at, note.event, note.facts)
-        except sqlite3.OperationalError as error:
-            raise unsaved(error) from error
+                write()
+        except sqlite3.DatabaseError as error:
+            raise unsaved(error, self.layout.database) from error
         except OSError as error:
             raise unwritten(error, "the change") from error
 
     def put_meta(self, key: str, value: str) -> None:
-        self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+        records.put(self.db, "meta", [(key, value)])
 
     def _put_rows(self, table: str, before: Any, after: Any) -> None:
         rows = [
@@ -223,8 +261,15 @@ class Store:
             for key, record in after.items()
             if before.get(key) is not record
         ]
-        self.db.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", rows)  # noqa: S608
+        records.put(self.db, table, rows)
         self.db.executemany(f"DELETE FROM {table} WHERE id = ?", [(k,) for k in before if k not in after])  # noqa: S608
+
+    def log_bytes(self) -> int:
+        """The length of the database's write-ahead log."""
+        try:
+            return self.layout.log.stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def purge_free_pages(self) -> bool:
         return purge_free_pages(self.layout.database)
@@ -239,6 +284,18 @@ class Store:
 
     def damaged_updates(self, current: Round | None) -> dict[str, str]:
         return self.spool.damaged(current)
+
+    def audit_fault(self) -> str:
+        """The first entry of the audit log that is not as it was written; empty if there is none."""
+        try:
+            with readable(self.layout.database):
+                audit_chain.follow(audit_lines(self.db))
+        except StorageCorrupted as error:
+            return error.message
+        return ""
+
+    def delete_update(self, current: Round, key: str) -> None:
+        self.spool.delete(current, key)
 
     def delete_orphans(self, newest: Callable[[], State], *, everything: bool = False) -> None:
         delete_orphans(self.layout, self.files, newest, everything=everything)

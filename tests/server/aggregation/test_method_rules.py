@@ -118,5 +118,8 @@ def test_a_state_from_before_there_were_methods_is_served(tmp_path: Path) -> Non
     state = _trained(tmp_path / "state", "puf")
     with sqlite3.connect(state / "state.db") as db:
         db.execute("DROP TABLE history")
+        for table in ("meta", "members", "tickets", "models", "records"):
+            db.execute(f"ALTER TABLE {table} DROP COLUMN crc")
+        db.execute("UPDATE meta SET value = '3' WHERE key = 'schema'")
     with OnDisk(state) as federation:
         assert federation.engine.state.history == {}

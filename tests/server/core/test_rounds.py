@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from puf_common.errors import Conflict, InvalidUpdate, StaleRound
-from puf_server.core import rounds
+from puf_server.core import rounds, scheduler
 from puf_server.core.state.rounds import ReceivedUpdate, RoundKind, RoundPhase
+from puf_server.core.state.tickets import TicketState
 from tests.server.core.builders import Federation, config, header
 
 
@@ -156,3 +157,47 @@ def test_a_client_that_comes_back_with_more_samples_can_still_fill_its_assignmen
     f.submit("b")
     f.commit()
     assert {s.client: s.samples for s in f.round.assignments} == {"a": 30, "b": 12}
+
+
+def test_a_training_round_needs_min_clients_also_after_clients_have_left() -> None:
+    plan = {"min_clients": 2, "rounds": 3, "quorum": 1.0}
+    f = Federation(config(plan=plan, forgetting={"blind_recovery_rounds": 0}))
+    f.join("a", "b", holdout=0)
+    f.run_round(RoundKind.TRAIN)
+    f.submit("b")
+    ticket = f.file("a")
+    # The second round would have one update.
+    f.run_round(RoundKind.UNLEARN)
+    assert f.ticket(ticket.id).state is TicketState.COMPLETED
+    assert f.state.round is None
+    assert f.state.trained == 1
+    assert scheduler.waiting_for(f.state, f.presence, f.config, f.now) == "waiting for 1 more client to join"
+    f.join("c", holdout=0)
+    assert {s.client for s in f.round.assignments} == {"b", "c"}
+
+
+def test_a_round_that_too_many_clients_have_left_does_not_commit() -> None:
+    f = Federation(config(plan={"min_clients": 4, "quorum": 0.5}))
+    f.join("a", "b", "c", "d")
+    f.submit("d")
+    f.file("a")
+    f.file("b")
+    assert {s.client for s in f.round.assignments} == {"c", "d"}
+    f.file("c")
+    # A round of the plan has the updates of at least two clients.
+    assert f.state.round is None
+    assert f.state.version == 0
+
+
+def test_an_unlearning_round_needs_min_retained_also_after_clients_have_left() -> None:
+    f = Federation(config(plan={"min_clients": 3}, forgetting={"min_retained": 2, "blind_recovery_rounds": 0}))
+    f.join("a", "b", "c", holdout=0)
+    f.train()
+    f.file("a")
+    f.run_round(RoundKind.UNLEARN)
+    second = f.file("b")
+    # One retained update would disclose that of the target.
+    assert f.ticket(second.id).state is TicketState.PENDING
+    assert f.state.round is None
+    f.join("d", holdout=0)
+    assert f.round.kind is RoundKind.UNLEARN

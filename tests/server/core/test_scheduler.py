@@ -19,7 +19,7 @@ def trained(names: str = "abcd", **changes: Any) -> Federation:
 
 
 def test_a_client_whose_update_makes_the_sum_not_finite_is_put_on_hold() -> None:
-    f = Federation(config(plan={"min_clients": 3}))
+    f = Federation(config(plan={"min_clients": 2, "start_clients": 3}))
     f.join("a", "b", "m")
     f.submit_all()
     f.apply(scheduler.unfit(f.state, f.config, "m", "round 1: not finite", f.now))

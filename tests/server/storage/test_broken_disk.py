@@ -19,6 +19,7 @@ import pytest
 from tests.crash.workload import NAMES, Small, make, run
 from tests.grpc.raw import Raw, status
 from tests.running import make_state, running, tiny_config
+from tests.server.local import Local
 
 import puf_server.storage.database
 from puf_common.config.exit_codes import Exit
@@ -225,7 +226,7 @@ def test_a_failed_sync_of_the_database_ends_the_process(monkeypatch: pytest.Monk
     ):
         error = sqlite3.OperationalError("disk I/O error")
         error.sqlite_errorcode = code
-        assert isinstance(puf_server.storage.database.unsaved(error), Unavailable)
+        assert isinstance(puf_server.storage.database.unsaved(error, Path("state.db")), Unavailable)
         assert len(ended) == expected
 
 
@@ -301,10 +302,10 @@ def test_a_disk_that_accepts_no_more_bytes(tmp_path: Path, digests: list[str]) -
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of two megabytes, if this process may mount one."""
+    """A file system of four megabytes, if this process may mount one."""
     where = tmp_path / "mounted"
     where.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(where)]
+    words = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(where)]
     mounted = shutil.which("mount") and subprocess.run(words, capture_output=True, check=False).returncode == 0
     if not mounted:
         pytest.skip("mounting a small file system is not permitted here")
@@ -362,3 +363,58 @@ def test_a_disk_that_is_really_full(small_disk: Path, digests: list[str]) -> Non
     small.engine.commit(result)
     assert [m.status for m in small.state.models.values()] == [ModelStatus.READY] * 2
     assert finished(small) == digests
+
+
+def test_a_disk_that_the_log_of_the_database_fills_recovers_without_a_restart(small_disk: Path) -> None:
+    """The log of 1,500 small transactions is larger than this disk."""
+    local = Local(make_state(small_disk / "state"))
+    refused = 0
+    for number in range(1500):
+        try:
+            local.engine.call(lambda state, now: (state.note("test", now, text="x" * 200), None))
+        except Unavailable:
+            refused += 1
+        if number % 10 == 0:
+            local.engine.tick()
+    assert refused == 0
+    local.engine.close()
+
+
+def test_a_full_disk_is_shown_and_recovers_without_a_restart(small_disk: Path) -> None:
+    state = make_state(small_disk / "state", tiny_config(plan={"rounds": 1}))
+    with (
+        running(state) as server,
+        Raw(server.port, "a") as a,
+        Raw(server.port, "b") as b,
+        OperatorClient(f"127.0.0.1:{server.operator_port}") as control,
+    ):
+        a.join()
+        b.join()
+        work = a.wait().train
+        ballast = fill(small_disk)
+        for _ in range(3):
+            with pytest.raises(grpc.RpcError) as caught:
+                a.submit(work)
+            assert "disk is full" in str(caught.value.details())
+        assert "disk is full" in control.status().trouble
+        with Raw(server.port, "c") as c, pytest.raises(grpc.RpcError, match="disk is full"):
+            c.join()
+        ballast.unlink()
+        a.submit(work)
+        b.submit(b.wait().train)
+        wait_until(lambda: control.status().position.model_version == 1, 20)
+        wait_until(lambda: control.status().trouble == "", 20)
+
+
+def test_refused_uploads_of_a_full_disk_are_shown_until_one_is_stored(tmp_path: Path) -> None:
+    """There is room again as far as the file system says; only an upload that is stored shows that it can be used."""
+    local = Local(make_state(tmp_path / "state"))
+    local.join("a", "b")
+    failpoints.arm("spool.write=1*enospc")
+    with pytest.raises(Unavailable, match="disk is full"):
+        local.submit("a")
+    local.engine.tick()
+    assert "disk is full" in local.engine.troubles.text()
+    local.submit("a")
+    assert local.engine.troubles.text() == ""
+    local.engine.close()

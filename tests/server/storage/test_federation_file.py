@@ -17,7 +17,7 @@ from puf_common.tensors.model_file import save
 from puf_server.engine.engine import Engine
 from puf_server.maintenance import audit_reader
 from puf_server.storage import federation_file
-from puf_server.storage.migrations import SCHEMA
+from puf_server.storage.migrations import SCHEMA, TABLES
 from puf_server.storage.state_store import Store
 
 
@@ -116,6 +116,8 @@ def test_state_of_version_1_is_migrated_once_and_audited(tmp_path: Path) -> None
     directory = make_state(tmp_path / "state")
     sql(directory, "DELETE FROM meta WHERE key = 'identity'")
     sql(directory, "UPDATE meta SET value = '1' WHERE key = 'schema'")
+    for table in TABLES:
+        sql(directory, f"ALTER TABLE {table} DROP COLUMN crc")
     for _ in range(2):
         store = Store.open(directory)
         events = [e for (e,) in store.db.execute("SELECT event FROM audit")]

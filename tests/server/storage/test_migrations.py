@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from puf_common.errors import StorageCorrupted
+from puf_server.storage.migrations import SCHEMA
 from puf_server.storage.state_store import Store
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "state_0_1"
@@ -27,7 +28,8 @@ def old(tmp_path: Path) -> Path:
 
 def rows(directory: Path) -> dict[str, Any]:
     with closing(sqlite3.connect(directory / "state.db")) as db:
-        found = {f"{t}/{k}": json.loads(v) for t in ("members", "tickets") for k, v in db.execute(f"SELECT * FROM {t}")}
+        stored = {t: db.execute(f"SELECT id, body FROM {t}").fetchall() for t in ("members", "tickets")}
+        found = {f"{table}/{key}": json.loads(body) for table, found in stored.items() for key, body in found}
         meta = db.execute("SELECT key, value FROM meta WHERE key NOT IN ('signing_key')")
         return found | {key: json.loads(value) for key, value in meta}
 
@@ -47,7 +49,7 @@ def test_rows_have_the_new_names_after_the_first_start(old: Path) -> None:
     assert not {"request_key", "held", "applied_round", "evidence"} & ticket.keys()
     assert after["evaluation"]["answers"] == before["survey"]["answers"]
     assert after["recovery"]["evaluated"] == before["recovery"]["surveyed"]
-    assert after["schema"] == 3
+    assert after["schema"] == SCHEMA
     assert not {"survey", "surveys", "episode"} & after.keys()
 
 

@@ -51,7 +51,7 @@ class Puf(Method):
         """Whether the target is alive and, in Regular, enough retained clients are."""
         retained = roster.retained(view.state)
         alive = sum(view.alive(m.name) for m in retained)
-        enough = alive >= min(view.config.forgetting.min_retained, len(retained))
+        enough = not retained or alive >= view.config.forgetting.min_retained
         return view.alive(ticket.client) and (enough or ticket.request.mode is Mode.SPECIAL)
 
     def choose(self, waiting: Sequence[Ticket], view: View) -> list[Ticket]:
@@ -74,8 +74,8 @@ class Puf(Method):
 
     def enough_came(self, view: View, retained: int) -> bool:
         """Whether enough retained updates came. With too few, a Regular round discloses a lone target's update."""
-        wanted = min(view.config.forgetting.min_retained, len(roster.retained(view.state)))
-        return view.started.mode is not Mode.REGULAR or retained >= wanted
+        enough = retained >= view.config.forgetting.min_retained or not roster.retained(view.state)
+        return view.started.mode is not Mode.REGULAR or enough
 
 
 def planned_step(view: View, options: PufOptions) -> Step:

@@ -22,6 +22,10 @@ class Presence:
         said = self.activity if activity is None else {**self.activity, name: activity[:200]}
         return replace(self, seen={**self.seen, name: now}, activity=said)
 
+    def moved(self, seconds: float) -> Presence:
+        """The presence after the clock was moved. Every worker is as silent as before."""
+        return replace(self, seen={name: at + seconds for name, at in self.seen.items()})
+
     def sent(self, nbytes: int) -> Presence:
         return replace(self, nbytes_down=self.nbytes_down + nbytes)
 

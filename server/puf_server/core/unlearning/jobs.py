@@ -297,6 +297,8 @@ def _complete_empty(state: State, ticket: Ticket, now: float) -> State:
     applied = Applied(round=state.number, at=now, method="none")
     state = tickets.move(state, ticket.id, TicketState.APPLIED, now, why, applied=applied)
     state = tickets.move(state, ticket.id, TicketState.COMPLETED, now, why, outcome=Outcome(completed_at=now))
+    if ticket.reopened:
+        state = model_versions.release(state)
     return _cover(state, ticket, now)
 
 

@@ -63,7 +63,7 @@ def test_special_asks_only_the_targets() -> None:
 
 
 def test_requests_during_the_first_fold_leave_no_update_in_a_model() -> None:
-    f = Federation(config(plan={"min_clients": 4}))
+    f = Federation(config(plan={"min_clients": 1, "start_clients": 4}))
     f.join(*EVERYONE)
     f.submit_all()
     first, second, third = f.file("a"), f.file("b"), f.file("c", mode="special")
