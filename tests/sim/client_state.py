@@ -120,7 +120,8 @@ def chosen_dose(seed: int, name: str, digest: str, options: Mapping[str, float])
     if options.get("may_skip") and _drawn(seed, name, f"skip {digest}") < 0.2:
         least = most = 0.0
     kappa = least + _drawn(seed, name, f"kappa {digest}") * (most - least)
-    return DoseReport(kappa=kappa, gap=Gap(value=_drawn(seed, name, f"gap {digest}") - 0.4, error=0.05))
+    gap = Gap(value=_drawn(seed, name, f"gap {digest}") - 0.4, error=0.05)
+    return DoseReport(kappa=kappa, gap=gap, hold=gap.value <= 0.2)
 
 
 def _drawn(seed: int, name: str, digest: str) -> float:

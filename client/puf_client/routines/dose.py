@@ -24,7 +24,7 @@ from puf_client.routines.measure import unseen as all_unseen
 from puf_client.routines.train import TrainResult, TrainSettings, descent, forward_of, passes
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
-from puf_common.receipts.gap import ClassTable, DoseReport, Gap, gap
+from puf_common.receipts.gap import ClassTable, DoseReport, Gap, as_classes, gap
 
 # The search runs the model up to twenty times. More samples would not make the mean more exact than needed.
 _SEARCH_SAMPLES = 2000
@@ -40,14 +40,20 @@ class DoseOptions:
     margin: float
     largest_fall: float
     damage: float = 0.0
+    share: float = 0.0
+    part: float = 1.0
+    little: float = 0.1
+    much: float = 1 / 3
     first_gap: float = float("nan")
     """The gap before the first dose; not a number in the first dose."""
     may_skip: bool = False
 
-    def fall(self, now: Gap, level: float) -> float:
-        """How much p(y|x) on the samples, now `level`, has to fall."""
+    def need(self, now: Gap, own_share: float) -> float:
+        """How much p(y|x) on the samples has to fall. `own_share` is the client's share of its own classes."""
         over = self.margin * now.value if np.isnan(self.first_gap) else min(self.margin * self.first_gap, now.error)
-        return min(now.value - self.damage + over, self.largest_fall, level / 2)
+        leaving = max(self.share, self.part * own_share)
+        delta = min(1.0, max(0.0, (self.much - leaving) / (self.much - self.little)))
+        return now.value - delta * self.damage + over
 
     def skip(self, now: Gap) -> bool:
         """Whether the model already knows the samples clearly less than unseen ones."""
@@ -82,11 +88,14 @@ def dose(
     own = measure(unseen.own) if unseen.own is not None else None
     if own is None and unseen.others is None:
         raise UsageError("a dose needs hold-out samples to compare with, and no client has any")
-    found = gap(before.confidences, before.labels, all_unseen(unseen.others, own))
+    pool = all_unseen(unseen.others, own)
+    found = gap(before.confidences, before.labels, pool)
     if found is None:
         raise UsageError("a dose needs more hold-out samples to compare with: no dose without a measurement")
+    need = options.need(found, _own_share(before, own, unseen.others))
+    hold = need <= options.largest_fall
     if options.skip(found):
-        return TrainResult(float("nan"), 0, DoseReport(kappa=0.0, gap=found))
+        return TrainResult(float("nan"), 0, DoseReport(kappa=0.0, gap=found, hold=hold))
     base = _tensors(model)
     forward, shift = forward_of(model, settings, context.device), _shift(before, context.device)
 
@@ -99,14 +108,24 @@ def dose(
     chosen = range(0, count(plain), max(1, -(-count(plain) // _SEARCH_SAMPLES)))
     few = plain if len(chosen) == count(plain) else select(plain, list(chosen))
     level = float(before.confidences[np.asarray(chosen)].mean())
-    wanted, kappa = options.fall(found, level), options.min_kappa
+    wanted, kappa = min(need, options.largest_fall, level / 2), options.min_kappa
     while kappa < options.max_kappa:
         _set(model, base, [w - kappa * (t - w) for w, t in zip(base.parameters, trained.parameters, strict=True)])
         if level - float(np.nan_to_num(measure(few).confidences).mean()) >= wanted:
             break
         kappa = min(options.max_kappa, kappa * options.growth)
     _set(model, trained, trained.parameters)
-    return replace(result, dose=DoseReport(kappa=kappa, gap=found))
+    return replace(result, dose=DoseReport(kappa=kappa, gap=found, hold=hold))
+
+
+def _own_share(forget: PerSample, own: PerSample | None, others: ClassTable | None) -> float:
+    """The client's share of the hold-out samples of its classes, weighted with the label mix of the samples to forget."""
+    if own is None or others is None or own.by_class.classes != others.classes:
+        return 0.0
+    mine = np.asarray(own.by_class.counts, np.float64)
+    all_of_them = mine + np.asarray(others.counts, np.float64)
+    mix = np.bincount(as_classes(forget.labels, others.classes), minlength=others.classes) / forget.labels.size
+    return float((mix * mine / np.maximum(all_of_them, 1.0)).sum())
 
 
 def _shift(samples: PerSample, device: torch.device) -> Tensor | None:

@@ -134,7 +134,7 @@ def upload_of(
         train_loss=update.train_loss,
         samples_processed=update.samples_processed,
         encoding=encoding,
-        dose=pb.DoseReport(kappa=dose.kappa, gap=tickets_pb2.Gap(**asdict(dose.gap))) if dose else None,
+        dose=pb.DoseReport(kappa=dose.kappa, gap=tickets_pb2.Gap(**asdict(dose.gap)), hold=dose.hold) if dose else None,
     )
     return header, sent
 

@@ -109,6 +109,8 @@ class DoseReport:
 
     kappa: float
     gap: Gap
+    # Whether the dose only keeps the data away: the gap asks for no more than one round may lower.
+    hold: bool = False
 
 
 def gap(confidences: ArrayLike, labels: ArrayLike, unseen: ClassTable) -> Gap | None:

@@ -446,12 +446,14 @@ class UpdateHeader(_message.Message):
     def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., samples: _Optional[int] = ..., applied_scale: _Optional[float] = ..., byte_length: _Optional[int] = ..., digest: _Optional[bytes] = ..., manifest_fingerprint: _Optional[bytes] = ..., train_loss: _Optional[float] = ..., samples_processed: _Optional[int] = ..., encoding: _Optional[_Union[_tensors_pb2.Encoding, str]] = ..., resume_at: _Optional[int] = ..., digest_kind: _Optional[_Union[_tensors_pb2.DigestKind, str]] = ..., dose: _Optional[_Union[DoseReport, _Mapping]] = ..., unlearned_samples: _Optional[int] = ..., unlearned_digest: _Optional[bytes] = ...) -> None: ...
 
 class DoseReport(_message.Message):
-    __slots__ = ("kappa", "gap")
+    __slots__ = ("kappa", "gap", "hold")
     KAPPA_FIELD_NUMBER: _ClassVar[int]
     GAP_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
     kappa: float
     gap: _tickets_pb2.Gap
-    def __init__(self, kappa: _Optional[float] = ..., gap: _Optional[_Union[_tickets_pb2.Gap, _Mapping]] = ...) -> None: ...
+    hold: bool
+    def __init__(self, kappa: _Optional[float] = ..., gap: _Optional[_Union[_tickets_pb2.Gap, _Mapping]] = ..., hold: _Optional[bool] = ...) -> None: ...
 
 class FindUploadRequest(_message.Message):
     __slots__ = ("header",)

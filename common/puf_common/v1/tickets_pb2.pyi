@@ -186,16 +186,18 @@ class Gap(_message.Message):
     def __init__(self, value: _Optional[float] = ..., error: _Optional[float] = ...) -> None: ...
 
 class Dose(_message.Message):
-    __slots__ = ("round", "kappa", "gap", "score")
+    __slots__ = ("round", "kappa", "gap", "score", "hold")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     KAPPA_FIELD_NUMBER: _ClassVar[int]
     GAP_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
     round: int
     kappa: float
     gap: Gap
     score: float
-    def __init__(self, round: _Optional[int] = ..., kappa: _Optional[float] = ..., gap: _Optional[_Union[Gap, _Mapping]] = ..., score: _Optional[float] = ...) -> None: ...
+    hold: bool
+    def __init__(self, round: _Optional[int] = ..., kappa: _Optional[float] = ..., gap: _Optional[_Union[Gap, _Mapping]] = ..., score: _Optional[float] = ..., hold: _Optional[bool] = ...) -> None: ...
 
 class Score(_message.Message):
     __slots__ = ("accuracy", "loss", "samples", "clients")

@@ -134,10 +134,14 @@ def update_header(message: fed.UpdateHeader) -> UploadHeader:
         encoding=encodings.get(message.encoding, ""),
         manifest_fingerprint=message.manifest_fingerprint,
         resume_at=message.resume_at,
-        dose=DoseReport(kappa=message.dose.kappa, gap=gap(message.dose.gap)) if message.HasField("dose") else None,
+        dose=_dose(message.dose) if message.HasField("dose") else None,
         unlearned_samples=message.unlearned_samples,
         unlearned_digest=message.unlearned_digest,
     )
+
+
+def _dose(message: fed.DoseReport) -> DoseReport:
+    return DoseReport(kappa=message.kappa, gap=gap(message.gap), hold=message.hold)
 
 
 def request(message: tk.UnlearningRequest) -> RequestForm:

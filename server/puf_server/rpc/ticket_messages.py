@@ -44,7 +44,7 @@ def ticket(t: Ticket, state: State, presence: Presence, config: FederationConfig
         measurements=[_measurement(v, measurements[v]) for v in sorted(measurements)],
         retained=[retained for v in sorted(set(t.versions)) if (retained := _retained(state, v)) is not None],
         doses=[
-            tk.Dose(round=d.round, kappa=d.kappa, gap=messages.gap_pb(d.gap), score=d.score or 0.0)
+            tk.Dose(round=d.round, kappa=d.kappa, gap=messages.gap_pb(d.gap), score=d.score or 0.0, hold=d.hold)
             for d in (applied.doses if applied else _doses(state, t))
         ],
         fixed_because=t.fixed.because if t.fixed else "",

@@ -116,11 +116,12 @@ def test_the_wanted_fall_follows_the_rule() -> None:
         may_skip=True,
     )
     # Over the gap: 0.15 * 0.4 = 0.06, but at most one standard error.
-    assert later.fall(Gap(value=0.1, error=0.5), 0.9) == pytest.approx(0.1 - 0.02 + 0.06)
-    assert later.fall(Gap(value=0.1, error=0.01), 0.9) == pytest.approx(0.1 - 0.02 + 0.01)
-    assert later.fall(Gap(value=0.9, error=0.01), 0.9) == 0.2
-    assert later.fall(Gap(value=0.9, error=0.01), 0.1) == 0.05
-    assert OPTIONS.fall(Gap(value=0.1, error=0.01), 0.9) == pytest.approx(0.115)
+    assert later.need(Gap(value=0.1, error=0.5), 0.0) == pytest.approx(0.1 - 0.02 + 0.06)
+    assert later.need(Gap(value=0.1, error=0.01), 0.1) == pytest.approx(0.1 - 0.02 + 0.01)
+    # From a third of the data on, damage is what the loss of the data explains; in between, a part of it.
+    assert later.need(Gap(value=0.1, error=0.01), 0.5) == pytest.approx(0.1 + 0.01)
+    assert replace(later, share=0.2).need(Gap(value=0.1, error=0.01), 0.0) == pytest.approx(0.1 + 0.01 - 0.02 * 4 / 7)
+    assert OPTIONS.need(Gap(value=0.1, error=0.01), 0.0) == pytest.approx(0.115)
     assert later.skip(Gap(value=-0.1, error=0.05))
     assert not later.skip(Gap(value=-0.1, error=0.15))
     assert not OPTIONS.skip(Gap(value=-0.9, error=0.01))

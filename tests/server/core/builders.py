@@ -99,12 +99,14 @@ class Federation:
     def submit(
         self, name: str, part: Part = Part.MAIN, digest: str = "aa", kappa: float = 0.0, gap: float = 0.0
     ) -> bool:
-        """Sends an update. A dose has the smallest kappa, unless it is stated."""
+        """Sends an update. A dose has the smallest kappa, unless it is stated. A gap of at most 0.2 is a hold."""
         current = self.round
         assignment = next(s for s in current.assignments if (s.client, s.part) == (name, part))
         dose = None
         if assignment.routine == "dose":
-            dose = DoseReport(kappa=kappa or assignment.options["min_kappa"], gap=Gap(value=gap, error=0.05))
+            dose = DoseReport(
+                kappa=kappa or assignment.options["min_kappa"], gap=Gap(value=gap, error=0.05), hold=gap <= 0.2
+            )
         update = ReceivedUpdate(
             digest=digest,
             samples=assignment.samples,

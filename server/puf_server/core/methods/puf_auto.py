@@ -11,11 +11,11 @@ the target's data by
     a_t = g_t - delta * max(H_0 - H_t, 0) + over_t    with over_0 = MARGIN * g_0, over_t = min(MARGIN * g_0, se_t),
 
 in one round by at most LARGEST_FALL and half of its present value. The middle term keeps doses from following general
-damage. Where much of the data leaves, a retrained model is worse, too: delta is 1 up to a tenth of the data and 0 from a
-third. The target finds the smallest kappa that does it, on its own data. A dose with a_t <= LARGEST_FALL is a hold: it keeps
-the retained clients from bringing the data back. A later dose is 0 where g_t < -se_t. Doses end after HOLDS holds, or after
-the policy's number of rounds. The server plans a dose only after a measurement, and refuses a kappa outside the policy.
-Retained clients train as in any round.
+damage. Where much of the data leaves, or much of the target's classes, a retrained model is worse, too: delta is 1 up to
+the share LITTLE and 0 from MUCH. The target finds the smallest kappa that does it, on its own data. A dose with
+a_t <= LARGEST_FALL is a hold: it keeps the retained clients from bringing the data back. A later dose is at most
+LARGEST_LATER, and 0 where g_t < -se_t. Doses end after HOLDS holds, or after the policy's number of rounds. The server
+plans a dose only after a measurement, and refuses a kappa outside the policy. Retained clients train as in any round.
 
 The overshoot makes the doses go a little too far. Recovery brings the gap back from below, to where a model without the
 data has it. The target watches: recovery ends only when the gap has stopped rising (see `unlearning.watch`).
@@ -45,8 +45,10 @@ LITTLE, MUCH = 1 / 10, 1 / 3
 HOLDS = 3
 # A first dose of this size shows that the model fits the target's data almost perfectly. Its score will drop for a while.
 LARGE_DOSE = 2.0
-# Single samples share their client with retained samples, so that large doses harm both.
-LARGEST_SAMPLE_DOSE = 2.0
+# Later doses correct. Single samples share their client with retained samples, so that large doses harm both.
+LARGEST_LATER = 2.0
+# Fewer samples have no mean that could be measured.
+FEWEST_FORGOTTEN = 10
 MIN_RECOVERY_ROUNDS = 2
 
 
@@ -66,6 +68,9 @@ class PufAuto(Puf):
         """Why strength cannot adapt for this ticket; None if it can."""
         if not view.state.members[ticket.client].adapts:
             return "the client's software or training loop cannot choose doses"
+        samples = view.state.members[ticket.client].samples if ticket.whole_client else ticket.forget_samples
+        if samples < FEWEST_FORGOTTEN:
+            return f"fewer than {FEWEST_FORGOTTEN} samples are too few to measure"
         able = [
             m
             for m in view.state.members.values()
@@ -107,19 +112,23 @@ class PufAuto(Puf):
         first = view.started.doses.get(assignment.ticket, ())[:1]
         options = {
             "min_kappa": least,
-            "max_kappa": max(least, self._largest(view, view.state.tickets[assignment.ticket])),
+            "max_kappa": max(least, self._largest(view, target.ticket, later=bool(first))),
             "growth": GROWTH,
             "margin": MARGIN,
             "largest_fall": LARGEST_FALL,
             "damage": _damage(view, view.model),
+            "share": sum(t.forget_samples for t in view.targets) / n,
+            "part": target.forget_samples / target.all_samples,
+            "little": LITTLE,
+            "much": MUCH,
             **({"first_gap": first[0].gap.value, "may_skip": 1.0} if first else {}),
         }
         return replace(assignment, routine="dose", options=options, unseen=table)
 
-    def _largest(self, view: View, ticket: Ticket) -> float:
+    def _largest(self, view: View, ticket: Ticket, *, later: bool) -> float:
         policy = view.config.forgetting
         most = min(policy.max_dose, policy.max_total_kappa / len(view.started.tickets))
-        return most if ticket.whole_client else min(most, LARGEST_SAMPLE_DOSE)
+        return min(most, LARGEST_LATER) if later or not ticket.whole_client else most
 
     def settle(self, view: View, current: Round) -> Step:
         """The step with the decision that the targets' reports allow: whether these were the last doses."""
@@ -144,13 +153,11 @@ def doses_with(view: View, current: Round) -> dict[str, tuple[Dose, ...]]:
         if update is None or update.dose is None:
             continue
         before = found.get(a.ticket, ())
-        gap = update.dose.gap
-        over = min(MARGIN * before[0].gap.value, gap.error) if before else MARGIN * gap.value
         dose = Dose(
             round=current.number,
             kappa=update.dose.kappa,
-            gap=gap,
-            need=gap.value - _damage(view, current.base) + over,
+            gap=update.dose.gap,
+            hold=update.dose.hold,
             score=score.score if score else None,
         )
         found[a.ticket] = (*before, dose)
@@ -159,7 +166,7 @@ def doses_with(view: View, current: Round) -> dict[str, tuple[Dose, ...]]:
 
 def _over(view: View, doses: tuple[Dose, ...]) -> bool:
     policy = view.config.forgetting
-    return len(doses) >= policy.max_doses or sum(d.need <= LARGEST_FALL for d in doses) >= HOLDS or _collapsed(view)
+    return len(doses) >= policy.max_doses or sum(d.hold for d in doses) >= HOLDS or _collapsed(view)
 
 
 def _collapsed(view: View) -> bool:
@@ -176,11 +183,6 @@ def _table(view: View, version: int) -> ClassTable | None:
 
 
 def _damage(view: View, version: int) -> float:
-    """How much worse the hold-outs are known than before the first dose, as far as the loss of data does not explain it."""
+    """How much worse the hold-outs are known than before the first dose."""
     before, now = _table(view, view.state.version), _table(view, version)
-    if before is None or now is None:
-        return 0.0
-    leaving = sum(t.forget_samples for t in view.targets)
-    share = leaving / max(1, leaving + sum(m.samples for m in view.retained))
-    delta = min(1.0, max(0.0, (MUCH - share) / (MUCH - LITTLE)))
-    return delta * max(0.0, before.mean - now.mean)
+    return max(0.0, before.mean - now.mean) if before and now else 0.0

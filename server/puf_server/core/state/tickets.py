@@ -113,8 +113,8 @@ class Dose:
     round: int
     kappa: float
     gap: Gap
-    # How much the round had to lower p(y|x) on the target's data.
-    need: float
+    # Whether it only kept the data away.
+    hold: bool = False
     # The hold-out score of the model before the round.
     score: float | None = None
 
