@@ -7,6 +7,7 @@ import errno
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,3 +103,19 @@ def test_the_registry_lists_the_failpoints_in_the_code() -> None:
     found |= {f"{f}.{w}" for f in ("spool", "model") for w in ("write", "before_fsync", "after_fsync", "after_rename")}
     found |= {f"commit.{kind}.{when}" for kind in ("train", "unlearn", "recover") for when in ("before", "after")}
     assert found == set(POINTS)
+
+
+def test_a_wrong_clock_needs_the_switch_and_follows_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    skew = tmp_path / "skew"
+    skew.write_text("3600")
+    monkeypatch.setenv("PUF_TEST_CLOCK", str(skew))
+    monkeypatch.delenv("PUF_TEST_FAILPOINTS", raising=False)
+    with pytest.raises(UsageError, match="PUF_TEST_FAILPOINTS=yes"):
+        failpoints.wall_clock()
+    monkeypatch.setenv("PUF_TEST_FAILPOINTS", "yes")
+    clock = failpoints.wall_clock()
+    before = clock()
+    skew.write_text("-3600")
+    assert clock() < before - 7000
+    monkeypatch.delenv("PUF_TEST_CLOCK")
+    assert failpoints.wall_clock() is time.time
