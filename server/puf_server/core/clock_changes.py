@@ -30,6 +30,10 @@ def moved(state: State, seconds: float) -> State:
     for ticket in state.tickets.values():
         if ticket.not_before is not None and ticket.open:
             state = state.with_ticket(replace(ticket, not_before=later(ticket.not_before)))
+        applied = ticket.applied
+        if ticket.recovering and applied is not None and applied.watch is not None:
+            watch = replace(applied.watch, since=applied.watch.since + seconds)
+            state = state.with_ticket(replace(state.tickets[ticket.id], applied=replace(applied, watch=watch)))
     return state
 
 
