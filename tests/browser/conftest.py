@@ -21,7 +21,8 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 Open = Callable[..., Any]
 
 
-@pytest.fixture(scope="session")
+# Not for the session: while playwright runs, no other test in this process can run an event loop.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     program = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
     if program is None:

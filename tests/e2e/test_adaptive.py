@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from tests.e2e.federation import Federation, opened
+from tests.e2e.pasting import Terminal, commands
 
 from puf_client.data import load_data
 from puf_common.config.exit_codes import Exit
 from puf_common.receipts import signed_receipt
 from puf_common.receipts.evidence import Verdict
+from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_lab.federations.in_process import InProcessFederation
 from puf_lab.federations.processes import wait_until
@@ -21,12 +25,13 @@ from puf_server.core.config import Forgetting, Recipe
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 SECONDS = 300.0
+EXAMPLE = Path(__file__).parents[2] / "examples" / "segmentation"
 
 
-def noisy_digits(clients: int, rounds: int) -> FederationSpec:
+def noisy_digits(clients: int, rounds: int, **options: float) -> FederationSpec:
     return FederationSpec(
         title="adaptive",
-        data=DataSpec(clients=clients, options={"noise": 1.0, "per_client": 60}),
+        data=DataSpec(clients=clients, options={"noise": 1.0, "per_client": 60, **options}),
         recipe=Recipe(lr=0.1, lr_decay=0.998, batch_size=10, seed=1),
         rounds=rounds,
         forgetting=Forgetting(),
@@ -61,9 +66,14 @@ def forgotten(federation: Federation, shard: int) -> tk.Ticket:
     return ticket
 
 
-@pytest.mark.parametrize(("clients", "rounds"), [(5, 20), (6, 30)])
-def test_a_client_is_forgotten_where_one_round_is_not_enough(clients: int, rounds: int, tmp_path: Path) -> None:
-    setting = noisy_digits(clients, rounds)
+# The last one is the default of docker-compose.yml.
+@pytest.mark.parametrize(
+    ("clients", "rounds", "options"), [(5, 20, {}), (6, 30, {}), (4, 20, {"holdout": 0.4})], ids=["5", "6", "compose"]
+)
+def test_a_client_is_forgotten_where_one_round_is_not_enough(
+    clients: int, rounds: int, options: dict[str, float], tmp_path: Path
+) -> None:
+    setting = noisy_digits(clients, rounds, **options)
     with opened(tmp_path / "federation", setting) as federation:
         trained(federation)
         leaving = federation.unlearn(1)
@@ -124,3 +134,30 @@ def test_the_audit_log_names_every_dose(tmp_path: Path) -> None:
         for number, dose in enumerate(ticket.doses, 1):
             assert any(f"round {dose.round}: dose {number} with kappa" in note for note in notes)
         assert json.loads((federation.directory / f"receipt-{ticket.id}.json").read_text())
+
+
+def test_a_clinic_of_the_segmentation_example(tmp_path: Path) -> None:
+    """A task without classes: the gap uses the task's own confidences."""
+    shutil.copytree(EXAMPLE, tmp_path / "example", ignore=shutil.ignore_patterns("__pycache__", "federation"))
+    # Six patients of each clinic are held out: enough to compare with.
+    code = "--data blobs:load --model blobs:build_model --task blobs:FindBlobs"
+    with ExitStack() as stack:
+        terminal = Terminal(tmp_path / "example", stack)
+        init = next(c for c in commands((EXAMPLE / "README.md").read_text()) if c.startswith("puf-server init"))
+        done = terminal.paste(init)
+        assert done is not None
+        assert done.code == Exit.OK, done.err
+        terminal.paste("puf-server serve --state federation --insecure")
+        for shard in range(3):
+            terminal.paste(f"puf-client run --name clinic-{shard} --shard {shard}/3 {code} --data-option patients=24")
+        terminal.wait_for(fed.PHASE_IDLE)
+        done = terminal.paste(
+            f"puf-client --unlearn --yes --name clinic-1 --shard 1/3 {code} --data-option patients=24"
+        )
+        assert done is not None
+        assert done.code == Exit.OK, done.out + done.err
+        (ticket,) = terminal.control.tickets()
+        assert (ticket.state, ticket.method) == (tk.TICKET_STATE_COMPLETED, "puf-auto")
+        assert ticket.recovered
+        assert ticket.verdict != Verdict.STILL_KNOWN.value
+        assert f"Verdict: {ticket.verdict}" in done.out

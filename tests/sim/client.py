@@ -109,7 +109,7 @@ class Client(Worker):
                 for version in ticket.versions:
                     if version not in measured and version not in known:
                         measured.add(version)
-                        self._measure(owner, ticket, version)
+                        self._measure(owner, ticket, version, measured)
             if ticket.state is TicketState.PENDING and self.world.strikes("withdraw"):
                 for exclusion in self.exclusions.values():
                     exclusion.withdrawing = exclusion.withdrawing or exclusion.ticket == ticket_id
@@ -134,11 +134,18 @@ class Client(Worker):
 
         look()
 
-    def _measure(self, owner: Process, ticket: Ticket, version: int) -> None:
+    def _measure(self, owner: Process, ticket: Ticket, version: int, measured: set[int]) -> None:
+        """Measures a model and reports it. After a lost call it is measured again."""
+
+        def again(answer: Any) -> None:
+            if isinstance(answer, Unavailable):
+                measured.discard(version)
+
         def fetched(answer: Any) -> None:
+            again(answer)
             if isinstance(answer, PufError):
                 return
             sums = score(self.world.scenario.seed, self.name, answer.digest, 10)
-            self._call(owner, lambda: self.world.server.measure(self.name, ticket.id, version, sums), lambda _: None)
+            self._call(owner, lambda: self.world.server.measure(self.name, ticket.id, version, sums), again)
 
         self._call(owner, lambda: self.world.server.fetch(self.name, version), fetched)

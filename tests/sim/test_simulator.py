@@ -65,7 +65,7 @@ def test_a_seed_gives_the_same_history_twice() -> None:
 
 def test_histories_contain_all_faults_and_outcomes() -> None:
     """The generator reaches all faults and all ends of a ticket."""
-    outcomes = [run(draw(seed)) for seed in range(80)]
+    outcomes = [run(draw(seed)) for seed in range(200)]
     assert sum(o.crashes for o in outcomes) > 20
     ends = {state for o in outcomes for state, times in o.tickets.items() if times}
     # A request can wait for more retained clients than there are.

@@ -12,12 +12,14 @@ of 100 cases, and never if the figures before and after are equal.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from puf_common.receipts.evidence import FEWEST, MARGIN, Z90, Z975, Z9875, Attack, Finding, Verdict, worst
+from puf_common.receipts.gap import Gap
 from puf_common.receipts.ranks import UNSEEN, RankComparison, change
 
 # "Forgotten" excludes that the ranks are further than this from unseen data. 60 forgotten and 100 unseen samples suffice.
@@ -45,6 +47,8 @@ class Measured(Protocol):
     def yeom(self) -> Attack | None: ...
     @property
     def song(self) -> Attack | None: ...
+    @property
+    def gap(self) -> Gap | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,8 @@ def judge(before: Measured | None, after: Measured | None) -> Judgement | None:
     now = _ranks(after, source)
     assert now is not None
     then = _ranks(before, source) if before is not None else None
-    verdict, reason = _decide(then, now, model_finding(now, (after.yeom, after.song)))
+    gaps = (before.gap if before is not None else None, after.gap)
+    verdict, reason = _decide(then, now, model_finding(now, (after.yeom, after.song)), gaps)
     return Judgement(verdict, reason, source, then, now)
 
 
@@ -112,7 +117,9 @@ def ranks_finding(ranks: RankComparison) -> Finding:
     return Finding.LIKE_UNSEEN if within else Finding.TOO_FEW
 
 
-def _decide(before: RankComparison | None, after: RankComparison, now: Finding) -> tuple[Verdict | None, str]:
+def _decide(
+    before: RankComparison | None, after: RankComparison, now: Finding, gaps: tuple[Gap | None, Gap | None]
+) -> tuple[Verdict | None, str]:
     if now is Finding.NOT_LIKE_UNSEEN:
         return Verdict.STILL_KNOWN, _how_it_shows(after)
     if now is Finding.TOO_FEW:
@@ -127,13 +134,27 @@ def _decide(before: RankComparison | None, after: RankComparison, now: Finding) 
             Verdict.NOTHING_CHANGED,
             "The model treated the forgotten data like unseen data already before. There was nothing measurable to forget.",
         )
-    low, high = change(before, after, Z_CHANGE)
-    if low > 0 if before.distance > 0 else high < 0:
+    if _moved(before, after) or _fell(before, *gaps):
         return (
             Verdict.FORGOTTEN,
             "Before, the model told the forgotten data from unseen data. Now it treats both alike.",
         )
     return Verdict.NOTHING_CHANGED, "The difference between the models before and after lies within chance."
+
+
+def _moved(before: RankComparison, after: RankComparison) -> bool:
+    """Whether the ranks moved towards unseen data by more than chance."""
+    low, high = change(before, after, Z_CHANGE)
+    return low > 0 if before.distance > 0 else high < 0
+
+
+def _fell(ranks: RankComparison, before: Gap | None, after: Gap | None) -> bool:
+    """Whether the gap moved towards unseen data by more than chance. Means of confidences show a change that ranks of few
+    samples do not. The same model has the same gap, so that no change is never taken for one."""
+    if before is None or after is None:
+        return False
+    moved = (before.value - after.value) * (1 if ranks.distance > 0 else -1)
+    return moved > Z_CHANGE * math.hypot(before.error, after.error)
 
 
 def _how_it_shows(after: RankComparison) -> str:

@@ -96,7 +96,8 @@ def strength(ticket: tk.Ticket) -> str:
     asked = ticket.request
     mode = tk.Mode.Name(asked.mode).removeprefix("MODE_").lower()
     rate = asked.strength.WhichOneof("rate")
-    value = f", κ {asked.strength.kappa:g}" if rate == "kappa" else f", η_u {asked.strength.eta_u:g}" if rate else ""
+    named = {"kappa": f"κ {asked.strength.kappa:g}", "eta_u": f"η_u {asked.strength.eta_u:g}", "auto": "adaptive"}
+    value = f", {named[rate]}" if rate else ""
     epochs = asked.strength.epochs
     return f"{mode}{value}" + (f", {epochs} epoch{'' if epochs == 1 else 's'}" if epochs else "")
 

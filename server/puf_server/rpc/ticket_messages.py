@@ -10,7 +10,7 @@ from puf_server.core.state.presence import Presence
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Dose, Strength, Ticket
 from puf_server.core.unlearning import recovery
-from puf_server.core.unlearning.request_verdict import verdict
+from puf_server.core.unlearning.request_verdict import left_of, verdict
 from puf_server.rpc import messages
 
 
@@ -57,6 +57,7 @@ def ticket(t: Ticket, state: State, presence: Presence, config: FederationConfig
         deleted_records=applied.deleted_records if applied else 0,
         deleted_bytes=applied.deleted_bytes if applied else 0,
         verdict=verdict(t) or "",
+        fraction_left=messages.gap_pb(left_of(t)),
         unlearned_samples=applied.unlearned.samples if applied and applied.unlearned else 0,
         unlearned_digest=bytes.fromhex(applied.unlearned.digest) if applied and applied.unlearned else b"",
         held=(t.on_hold if t.waiting else state.recovery.on_hold if t.recovering and state.recovery else None) or "",

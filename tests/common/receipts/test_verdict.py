@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puf_common.receipts.evidence import FEWEST, Attack, Finding, Verdict, histogram, song, yeom
+from puf_common.receipts.gap import Gap
 from puf_common.receipts.ranks import RankComparison, class_histogram, compare, compare_by_class
 from puf_common.receipts.verdict import Judgement, Source, finding, judge, ranks_finding
 
@@ -22,6 +23,7 @@ class Figures:
     pool: RankComparison | None = None
     yeom: Attack | None = None
     song: Attack | None = None
+    gap: Gap | None = None
 
 
 def ranks(auc: float, forget: int = 60, unseen: int = 200) -> RankComparison:
@@ -260,3 +262,17 @@ def test_the_figures_state_before_after_unseen_and_what_is_detectable() -> None:
         "hold-out. With so many samples a distance of 13 points or more is found in 4 of 5 cases."
     )
     assert "not measured before" in judged(None, own(0.55)).figures
+
+
+def test_a_gap_that_closed_is_a_change_where_ranks_of_few_samples_show_none() -> None:
+    # The gap falls by 0.19, which is 3.8 standard errors.
+    open_gap, closed = Gap(value=0.20, error=0.03), Gap(value=0.01, error=0.04)
+    large = [RankComparison(auc=a, forget_samples=300, unseen_samples=300) for a in (0.57, 0.54)]
+    ranks_alone = judge(Figures(own=large[0]), Figures(own=large[1]))
+    with_gap = judge(Figures(own=large[0], gap=open_gap), Figures(own=large[1], gap=closed))
+    same_gap = judge(Figures(own=large[0], gap=open_gap), Figures(own=large[1], gap=open_gap))
+    assert ranks_alone is not None
+    assert with_gap is not None
+    assert same_gap is not None
+    assert (ranks_alone.verdict, same_gap.verdict) == (Verdict.NOTHING_CHANGED, Verdict.NOTHING_CHANGED)
+    assert with_gap.verdict is Verdict.FORGOTTEN

@@ -38,7 +38,7 @@ from puf_common.receipts.content import (
     UnlearnedSamplesFacts,
 )
 from puf_common.receipts.evidence import STATEMENT, Z975, Attack, Finding, wilson, worst
-from puf_common.receipts.gap import Gap, fraction_left
+from puf_common.receipts.gap import Gap
 from puf_common.receipts.ranks import RankComparison
 from puf_common.receipts.verdict import TOLERATED, Z_ATTACK, Z_LIKE, Z_RANKS, Judgement, finding
 from puf_server.core.config import FederationConfig
@@ -46,7 +46,7 @@ from puf_server.core.state.measurements import Measurement, Sums
 from puf_server.core.state.rounds import RoundKind, RoundRecord
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Applied, Dose, Outcome, Strength, Ticket, TicketState
-from puf_server.core.unlearning.request_verdict import judgement
+from puf_server.core.unlearning.request_verdict import judgement, left_of
 
 # Audit entries that a receipt is made from.
 EVENTS = ("model.exported", "backup.made")
@@ -211,15 +211,8 @@ def _measured_by_client(
         **{stage: _measured(applied, v) for stage, v in versions.items()},
         verdict=verdict.value if verdict else None,
         comparison=_comparison(judged) if judged else None,
-        fraction_left=_gap(
-            fraction_left(_gap_of(applied, versions["before"]), _gap_of(applied, versions["recovered"]))
-        ),
+        fraction_left=_gap(left_of(ticket)),
     )
-
-
-def _gap_of(applied: Applied, version: int | None) -> Gap | None:
-    found = applied.measurements.get(version) if version is not None else None
-    return found.gap if found else None
 
 
 def _newest_finding(applied: Applied, outcome: Outcome) -> Finding | None:
