@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from puf_common.receipts.evidence import FEWEST, MARGIN, Z90, Z975, Z9875, Attack, Finding, Verdict, worst
+from puf_common.receipts.evidence import FEWEST, MARGIN, Z90, Z95, Z975, Z9875, Attack, Finding, Verdict, worst
 from puf_common.receipts.gap import Gap
 from puf_common.receipts.ranks import UNSEEN, RankComparison, change
 
@@ -26,7 +26,7 @@ from puf_common.receipts.ranks import UNSEEN, RankComparison, change
 TOLERATED = 0.15
 # In place of a verdict, where there is none.
 NOT_MEASURED = "not measured"
-Z_RANKS, Z_ATTACK, Z_LIKE, Z_CHANGE = Z975, Z9875, Z90, Z90
+Z_RANKS, Z_ATTACK, Z_LIKE, Z_CHANGE, Z_GAP = Z975, Z9875, Z90, Z90, Z95
 
 
 class Source(StrEnum):
@@ -154,7 +154,7 @@ def _fell(ranks: RankComparison, before: Gap | None, after: Gap | None) -> bool:
     if before is None or after is None:
         return False
     moved = (before.value - after.value) * (1 if ranks.distance > 0 else -1)
-    return moved > Z_CHANGE * math.hypot(before.error, after.error)
+    return moved > Z_GAP * math.hypot(before.error, after.error)
 
 
 def _how_it_shows(after: RankComparison) -> str:
