@@ -80,8 +80,8 @@ SETTING = setting(4)
 def thorough() -> FederationSpec:
     """A federation with enough rounds for every failpoint.
 
-    It learns slowly and forgets so strongly (half of its accuracy) that recovery uses all allowed rounds: two for the kills in
-    recovery, and two more.
+    It learns slowly and forgets so strongly (half of its accuracy) that recovery takes at least three rounds: two for the kills
+    in recovery, and one more.
     """
     forgetting = SETTING.forgetting.model_copy(
         update={"kappa": 16.0, "max_kappa": 16.0, "max_total_kappa": 16.0, "max_recovery_rounds": 4}

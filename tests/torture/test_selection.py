@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.tickets import applied, outcome
+from tests.tickets import applied
 from tests.torture.checks import judge
 from tests.torture.harness import Federation
 from tests.torture.kills import LAST, ONCE, TARGET, Kills, scenarios, setting, thorough
@@ -108,7 +108,8 @@ def test_recovery_has_enough_rounds_for_its_kills(tmp_path: Path) -> None:
         undisturbed.train()
         undisturbed.forget([TARGET], mode="regular", kappa=plan.forgetting.kappa)
         (ticket,) = undisturbed.state.tickets.values()
-    assert (applied(ticket).recovery_rounds, outcome(ticket).recovered) == (plan.forgetting.max_recovery_rounds, False)
+    # Two for the kills, and at least one more.
+    assert 3 <= applied(ticket).recovery_rounds <= plan.forgetting.max_recovery_rounds
 
 
 def parsed(text: str) -> dict[str, str]:
