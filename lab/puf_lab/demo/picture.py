@@ -45,6 +45,7 @@ def accuracy_curve(
     *,
     curve: Curve,
     forgotten_at: int,
+    asked_after: int | None = None,
     retrained_test: float | None = None,
     retrained_forget: float | None = None,
     natural: Curve | None = None,
@@ -54,13 +55,13 @@ def accuracy_curve(
     """Draws test and forget accuracy over the rounds. The file's suffix names the format (png, svg, pdf).
 
     `forgotten_at` is the unlearning round; the curve's value there is the model right after unlearning. `natural` is
-    the same federation without unlearning, drawn dashed from the round before. Dotted lines are the accuracies of the
-    retrained model, which the solid lines should meet.
+    the same federation without unlearning, drawn dashed from round `asked_after`, by default the round before. Dotted
+    lines are the accuracies of the retrained model, which the solid lines should meet.
     """
     from matplotlib.ticker import PercentFormatter
 
     references = {"test": retrained_test, "forget": retrained_forget}
-    dashed = natural.since(forgotten_at - 1) if natural is not None else None
+    dashed = natural.since(forgotten_at - 1 if asked_after is None else asked_after) if natural is not None else None
     figure = new_figure(9, 5.4)
     axes = figure.add_subplot()
     head = 0.05 if subtitle else 0.0

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 Points = list[tuple[int, float, float]]
 
 
+HOW = {"regular": "PUF with adaptive strength", "special": "PUF-Special"}
+
+
 @dataclass
 class DemoResult:
     """The content of result.json."""
@@ -73,7 +76,7 @@ def measure(out: Path, spec: FederationSpec, target: int, result: DemoResult) ->
     natural = {int(path.stem): path for path in sorted((out / "natural-models").iterdir())}
     stages: dict[Stage, Path] = {
         "original": models[spec.rounds],
-        "unlearned": models[spec.rounds + 1],
+        "unlearned": models[result.forgotten_at],
         "recovered": models[max(models)],
         "retrained": out / "retrained.safetensors",
         "retrained again": out / "retrained-again.safetensors",
@@ -109,11 +112,12 @@ def print_report(out: Path, result: DemoResult, console: Console) -> None:
         picture,
         curve=Curve(*zip(*result.curve, strict=True)),
         forgotten_at=result.forgotten_at,
+        asked_after=result.setting["rounds"],
         retrained_test=result.rows["retrained"].test,
         retrained_forget=result.rows["retrained"].forget,
         natural=Curve(*zip(*result.natural_curve, strict=True)),
         title=f"A federation forgets {result.target}",
-        subtitle=f"PUF-{result.mode.capitalize()}, {result.setting['clients']} clients, digits with pixel noise",
+        subtitle=f"{HOW[result.mode]}, {result.setting['clients']} clients, digits with pixel noise",
     )
     console.print(rich_table(result.rows, title=f"what each model knows about {result.target} (per cent)"))
     puf, retrain = result.costs["puf"], result.costs["retrain"]

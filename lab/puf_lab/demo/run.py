@@ -19,7 +19,7 @@ from puf_common.tensors.model_file import save
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_lab.demo.progress import PhaseProgress, Show
-from puf_lab.demo.report import DemoResult, described, measure, print_report, verify_receipt
+from puf_lab.demo.report import HOW, DemoResult, described, measure, print_report, verify_receipt
 from puf_lab.federations.processes import (
     DashboardProcess,
     Process,
@@ -62,7 +62,7 @@ def run_demo(out: Path, *, target: int = 3, mode: str = "regular") -> int:
     _empty(out)
     console.print(
         f"{spec.clients} clients learn to read noisy digits for {spec.rounds} rounds; "
-        f"then {client_name(target)} asks to be forgotten (PUF-{mode.capitalize()}).\n"
+        f"then {client_name(target)} asks to be forgotten ({HOW[mode]}).\n"
     )
     result = DemoResult(setting=described(spec), target=client_name(target), mode=mode)
     with PhaseProgress(console) as progress:
@@ -142,7 +142,8 @@ def _reference(demo: Demo, name: str, without: Collection[int]) -> Iterator[tupl
 
 def _natural(demo: Demo) -> None:
     """The same federation from the same state, without the client and without unlearning."""
-    rounds, alive = 1 + demo.result.recovery_rounds, demo.spec.clients - 1
+    rounds = demo.result.forgotten_at - demo.spec.rounds + demo.result.recovery_rounds
+    alive = demo.spec.clients - 1
     with _reference(demo, "natural", [demo.target]) as (server, fleet_process):
         with demo.progress.phase("reference: no unlearning", rounds) as show:
             wait_until(lambda: server.control.status().clients_alive == alive, _PHASE_SECONDS, server, fleet_process)
