@@ -33,19 +33,12 @@ class Curve:
         if not len(self.rounds) == len(self.test) == len(self.forget) > 0:
             raise UsageError("a curve needs one test and one forget accuracy for each of its rounds")
 
-    def since(self, start: int) -> Curve:
-        kept = [i for i, number in enumerate(self.rounds) if number >= start]
-        if not kept:
-            raise UsageError(f"the curve ends in round {max(self.rounds)}, before round {start}")
-        return Curve([self.rounds[i] for i in kept], [self.test[i] for i in kept], [self.forget[i] for i in kept])
-
 
 def accuracy_curve(
     path: Path,
     *,
     curve: Curve,
     forgotten_at: int,
-    asked_after: int | None = None,
     retrained_test: float | None = None,
     retrained_forget: float | None = None,
     natural: Curve | None = None,
@@ -55,20 +48,19 @@ def accuracy_curve(
     """Draws test and forget accuracy over the rounds. The file's suffix names the format (png, svg, pdf).
 
     `forgotten_at` is the unlearning round; the curve's value there is the model right after unlearning. `natural` is
-    the same federation without unlearning, drawn dashed from round `asked_after`, by default the round before. Dotted
-    lines are the accuracies of the retrained model, which the solid lines should meet.
+    the same federation without unlearning, drawn dashed. Dotted lines are the accuracies of the retrained model, which
+    the solid lines should meet.
     """
     from matplotlib.ticker import PercentFormatter
 
     references = {"test": retrained_test, "forget": retrained_forget}
-    dashed = natural.since(forgotten_at - 1 if asked_after is None else asked_after) if natural is not None else None
     figure = new_figure(9, 5.4)
     axes = figure.add_subplot()
     head = 0.05 if subtitle else 0.0
     figure.subplots_adjust(left=0.085, right=0.975, bottom=0.11, top=0.78 - head)
 
-    _draw_lines(axes, curve, references, dashed)
-    _draw_moment(axes, curve, forgotten_at, dashed)
+    _draw_lines(axes, curve, references, natural)
+    _draw_moment(axes, curve, forgotten_at, natural)
     style_axes(axes, x="round", y="accuracy", whole=True, grid="y")
     axes.yaxis.set_major_formatter(PercentFormatter(100, decimals=0, symbol=" %"))
     # Title and legend are above the axes, so that no line is drawn behind them.

@@ -112,7 +112,6 @@ def print_report(out: Path, result: DemoResult, console: Console) -> None:
         picture,
         curve=Curve(*zip(*result.curve, strict=True)),
         forgotten_at=result.forgotten_at,
-        asked_after=result.setting["rounds"],
         retrained_test=result.rows["retrained"].test,
         retrained_forget=result.rows["retrained"].forget,
         natural=Curve(*zip(*result.natural_curve, strict=True)),

@@ -29,12 +29,6 @@ def test_one_point_and_missing_values_can_be_drawn(tmp_path: Path) -> None:
     accuracy_curve(tmp_path / "nan.png", curve=Curve([1, 2], [50.0, math.nan], [50.0, 1.0]), forgotten_at=2)
 
 
-def test_since_cuts_the_earlier_rounds() -> None:
-    assert RUN.since(2) == Curve([2, 3, 4], [75.0, 40.0, 74.0], [99.0, 20.0, 76.0])
-    with pytest.raises(UsageError, match="ends in round 4"):
-        RUN.since(5)
-
-
 def test_curves_of_unequal_length_are_refused() -> None:
     with pytest.raises(UsageError):
         Curve([1, 2], [50.0], [50.0, 60.0])
