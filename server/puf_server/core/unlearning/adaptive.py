@@ -41,5 +41,5 @@ def _sentence(doses: tuple[Dose, ...]) -> str:
         f"{100 * dose.gap.value:.1f} +- {100 * dose.gap.error:.1f} points better than unseen data"
     )
     if len(doses) == 1 and dose.kappa >= LARGE_DOSE:
-        said += ". The model fits the data closely: expect a temporary drop of its score by 10 to 25 points"
+        said += ". The model fits the data closely: expect a temporary drop of its score"
     return said
