@@ -193,8 +193,9 @@ class FederationServicer:
 
     def SubmitUpdate(self, request_iterator, context):
         """Accepts one update: one header, then chunks. OK means that it is verified and on disk. The same key and digest again: OK,
-        nothing changes. The same key with another digest: ALREADY_EXISTS. A round that is over: FAILED_PRECONDITION
-        (STALE_ROUND), also for an update that was counted. A client whose OK was lost then has nothing to send again.
+        nothing changes. That holds after the round's commit, too, until a later round counts an update of this client, its
+        request for samples completes, or it is forgotten. The server may answer before it has read the chunks. The same key with
+        another digest: ALREADY_EXISTS. A round that is over and did not count the update: FAILED_PRECONDITION (STALE_ROUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -94,8 +94,9 @@ class FederationStub:
     """Streams a model: one header, then chunks. Length and digest in the header cover all chunk data together."""
     SubmitUpdate: _grpc.StreamUnaryMultiCallable[_federation_pb2.SubmitUpdateRequest, _federation_pb2.SubmitUpdateReply]
     """Accepts one update: one header, then chunks. OK means that it is verified and on disk. The same key and digest again: OK,
-    nothing changes. The same key with another digest: ALREADY_EXISTS. A round that is over: FAILED_PRECONDITION
-    (STALE_ROUND), also for an update that was counted. A client whose OK was lost then has nothing to send again.
+    nothing changes. That holds after the round's commit, too, until a later round counts an update of this client, its
+    request for samples completes, or it is forgotten. The server may answer before it has read the chunks. The same key with
+    another digest: ALREADY_EXISTS. A round that is over and did not count the update: FAILED_PRECONDITION (STALE_ROUND).
     """
     FindUpload: _grpc.UnaryUnaryMultiCallable[_federation_pb2.FindUploadRequest, _federation_pb2.FindUploadReply]
     """Returns how many bytes of an update, identified by its header, the server holds from a broken stream. The next stream may
@@ -154,8 +155,9 @@ class FederationAsyncStub(FederationStub):
     """Streams a model: one header, then chunks. Length and digest in the header cover all chunk data together."""
     SubmitUpdate: _aio.StreamUnaryMultiCallable[_federation_pb2.SubmitUpdateRequest, _federation_pb2.SubmitUpdateReply]  # type: ignore[assignment]
     """Accepts one update: one header, then chunks. OK means that it is verified and on disk. The same key and digest again: OK,
-    nothing changes. The same key with another digest: ALREADY_EXISTS. A round that is over: FAILED_PRECONDITION
-    (STALE_ROUND), also for an update that was counted. A client whose OK was lost then has nothing to send again.
+    nothing changes. That holds after the round's commit, too, until a later round counts an update of this client, its
+    request for samples completes, or it is forgotten. The server may answer before it has read the chunks. The same key with
+    another digest: ALREADY_EXISTS. A round that is over and did not count the update: FAILED_PRECONDITION (STALE_ROUND).
     """
     FindUpload: _aio.UnaryUnaryMultiCallable[_federation_pb2.FindUploadRequest, _federation_pb2.FindUploadReply]  # type: ignore[assignment]
     """Returns how many bytes of an update, identified by its header, the server holds from a broken stream. The next stream may
@@ -265,8 +267,9 @@ class FederationServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_federation_pb2.SubmitUpdateReply, _abc.Awaitable[_federation_pb2.SubmitUpdateReply]]:
         """Accepts one update: one header, then chunks. OK means that it is verified and on disk. The same key and digest again: OK,
-        nothing changes. The same key with another digest: ALREADY_EXISTS. A round that is over: FAILED_PRECONDITION
-        (STALE_ROUND), also for an update that was counted. A client whose OK was lost then has nothing to send again.
+        nothing changes. That holds after the round's commit, too, until a later round counts an update of this client, its
+        request for samples completes, or it is forgotten. The server may answer before it has read the chunks. The same key with
+        another digest: ALREADY_EXISTS. A round that is over and did not count the update: FAILED_PRECONDITION (STALE_ROUND).
         """
 
     @_abc_1.abstractmethod
