@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -65,10 +66,11 @@ def test_a_late_update_is_refused_with_the_current_round() -> None:
 class TestTheSameUpdateAfterItsCommit:
     """A client whose OK was lost sends its update again. It must learn that the update was counted."""
 
-    def counted(self, f: Federation, digest: str = "aa", **changes: int) -> bool:
-        key = {"membership": 1, "number": 1, "attempt": 1} | changes
-        sent = rounds.UpdateHeader(**key, part=Part.MAIN, base=0, samples=10, applied_scale=1.0)
-        return rounds.was_counted(f.state, "a", sent, digest)
+    def counted(self, f: Federation, digest: str = "aa", **changes: Any) -> bool:
+        sent = rounds.UpdateHeader(
+            membership=1, number=1, attempt=1, part=Part.MAIN, base=0, samples=10, applied_scale=1.0
+        )
+        return rounds.was_counted(f.state, "a", replace(sent, **changes), digest)
 
     def test_is_a_duplicate_and_changes_nothing(self) -> None:
         f = Federation(config())
