@@ -2,7 +2,6 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PROTOS := $(wildcard protos/puf/v1/*.proto)
 PIN    := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11
 
 .DEFAULT_GOAL := help
@@ -64,9 +63,7 @@ systemd:  ## Run the systemd units in a container; needs a Docker engine
 	$(PYTHON) deploy/try_systemd.py
 
 protos: $(VENV)/.ready  ## Regenerate the committed stubs from protos/
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Ipuf_common/v1=protos/puf/v1 \
-		--python_out=common --pyi_out=common --grpc_python_out=common --mypy_grpc_out=common \
-		$(patsubst protos/puf/v1/%,puf_common/v1/%,$(PROTOS))
+	$(BIN)/python protos/generate.py common/puf_common/v1
 
 lock: $(VENV)/.ready  ## Pin names, versions and hashes in all requirements files
 	$(PIN) --extra train --extra dashboard --extra lab --extra dev -o requirements.txt pyproject.toml

@@ -21,7 +21,7 @@ version = release = VERSION
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "docs/index"
 include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/**", "examples/*/README.md"]
-exclude_patterns = ["docs/_build"]
+exclude_patterns = ["docs/_build", "**/node_modules"]
 
 # Headings get anchors as a code host makes them.
 myst_heading_anchors = 4

@@ -20,7 +20,7 @@ __all__ = ["Terminal", "commands"]
 # Commands that are not ours.
 SHELL = ("echo ", "cp ", "mkdir ", "for ", "kubectl ")
 # Commands that a reader leaves running in a separate terminal.
-LASTING = ("puf-server serve", "puf-server dashboard", "puf-client run", "python own_loop.py")
+LASTING = ("puf-server serve", "puf-server dashboard", "puf-client run", "python own_loop.py", "node client.mjs run")
 
 
 def commands(text: str) -> list[str]:
@@ -57,7 +57,8 @@ class Terminal:
                 words += ["--server", self.env["PUF_SERVER"]]
             name = re.sub(r"\W+", "-", " ".join(words[:4]))
             env = [f"{key}={value}" for key, value in self.env.items()]
-            process = Process(["/usr/bin/env", *env, program(words[0]), *words[1:]], self._log(name), self.directory)
+            first = words[0] if words[0] == "node" else program(words[0])
+            process = Process(["/usr/bin/env", *env, first, *words[1:]], self._log(name), self.directory)
             self.running[line] = self._stack.enter_context(process)
             return None
         if line.startswith(SHELL):

@@ -71,6 +71,25 @@ def test_resubmitting_is_idempotent_and_other_content_is_a_conflict(anna: Raw, b
     assert status(caught.value) == ("ALREADY_EXISTS", "CONFLICT")
 
 
+def test_an_update_sent_again_after_its_commit_is_acknowledged(server: Server, anna: Raw, bert: Raw) -> None:
+    """A client whose OK was lost can tell a counted update from a lost one."""
+    anna.join()
+    bert.join()
+    work = work_of(anna)
+    anna.submit(work)
+    bert.submit(work_of(bert))
+    assert work_of(anna).key.round == 2
+    again = anna.submit(work)
+    assert again.duplicate
+    assert again.position.round == 1
+    with pytest.raises(grpc.RpcError) as caught:
+        anna.submit(work, update_bytes(0.25))
+    assert status(caught.value) == ("FAILED_PRECONDITION", "STALE_ROUND")
+    # The second sending entered no sum.
+    bert.submit(work_of(bert))
+    assert work_of(anna).key.round == 2
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [

@@ -32,6 +32,10 @@ class Acked:
     digest: str
 
 
+def _acked(name: str, h: Header) -> Acked:
+    return Acked(name, h.membership, h.number, h.attempt, str(h.part), h.update.digest)
+
+
 class Facts:
     def __init__(self) -> None:
         self.store: SimStore
@@ -42,6 +46,8 @@ class Facts:
         self.steps = 0
         self._last: State | None = None
         self._acked: dict[Acked, str] = {}
+        # Every update in a committed sum.
+        self._summed: set[Acked] = set()
         self._attempts: dict[tuple[int, int], tuple[object, ...]] = {}
         self._scales: dict[tuple[int, int, str], tuple[object, ...]] = {}
         self._applied: Counter[str] = Counter()
@@ -53,8 +59,12 @@ class Facts:
         # Requests for samples that their owners withdrew.
         self._taken_back: set[tuple[str, str]] = set()
 
+    def acknowledged_again(self, name: str, h: Header) -> None:
+        """The server says that a committed round has counted the update."""
+        require(_acked(name, h) in self._summed, f"{_acked(name, h)} was acknowledged and is in no sum")
+
     def acknowledged(self, name: str, h: Header) -> None:
-        key = Acked(name, h.membership, h.number, h.attempt, str(h.part), h.update.digest)
+        key = _acked(name, h)
         current = self._last.round if self._last is not None else None
         received = current.received.get(f"{name}/{h.part}") if current is not None else None
         kept = current is not None and (current.number, current.attempt) == (h.number, h.attempt)
@@ -62,6 +72,8 @@ class Facts:
         self._acked[key] = "" if kept and received is not None and received.digest == key.digest else "void"
 
     def _counted(self, number: int, attempt: int, got: dict[tuple[str, int, str], Contribution]) -> None:
+        for (name, membership, part), entered in got.items():
+            self._summed.add(Acked(name, membership, number, attempt, part, entered.update.digest))
         for key, fate in self._acked.items():
             if (key.number, key.attempt) == (number, attempt):
                 counted = got.get((key.client, key.membership, key.part))

@@ -233,15 +233,21 @@ class SimServer:
         self.world.checker.served(state, name, model)
         return self.store.weights(model)
 
-    def begin(self, name: str, header: Header) -> Round:
+    def begin(self, name: str, header: Header) -> Round | None:
+        """The round that expects the update; None if a committed round has counted it."""
         state = self.engine.state
+        if rounds.was_counted(state, name, header, header.update.digest):
+            self.world.checker.acknowledged_again(name, header)
+            return None
         if roster.member_of(state, name).status is not MemberStatus.ACTIVE:
             raise Forgotten(f"{name} was forgotten", client=name)
         current, assignment = rounds.expected_assignment(state, name, header)
         rounds.check_header(current, assignment, header)
         return current
 
-    def finish(self, name: str, header: Header, current: Round) -> bool:
+    def finish(self, name: str, header: Header, current: Round | None) -> bool:
+        if current is None:
+            return True
         digest = header.update.digest
         file = spool_name(current, f"{name}/{header.part}", digest)
         self.store.spool[file] = header.update
@@ -270,7 +276,11 @@ class SimServer:
         except PufError:
             self.engine.delete_orphans()
             raise
-        self.world.checker.acknowledged(name, header)
+        if rounds.was_counted(self.engine.state, name, header, digest):
+            self.engine.delete_orphans()
+            self.world.checker.acknowledged_again(name, header)
+        else:
+            self.world.checker.acknowledged(name, header)
         return duplicate
 
     def decline(self, name: str, session: str, number: int, attempt: int, key: str) -> None:

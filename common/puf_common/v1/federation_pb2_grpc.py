@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from puf_common.v1 import federation_pb2 as puf__common_dot_v1_dot_federation__pb2
+from puf_common.v1 import federation_pb2 as puf_dot_v1_dot_federation__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in puf_common/v1/federation_pb2_grpc.py depends on'
+        + ' but the generated code in puf/v1/federation_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,93 +36,93 @@ class FederationStub:
         """
         self.Describe = channel.unary_unary(
                 '/puf.v1.Federation/Describe',
-                request_serializer=puf__common_dot_v1_dot_federation__pb2.DescribeRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_federation__pb2.DescribeReply.FromString,
+                request_serializer=puf_dot_v1_dot_federation__pb2.DescribeRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_federation__pb2.DescribeReply.FromString,
                 _registered_method=True)
         self.LeaseShard = channel.unary_unary(
                 '/puf.v1.Federation/LeaseShard',
-                request_serializer=puf__common_dot_v1_dot_federation__pb2.LeaseShardRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_federation__pb2.LeaseShardReply.FromString,
+                request_serializer=puf_dot_v1_dot_federation__pb2.LeaseShardRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_federation__pb2.LeaseShardReply.FromString,
                 _registered_method=True)
         self.Join = channel.unary_unary(
                 '/puf.v1.Federation/Join',
-                request_serializer=puf__common_dot_v1_dot_federation__pb2.JoinRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_federation__pb2.JoinReply.FromString,
+                request_serializer=puf_dot_v1_dot_federation__pb2.JoinRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_federation__pb2.JoinReply.FromString,
                 _registered_method=True)
         self.Heartbeat = channel.unary_unary(
                 '/puf.v1.Federation/Heartbeat',
-                request_serializer=puf__common_dot_v1_dot_federation__pb2.HeartbeatRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_federation__pb2.HeartbeatReply.FromString,
+                request_serializer=puf_dot_v1_dot_federation__pb2.HeartbeatRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_federation__pb2.HeartbeatReply.FromString,
                 _registered_method=True)
         self.WaitForWork = channel.unary_unary(
                 '/puf.v1.Federation/WaitForWork',
-                request_serializer=puf__common_dot_v1_dot_federation__pb2.WaitForWorkRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_federation__pb2.WaitForWorkReply.FromString,
+                request_serializer=puf_dot_v1_dot_federation__pb2.WaitForWorkRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_federation__pb2.WaitForWorkReply.FromString,
                 _registered_method=True)
         self.DeclineWork = channel.unary_unary(
                 '/puf.v1.Federation/DeclineWork',
-                request_serializer=puf__common_dot_v1_dot_federation__pb2.DeclineWorkRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_federation__pb2.DeclineWorkReply.FromString,
+                request_serializer=puf_dot_v1_dot_federation__pb2.DeclineWorkRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_federation__pb2.DeclineWorkReply.FromString,
                 _registered_method=True)
         self.Leave = channel.unary_unary(
                 '/puf.v1.Federation/Leave',
-                request_serializer=puf__common_dot_v1_dot_federation__pb2.LeaveRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_federation__pb2.LeaveReply.FromString,
+                request_serializer=puf_dot_v1_dot_federation__pb2.LeaveRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_federation__pb2.LeaveReply.FromString,
                 _registered_method=True)
         self.FetchModel = channel.unary_stream(
                 '/puf.v1.Federation/FetchModel',
-                request_serializer=puf__common_dot_v1_dot_federation__pb2.FetchModelRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_federation__pb2.FetchModelReply.FromString,
+                request_serializer=puf_dot_v1_dot_federation__pb2.FetchModelRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_federation__pb2.FetchModelReply.FromString,
                 _registered_method=True)
         self.SubmitUpdate = channel.stream_unary(
                 '/puf.v1.Federation/SubmitUpdate',
-                request_serializer=puf__common_dot_v1_dot_federation__pb2.SubmitUpdateRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_federation__pb2.SubmitUpdateReply.FromString,
+                request_serializer=puf_dot_v1_dot_federation__pb2.SubmitUpdateRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_federation__pb2.SubmitUpdateReply.FromString,
                 _registered_method=True)
         self.FindUpload = channel.unary_unary(
                 '/puf.v1.Federation/FindUpload',
-                request_serializer=puf__common_dot_v1_dot_federation__pb2.FindUploadRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_federation__pb2.FindUploadReply.FromString,
+                request_serializer=puf_dot_v1_dot_federation__pb2.FindUploadRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_federation__pb2.FindUploadReply.FromString,
                 _registered_method=True)
         self.ReportEvaluation = channel.unary_unary(
                 '/puf.v1.Federation/ReportEvaluation',
-                request_serializer=puf__common_dot_v1_dot_federation__pb2.ReportEvaluationRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_federation__pb2.ReportEvaluationReply.FromString,
+                request_serializer=puf_dot_v1_dot_federation__pb2.ReportEvaluationRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_federation__pb2.ReportEvaluationReply.FromString,
                 _registered_method=True)
         self.FileUnlearning = channel.unary_unary(
                 '/puf.v1.Federation/FileUnlearning',
-                request_serializer=puf__common_dot_v1_dot_federation__pb2.FileUnlearningRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_federation__pb2.FileUnlearningReply.FromString,
+                request_serializer=puf_dot_v1_dot_federation__pb2.FileUnlearningRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_federation__pb2.FileUnlearningReply.FromString,
                 _registered_method=True)
         self.ListMyTickets = channel.unary_unary(
                 '/puf.v1.Federation/ListMyTickets',
-                request_serializer=puf__common_dot_v1_dot_federation__pb2.ListMyTicketsRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_federation__pb2.ListMyTicketsReply.FromString,
+                request_serializer=puf_dot_v1_dot_federation__pb2.ListMyTicketsRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_federation__pb2.ListMyTicketsReply.FromString,
                 _registered_method=True)
         self.FollowTicket = channel.unary_stream(
                 '/puf.v1.Federation/FollowTicket',
-                request_serializer=puf__common_dot_v1_dot_federation__pb2.FollowTicketRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_federation__pb2.FollowTicketReply.FromString,
+                request_serializer=puf_dot_v1_dot_federation__pb2.FollowTicketRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_federation__pb2.FollowTicketReply.FromString,
                 _registered_method=True)
         self.ReportMeasurement = channel.unary_unary(
                 '/puf.v1.Federation/ReportMeasurement',
-                request_serializer=puf__common_dot_v1_dot_federation__pb2.ReportMeasurementRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_federation__pb2.ReportMeasurementReply.FromString,
+                request_serializer=puf_dot_v1_dot_federation__pb2.ReportMeasurementRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_federation__pb2.ReportMeasurementReply.FromString,
                 _registered_method=True)
         self.WithdrawUnlearning = channel.unary_unary(
                 '/puf.v1.Federation/WithdrawUnlearning',
-                request_serializer=puf__common_dot_v1_dot_federation__pb2.WithdrawUnlearningRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_federation__pb2.WithdrawUnlearningReply.FromString,
+                request_serializer=puf_dot_v1_dot_federation__pb2.WithdrawUnlearningRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_federation__pb2.WithdrawUnlearningReply.FromString,
                 _registered_method=True)
         self.GetReceipt = channel.unary_unary(
                 '/puf.v1.Federation/GetReceipt',
-                request_serializer=puf__common_dot_v1_dot_federation__pb2.GetReceiptRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_federation__pb2.GetReceiptReply.FromString,
+                request_serializer=puf_dot_v1_dot_federation__pb2.GetReceiptRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_federation__pb2.GetReceiptReply.FromString,
                 _registered_method=True)
         self.PresentReceipt = channel.unary_unary(
                 '/puf.v1.Federation/PresentReceipt',
-                request_serializer=puf__common_dot_v1_dot_federation__pb2.PresentReceiptRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_federation__pb2.PresentReceiptReply.FromString,
+                request_serializer=puf_dot_v1_dot_federation__pb2.PresentReceiptRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_federation__pb2.PresentReceiptReply.FromString,
                 _registered_method=True)
 
 
@@ -193,8 +193,9 @@ class FederationServicer:
 
     def SubmitUpdate(self, request_iterator, context):
         """Accepts one update: one header, then chunks. OK means that it is verified and on disk. The same key and digest again: OK,
-        nothing changes. The same key with another digest: ALREADY_EXISTS. A round that is over: FAILED_PRECONDITION
-        (STALE_ROUND), also for an update that was counted. A client whose OK was lost then has nothing to send again.
+        nothing changes. That holds after the round's commit, too, until a later round counts an update of this client, its
+        request for samples completes, or it is forgotten. The server may answer before it has read the chunks. The same key with
+        another digest: ALREADY_EXISTS. A round that is over and did not count the update: FAILED_PRECONDITION (STALE_ROUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -272,93 +273,93 @@ def add_FederationServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Describe': grpc.unary_unary_rpc_method_handler(
                     servicer.Describe,
-                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.DescribeRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_federation__pb2.DescribeReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_federation__pb2.DescribeRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_federation__pb2.DescribeReply.SerializeToString,
             ),
             'LeaseShard': grpc.unary_unary_rpc_method_handler(
                     servicer.LeaseShard,
-                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.LeaseShardRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_federation__pb2.LeaseShardReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_federation__pb2.LeaseShardRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_federation__pb2.LeaseShardReply.SerializeToString,
             ),
             'Join': grpc.unary_unary_rpc_method_handler(
                     servicer.Join,
-                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.JoinRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_federation__pb2.JoinReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_federation__pb2.JoinRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_federation__pb2.JoinReply.SerializeToString,
             ),
             'Heartbeat': grpc.unary_unary_rpc_method_handler(
                     servicer.Heartbeat,
-                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.HeartbeatRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_federation__pb2.HeartbeatReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_federation__pb2.HeartbeatRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_federation__pb2.HeartbeatReply.SerializeToString,
             ),
             'WaitForWork': grpc.unary_unary_rpc_method_handler(
                     servicer.WaitForWork,
-                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.WaitForWorkRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_federation__pb2.WaitForWorkReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_federation__pb2.WaitForWorkRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_federation__pb2.WaitForWorkReply.SerializeToString,
             ),
             'DeclineWork': grpc.unary_unary_rpc_method_handler(
                     servicer.DeclineWork,
-                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.DeclineWorkRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_federation__pb2.DeclineWorkReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_federation__pb2.DeclineWorkRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_federation__pb2.DeclineWorkReply.SerializeToString,
             ),
             'Leave': grpc.unary_unary_rpc_method_handler(
                     servicer.Leave,
-                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.LeaveRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_federation__pb2.LeaveReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_federation__pb2.LeaveRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_federation__pb2.LeaveReply.SerializeToString,
             ),
             'FetchModel': grpc.unary_stream_rpc_method_handler(
                     servicer.FetchModel,
-                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.FetchModelRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_federation__pb2.FetchModelReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_federation__pb2.FetchModelRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_federation__pb2.FetchModelReply.SerializeToString,
             ),
             'SubmitUpdate': grpc.stream_unary_rpc_method_handler(
                     servicer.SubmitUpdate,
-                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.SubmitUpdateRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_federation__pb2.SubmitUpdateReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_federation__pb2.SubmitUpdateRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_federation__pb2.SubmitUpdateReply.SerializeToString,
             ),
             'FindUpload': grpc.unary_unary_rpc_method_handler(
                     servicer.FindUpload,
-                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.FindUploadRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_federation__pb2.FindUploadReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_federation__pb2.FindUploadRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_federation__pb2.FindUploadReply.SerializeToString,
             ),
             'ReportEvaluation': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportEvaluation,
-                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.ReportEvaluationRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_federation__pb2.ReportEvaluationReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_federation__pb2.ReportEvaluationRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_federation__pb2.ReportEvaluationReply.SerializeToString,
             ),
             'FileUnlearning': grpc.unary_unary_rpc_method_handler(
                     servicer.FileUnlearning,
-                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.FileUnlearningRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_federation__pb2.FileUnlearningReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_federation__pb2.FileUnlearningRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_federation__pb2.FileUnlearningReply.SerializeToString,
             ),
             'ListMyTickets': grpc.unary_unary_rpc_method_handler(
                     servicer.ListMyTickets,
-                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.ListMyTicketsRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_federation__pb2.ListMyTicketsReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_federation__pb2.ListMyTicketsRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_federation__pb2.ListMyTicketsReply.SerializeToString,
             ),
             'FollowTicket': grpc.unary_stream_rpc_method_handler(
                     servicer.FollowTicket,
-                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.FollowTicketRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_federation__pb2.FollowTicketReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_federation__pb2.FollowTicketRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_federation__pb2.FollowTicketReply.SerializeToString,
             ),
             'ReportMeasurement': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportMeasurement,
-                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.ReportMeasurementRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_federation__pb2.ReportMeasurementReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_federation__pb2.ReportMeasurementRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_federation__pb2.ReportMeasurementReply.SerializeToString,
             ),
             'WithdrawUnlearning': grpc.unary_unary_rpc_method_handler(
                     servicer.WithdrawUnlearning,
-                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.WithdrawUnlearningRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_federation__pb2.WithdrawUnlearningReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_federation__pb2.WithdrawUnlearningRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_federation__pb2.WithdrawUnlearningReply.SerializeToString,
             ),
             'GetReceipt': grpc.unary_unary_rpc_method_handler(
                     servicer.GetReceipt,
-                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.GetReceiptRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_federation__pb2.GetReceiptReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_federation__pb2.GetReceiptRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_federation__pb2.GetReceiptReply.SerializeToString,
             ),
             'PresentReceipt': grpc.unary_unary_rpc_method_handler(
                     servicer.PresentReceipt,
-                    request_deserializer=puf__common_dot_v1_dot_federation__pb2.PresentReceiptRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_federation__pb2.PresentReceiptReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_federation__pb2.PresentReceiptRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_federation__pb2.PresentReceiptReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -386,8 +387,8 @@ class Federation:
             request,
             target,
             '/puf.v1.Federation/Describe',
-            puf__common_dot_v1_dot_federation__pb2.DescribeRequest.SerializeToString,
-            puf__common_dot_v1_dot_federation__pb2.DescribeReply.FromString,
+            puf_dot_v1_dot_federation__pb2.DescribeRequest.SerializeToString,
+            puf_dot_v1_dot_federation__pb2.DescribeReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -413,8 +414,8 @@ class Federation:
             request,
             target,
             '/puf.v1.Federation/LeaseShard',
-            puf__common_dot_v1_dot_federation__pb2.LeaseShardRequest.SerializeToString,
-            puf__common_dot_v1_dot_federation__pb2.LeaseShardReply.FromString,
+            puf_dot_v1_dot_federation__pb2.LeaseShardRequest.SerializeToString,
+            puf_dot_v1_dot_federation__pb2.LeaseShardReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -440,8 +441,8 @@ class Federation:
             request,
             target,
             '/puf.v1.Federation/Join',
-            puf__common_dot_v1_dot_federation__pb2.JoinRequest.SerializeToString,
-            puf__common_dot_v1_dot_federation__pb2.JoinReply.FromString,
+            puf_dot_v1_dot_federation__pb2.JoinRequest.SerializeToString,
+            puf_dot_v1_dot_federation__pb2.JoinReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -467,8 +468,8 @@ class Federation:
             request,
             target,
             '/puf.v1.Federation/Heartbeat',
-            puf__common_dot_v1_dot_federation__pb2.HeartbeatRequest.SerializeToString,
-            puf__common_dot_v1_dot_federation__pb2.HeartbeatReply.FromString,
+            puf_dot_v1_dot_federation__pb2.HeartbeatRequest.SerializeToString,
+            puf_dot_v1_dot_federation__pb2.HeartbeatReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -494,8 +495,8 @@ class Federation:
             request,
             target,
             '/puf.v1.Federation/WaitForWork',
-            puf__common_dot_v1_dot_federation__pb2.WaitForWorkRequest.SerializeToString,
-            puf__common_dot_v1_dot_federation__pb2.WaitForWorkReply.FromString,
+            puf_dot_v1_dot_federation__pb2.WaitForWorkRequest.SerializeToString,
+            puf_dot_v1_dot_federation__pb2.WaitForWorkReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -521,8 +522,8 @@ class Federation:
             request,
             target,
             '/puf.v1.Federation/DeclineWork',
-            puf__common_dot_v1_dot_federation__pb2.DeclineWorkRequest.SerializeToString,
-            puf__common_dot_v1_dot_federation__pb2.DeclineWorkReply.FromString,
+            puf_dot_v1_dot_federation__pb2.DeclineWorkRequest.SerializeToString,
+            puf_dot_v1_dot_federation__pb2.DeclineWorkReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -548,8 +549,8 @@ class Federation:
             request,
             target,
             '/puf.v1.Federation/Leave',
-            puf__common_dot_v1_dot_federation__pb2.LeaveRequest.SerializeToString,
-            puf__common_dot_v1_dot_federation__pb2.LeaveReply.FromString,
+            puf_dot_v1_dot_federation__pb2.LeaveRequest.SerializeToString,
+            puf_dot_v1_dot_federation__pb2.LeaveReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -575,8 +576,8 @@ class Federation:
             request,
             target,
             '/puf.v1.Federation/FetchModel',
-            puf__common_dot_v1_dot_federation__pb2.FetchModelRequest.SerializeToString,
-            puf__common_dot_v1_dot_federation__pb2.FetchModelReply.FromString,
+            puf_dot_v1_dot_federation__pb2.FetchModelRequest.SerializeToString,
+            puf_dot_v1_dot_federation__pb2.FetchModelReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -602,8 +603,8 @@ class Federation:
             request_iterator,
             target,
             '/puf.v1.Federation/SubmitUpdate',
-            puf__common_dot_v1_dot_federation__pb2.SubmitUpdateRequest.SerializeToString,
-            puf__common_dot_v1_dot_federation__pb2.SubmitUpdateReply.FromString,
+            puf_dot_v1_dot_federation__pb2.SubmitUpdateRequest.SerializeToString,
+            puf_dot_v1_dot_federation__pb2.SubmitUpdateReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -629,8 +630,8 @@ class Federation:
             request,
             target,
             '/puf.v1.Federation/FindUpload',
-            puf__common_dot_v1_dot_federation__pb2.FindUploadRequest.SerializeToString,
-            puf__common_dot_v1_dot_federation__pb2.FindUploadReply.FromString,
+            puf_dot_v1_dot_federation__pb2.FindUploadRequest.SerializeToString,
+            puf_dot_v1_dot_federation__pb2.FindUploadReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -656,8 +657,8 @@ class Federation:
             request,
             target,
             '/puf.v1.Federation/ReportEvaluation',
-            puf__common_dot_v1_dot_federation__pb2.ReportEvaluationRequest.SerializeToString,
-            puf__common_dot_v1_dot_federation__pb2.ReportEvaluationReply.FromString,
+            puf_dot_v1_dot_federation__pb2.ReportEvaluationRequest.SerializeToString,
+            puf_dot_v1_dot_federation__pb2.ReportEvaluationReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -683,8 +684,8 @@ class Federation:
             request,
             target,
             '/puf.v1.Federation/FileUnlearning',
-            puf__common_dot_v1_dot_federation__pb2.FileUnlearningRequest.SerializeToString,
-            puf__common_dot_v1_dot_federation__pb2.FileUnlearningReply.FromString,
+            puf_dot_v1_dot_federation__pb2.FileUnlearningRequest.SerializeToString,
+            puf_dot_v1_dot_federation__pb2.FileUnlearningReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -710,8 +711,8 @@ class Federation:
             request,
             target,
             '/puf.v1.Federation/ListMyTickets',
-            puf__common_dot_v1_dot_federation__pb2.ListMyTicketsRequest.SerializeToString,
-            puf__common_dot_v1_dot_federation__pb2.ListMyTicketsReply.FromString,
+            puf_dot_v1_dot_federation__pb2.ListMyTicketsRequest.SerializeToString,
+            puf_dot_v1_dot_federation__pb2.ListMyTicketsReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -737,8 +738,8 @@ class Federation:
             request,
             target,
             '/puf.v1.Federation/FollowTicket',
-            puf__common_dot_v1_dot_federation__pb2.FollowTicketRequest.SerializeToString,
-            puf__common_dot_v1_dot_federation__pb2.FollowTicketReply.FromString,
+            puf_dot_v1_dot_federation__pb2.FollowTicketRequest.SerializeToString,
+            puf_dot_v1_dot_federation__pb2.FollowTicketReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -764,8 +765,8 @@ class Federation:
             request,
             target,
             '/puf.v1.Federation/ReportMeasurement',
-            puf__common_dot_v1_dot_federation__pb2.ReportMeasurementRequest.SerializeToString,
-            puf__common_dot_v1_dot_federation__pb2.ReportMeasurementReply.FromString,
+            puf_dot_v1_dot_federation__pb2.ReportMeasurementRequest.SerializeToString,
+            puf_dot_v1_dot_federation__pb2.ReportMeasurementReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -791,8 +792,8 @@ class Federation:
             request,
             target,
             '/puf.v1.Federation/WithdrawUnlearning',
-            puf__common_dot_v1_dot_federation__pb2.WithdrawUnlearningRequest.SerializeToString,
-            puf__common_dot_v1_dot_federation__pb2.WithdrawUnlearningReply.FromString,
+            puf_dot_v1_dot_federation__pb2.WithdrawUnlearningRequest.SerializeToString,
+            puf_dot_v1_dot_federation__pb2.WithdrawUnlearningReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -818,8 +819,8 @@ class Federation:
             request,
             target,
             '/puf.v1.Federation/GetReceipt',
-            puf__common_dot_v1_dot_federation__pb2.GetReceiptRequest.SerializeToString,
-            puf__common_dot_v1_dot_federation__pb2.GetReceiptReply.FromString,
+            puf_dot_v1_dot_federation__pb2.GetReceiptRequest.SerializeToString,
+            puf_dot_v1_dot_federation__pb2.GetReceiptReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -845,8 +846,8 @@ class Federation:
             request,
             target,
             '/puf.v1.Federation/PresentReceipt',
-            puf__common_dot_v1_dot_federation__pb2.PresentReceiptRequest.SerializeToString,
-            puf__common_dot_v1_dot_federation__pb2.PresentReceiptReply.FromString,
+            puf_dot_v1_dot_federation__pb2.PresentReceiptRequest.SerializeToString,
+            puf_dot_v1_dot_federation__pb2.PresentReceiptReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from puf_common.v1 import operator_pb2 as puf__common_dot_v1_dot_operator__pb2
+from puf_common.v1 import operator_pb2 as puf_dot_v1_dot_operator__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in puf_common/v1/operator_pb2_grpc.py depends on'
+        + ' but the generated code in puf/v1/operator_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,98 +36,98 @@ class OperatorStub:
         """
         self.Status = channel.unary_unary(
                 '/puf.v1.Operator/Status',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.StatusRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.StatusReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.StatusRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.StatusReply.FromString,
                 _registered_method=True)
         self.ListClients = channel.unary_unary(
                 '/puf.v1.Operator/ListClients',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.ListClientsRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.ListClientsReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.ListClientsRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.ListClientsReply.FromString,
                 _registered_method=True)
         self.ListRounds = channel.unary_unary(
                 '/puf.v1.Operator/ListRounds',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.ListRoundsRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.ListRoundsReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.ListRoundsRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.ListRoundsReply.FromString,
                 _registered_method=True)
         self.ListTickets = channel.unary_unary(
                 '/puf.v1.Operator/ListTickets',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.ListTicketsRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.ListTicketsReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.ListTicketsRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.ListTicketsReply.FromString,
                 _registered_method=True)
         self.ListModels = channel.unary_unary(
                 '/puf.v1.Operator/ListModels',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.ListModelsRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.ListModelsReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.ListModelsRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.ListModelsReply.FromString,
                 _registered_method=True)
         self.ListAudit = channel.unary_unary(
                 '/puf.v1.Operator/ListAudit',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.ListAuditRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.ListAuditReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.ListAuditRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.ListAuditReply.FromString,
                 _registered_method=True)
         self.FollowAudit = channel.unary_stream(
                 '/puf.v1.Operator/FollowAudit',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.FollowAuditRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.FollowAuditReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.FollowAuditRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.FollowAuditReply.FromString,
                 _registered_method=True)
         self.Pause = channel.unary_unary(
                 '/puf.v1.Operator/Pause',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.PauseRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.PauseReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.PauseRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.PauseReply.FromString,
                 _registered_method=True)
         self.Resume = channel.unary_unary(
                 '/puf.v1.Operator/Resume',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.ResumeRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.ResumeReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.ResumeRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.ResumeReply.FromString,
                 _registered_method=True)
         self.Extend = channel.unary_unary(
                 '/puf.v1.Operator/Extend',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.ExtendRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.ExtendReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.ExtendRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.ExtendReply.FromString,
                 _registered_method=True)
         self.Stop = channel.unary_unary(
                 '/puf.v1.Operator/Stop',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.StopRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.StopReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.StopRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.StopReply.FromString,
                 _registered_method=True)
         self.ExportModel = channel.unary_stream(
                 '/puf.v1.Operator/ExportModel',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.ExportModelRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.ExportModelReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.ExportModelRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.ExportModelReply.FromString,
                 _registered_method=True)
         self.Readmit = channel.unary_unary(
                 '/puf.v1.Operator/Readmit',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.ReadmitRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.ReadmitReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.ReadmitRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.ReadmitReply.FromString,
                 _registered_method=True)
         self.ReleaseShard = channel.unary_unary(
                 '/puf.v1.Operator/ReleaseShard',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.ReleaseShardRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.ReleaseShardReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.ReleaseShardRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.ReleaseShardReply.FromString,
                 _registered_method=True)
         self.Forget = channel.unary_unary(
                 '/puf.v1.Operator/Forget',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.ForgetRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.ForgetReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.ForgetRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.ForgetReply.FromString,
                 _registered_method=True)
         self.IssueReceipt = channel.unary_unary(
                 '/puf.v1.Operator/IssueReceipt',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.IssueReceiptRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.IssueReceiptReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.IssueReceiptRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.IssueReceiptReply.FromString,
                 _registered_method=True)
         self.Allow = channel.unary_unary(
                 '/puf.v1.Operator/Allow',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.AllowRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.AllowReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.AllowRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.AllowReply.FromString,
                 _registered_method=True)
         self.Release = channel.unary_unary(
                 '/puf.v1.Operator/Release',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.ReleaseRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.ReleaseReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.ReleaseRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.ReleaseReply.FromString,
                 _registered_method=True)
         self.Rollback = channel.unary_unary(
                 '/puf.v1.Operator/Rollback',
-                request_serializer=puf__common_dot_v1_dot_operator__pb2.RollbackRequest.SerializeToString,
-                response_deserializer=puf__common_dot_v1_dot_operator__pb2.RollbackReply.FromString,
+                request_serializer=puf_dot_v1_dot_operator__pb2.RollbackRequest.SerializeToString,
+                response_deserializer=puf_dot_v1_dot_operator__pb2.RollbackReply.FromString,
                 _registered_method=True)
 
 
@@ -275,98 +275,98 @@ def add_OperatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.StatusRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.StatusReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.StatusRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.StatusReply.SerializeToString,
             ),
             'ListClients': grpc.unary_unary_rpc_method_handler(
                     servicer.ListClients,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.ListClientsRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.ListClientsReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.ListClientsRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.ListClientsReply.SerializeToString,
             ),
             'ListRounds': grpc.unary_unary_rpc_method_handler(
                     servicer.ListRounds,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.ListRoundsRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.ListRoundsReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.ListRoundsRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.ListRoundsReply.SerializeToString,
             ),
             'ListTickets': grpc.unary_unary_rpc_method_handler(
                     servicer.ListTickets,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.ListTicketsRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.ListTicketsReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.ListTicketsRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.ListTicketsReply.SerializeToString,
             ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.ListModelsRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.ListModelsReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.ListModelsRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.ListModelsReply.SerializeToString,
             ),
             'ListAudit': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAudit,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.ListAuditRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.ListAuditReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.ListAuditRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.ListAuditReply.SerializeToString,
             ),
             'FollowAudit': grpc.unary_stream_rpc_method_handler(
                     servicer.FollowAudit,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.FollowAuditRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.FollowAuditReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.FollowAuditRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.FollowAuditReply.SerializeToString,
             ),
             'Pause': grpc.unary_unary_rpc_method_handler(
                     servicer.Pause,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.PauseRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.PauseReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.PauseRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.PauseReply.SerializeToString,
             ),
             'Resume': grpc.unary_unary_rpc_method_handler(
                     servicer.Resume,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.ResumeRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.ResumeReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.ResumeRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.ResumeReply.SerializeToString,
             ),
             'Extend': grpc.unary_unary_rpc_method_handler(
                     servicer.Extend,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.ExtendRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.ExtendReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.ExtendRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.ExtendReply.SerializeToString,
             ),
             'Stop': grpc.unary_unary_rpc_method_handler(
                     servicer.Stop,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.StopRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.StopReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.StopRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.StopReply.SerializeToString,
             ),
             'ExportModel': grpc.unary_stream_rpc_method_handler(
                     servicer.ExportModel,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.ExportModelRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.ExportModelReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.ExportModelRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.ExportModelReply.SerializeToString,
             ),
             'Readmit': grpc.unary_unary_rpc_method_handler(
                     servicer.Readmit,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.ReadmitRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.ReadmitReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.ReadmitRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.ReadmitReply.SerializeToString,
             ),
             'ReleaseShard': grpc.unary_unary_rpc_method_handler(
                     servicer.ReleaseShard,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.ReleaseShardRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.ReleaseShardReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.ReleaseShardRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.ReleaseShardReply.SerializeToString,
             ),
             'Forget': grpc.unary_unary_rpc_method_handler(
                     servicer.Forget,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.ForgetRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.ForgetReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.ForgetRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.ForgetReply.SerializeToString,
             ),
             'IssueReceipt': grpc.unary_unary_rpc_method_handler(
                     servicer.IssueReceipt,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.IssueReceiptRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.IssueReceiptReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.IssueReceiptRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.IssueReceiptReply.SerializeToString,
             ),
             'Allow': grpc.unary_unary_rpc_method_handler(
                     servicer.Allow,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.AllowRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.AllowReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.AllowRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.AllowReply.SerializeToString,
             ),
             'Release': grpc.unary_unary_rpc_method_handler(
                     servicer.Release,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.ReleaseRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.ReleaseReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.ReleaseRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.ReleaseReply.SerializeToString,
             ),
             'Rollback': grpc.unary_unary_rpc_method_handler(
                     servicer.Rollback,
-                    request_deserializer=puf__common_dot_v1_dot_operator__pb2.RollbackRequest.FromString,
-                    response_serializer=puf__common_dot_v1_dot_operator__pb2.RollbackReply.SerializeToString,
+                    request_deserializer=puf_dot_v1_dot_operator__pb2.RollbackRequest.FromString,
+                    response_serializer=puf_dot_v1_dot_operator__pb2.RollbackReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -394,8 +394,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/Status',
-            puf__common_dot_v1_dot_operator__pb2.StatusRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.StatusReply.FromString,
+            puf_dot_v1_dot_operator__pb2.StatusRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.StatusReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -421,8 +421,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/ListClients',
-            puf__common_dot_v1_dot_operator__pb2.ListClientsRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.ListClientsReply.FromString,
+            puf_dot_v1_dot_operator__pb2.ListClientsRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.ListClientsReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -448,8 +448,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/ListRounds',
-            puf__common_dot_v1_dot_operator__pb2.ListRoundsRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.ListRoundsReply.FromString,
+            puf_dot_v1_dot_operator__pb2.ListRoundsRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.ListRoundsReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -475,8 +475,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/ListTickets',
-            puf__common_dot_v1_dot_operator__pb2.ListTicketsRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.ListTicketsReply.FromString,
+            puf_dot_v1_dot_operator__pb2.ListTicketsRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.ListTicketsReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -502,8 +502,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/ListModels',
-            puf__common_dot_v1_dot_operator__pb2.ListModelsRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.ListModelsReply.FromString,
+            puf_dot_v1_dot_operator__pb2.ListModelsRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.ListModelsReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -529,8 +529,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/ListAudit',
-            puf__common_dot_v1_dot_operator__pb2.ListAuditRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.ListAuditReply.FromString,
+            puf_dot_v1_dot_operator__pb2.ListAuditRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.ListAuditReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -556,8 +556,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/FollowAudit',
-            puf__common_dot_v1_dot_operator__pb2.FollowAuditRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.FollowAuditReply.FromString,
+            puf_dot_v1_dot_operator__pb2.FollowAuditRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.FollowAuditReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -583,8 +583,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/Pause',
-            puf__common_dot_v1_dot_operator__pb2.PauseRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.PauseReply.FromString,
+            puf_dot_v1_dot_operator__pb2.PauseRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.PauseReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -610,8 +610,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/Resume',
-            puf__common_dot_v1_dot_operator__pb2.ResumeRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.ResumeReply.FromString,
+            puf_dot_v1_dot_operator__pb2.ResumeRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.ResumeReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -637,8 +637,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/Extend',
-            puf__common_dot_v1_dot_operator__pb2.ExtendRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.ExtendReply.FromString,
+            puf_dot_v1_dot_operator__pb2.ExtendRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.ExtendReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -664,8 +664,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/Stop',
-            puf__common_dot_v1_dot_operator__pb2.StopRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.StopReply.FromString,
+            puf_dot_v1_dot_operator__pb2.StopRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.StopReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -691,8 +691,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/ExportModel',
-            puf__common_dot_v1_dot_operator__pb2.ExportModelRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.ExportModelReply.FromString,
+            puf_dot_v1_dot_operator__pb2.ExportModelRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.ExportModelReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -718,8 +718,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/Readmit',
-            puf__common_dot_v1_dot_operator__pb2.ReadmitRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.ReadmitReply.FromString,
+            puf_dot_v1_dot_operator__pb2.ReadmitRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.ReadmitReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -745,8 +745,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/ReleaseShard',
-            puf__common_dot_v1_dot_operator__pb2.ReleaseShardRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.ReleaseShardReply.FromString,
+            puf_dot_v1_dot_operator__pb2.ReleaseShardRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.ReleaseShardReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -772,8 +772,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/Forget',
-            puf__common_dot_v1_dot_operator__pb2.ForgetRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.ForgetReply.FromString,
+            puf_dot_v1_dot_operator__pb2.ForgetRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.ForgetReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -799,8 +799,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/IssueReceipt',
-            puf__common_dot_v1_dot_operator__pb2.IssueReceiptRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.IssueReceiptReply.FromString,
+            puf_dot_v1_dot_operator__pb2.IssueReceiptRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.IssueReceiptReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -826,8 +826,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/Allow',
-            puf__common_dot_v1_dot_operator__pb2.AllowRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.AllowReply.FromString,
+            puf_dot_v1_dot_operator__pb2.AllowRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.AllowReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -853,8 +853,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/Release',
-            puf__common_dot_v1_dot_operator__pb2.ReleaseRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.ReleaseReply.FromString,
+            puf_dot_v1_dot_operator__pb2.ReleaseRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.ReleaseReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -880,8 +880,8 @@ class Operator:
             request,
             target,
             '/puf.v1.Operator/Rollback',
-            puf__common_dot_v1_dot_operator__pb2.RollbackRequest.SerializeToString,
-            puf__common_dot_v1_dot_operator__pb2.RollbackReply.FromString,
+            puf_dot_v1_dot_operator__pb2.RollbackRequest.SerializeToString,
+            puf_dot_v1_dot_operator__pb2.RollbackReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from puf_server.core import norm_bounds
-from puf_server.core.state.members import Member
+from puf_server.core.state.members import CountedUpdate, Member
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.rounds import Round, RoundKind, RoundPhase, RoundRecord
 from puf_server.core.state.state import State
@@ -22,7 +22,7 @@ class ModelFile:
 
 
 def commit(state: State, file: ModelFile, status: ModelStatus, now: float, nbytes_down: int = 0) -> State:
-    """Makes the round's result a model version. Of its updates, only counts and median norms are kept."""
+    """Makes the round's result a model version. Of its updates, counts, median norms and digests are kept."""
     current = state.round
     if current is None or current.phase is not RoundPhase.FOLDING:
         raise AssertionError("only a round that is being folded can be committed")
@@ -79,17 +79,24 @@ def _record(current: Round, version: int, now: float, nbytes_down: int) -> Round
 
 
 def _took_part(members: Mapping[str, Member], current: Round) -> dict[str, Member]:
-    """The members, with this round as the newest one for those whose update entered it, negated ones excepted."""
+    """The members, with this round as the newest one for those whose update entered it, negated ones excepted.
+
+    The digests of the updates replace those of the member's round before.
+    """
     changed = dict(members)
     for assignment in current.assignments:
-        member = members.get(assignment.client)
+        member = changed.get(assignment.client)
         update = current.received.get(assignment.key)
-        if update is None or assignment.negated or member is None or member.membership != assignment.membership:
+        if update is None or member is None or member.membership != assignment.membership:
             continue
-        changed[member.name] = replace(
-            member,
-            first_round=member.first_round or current.number,
-            last_round=current.number,
-            last_samples=update.samples,
-        )
+        named = CountedUpdate(round=current.number, attempt=current.attempt, part=assignment.part, digest=update.digest)
+        member = replace(member, counted=(*(c for c in member.counted if c.round == current.number), named))
+        if not assignment.negated:
+            member = replace(
+                member,
+                first_round=member.first_round or current.number,
+                last_round=current.number,
+                last_samples=update.samples,
+            )
+        changed[member.name] = member
     return changed

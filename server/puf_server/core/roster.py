@@ -150,6 +150,7 @@ def forgotten(member: Member) -> Member:
         unlabeled=0,
         last_samples=0,
         adapts=False,
+        counted=(),
     )
 
 

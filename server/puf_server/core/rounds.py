@@ -10,7 +10,7 @@ from puf_common.errors import Conflict, InvalidUpdate, StaleRound
 from puf_common.receipts.gap import DoseReport
 from puf_server.core import roster
 from puf_server.core.config import FederationConfig
-from puf_server.core.state.members import Member
+from puf_server.core.state.members import CountedUpdate, Member
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import (
     Assignment,
@@ -148,6 +148,8 @@ def _check_dose(assignment: Assignment, dose: DoseReport | None) -> None:
 
 def receive(state: State, name: str, header: UpdateHeader, update: ReceivedUpdate) -> tuple[State, bool]:
     """Records an update that is verified and on disk. The second value is True when it was recorded before."""
+    if was_counted(state, name, header, update.digest):
+        return state, True
     current, assignment = expected_assignment(state, name, header)
     check_header(current, assignment, header)
     known = current.received.get(assignment.key)
@@ -157,6 +159,15 @@ def receive(state: State, name: str, header: UpdateHeader, update: ReceivedUpdat
         return state, True
     received = {**current.received, assignment.key: update}
     return replace(state, round=replace(current, received=received)), False
+
+
+def was_counted(state: State, name: str, header: UpdateHeader, digest: str) -> bool:
+    """Whether a committed round has summed this very update. Only the client's last such round is known."""
+    member = state.members.get(name)
+    if member is None or member.membership != header.membership:
+        return False
+    sent = CountedUpdate(round=header.number, attempt=header.attempt, part=header.part, digest=digest)
+    return sent in member.counted
 
 
 def close_if_due(state: State, presence: Presence, config: FederationConfig, now: float) -> State:

@@ -115,6 +115,9 @@ class Upload:
         hit("accept.before_persist")
         try:
             duplicate = self._engine.call(self._booked)
+            if duplicate:
+                # If the round was committed meanwhile, no record names the file.
+                self._engine.delete_orphans()
         except BaseException:
             self._engine.delete_orphans()
             raise

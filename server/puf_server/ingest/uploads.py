@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 
 from puf_common.errors import TransferCorrupted
+from puf_server.core import rounds
 from puf_server.engine.engine import Engine
 from puf_server.ingest.header import UploadHeader, UploadKey, check
 from puf_server.ingest.quota import Quota
@@ -30,10 +31,16 @@ class Uploads:
         self._broken: dict[UploadKey, tuple[float, Upload]] = {}
         self._lock = threading.Lock()
 
-    def begin(self, name: str, header: UploadHeader) -> Upload:
-        """The upload that a header begins or continues. The caller must end it with `book`, `keep` or `discard`."""
+    def begin(self, name: str, header: UploadHeader) -> Upload | None:
+        """The upload that a header begins or continues. The caller must end it with `book`, `keep` or `discard`.
+
+        None: a committed round has counted this update, and its tensors need not be sent again.
+        """
         self.drop_unwanted()
-        expected = check(header, self._engine.state, self._engine.config, self._engine.manifest, name)
+        state = self._engine.state
+        if rounds.was_counted(state, name, header, header.digest.hex()):
+            return None
+        expected = check(header, state, self._engine.config, self._engine.manifest, name)
         if not header.resume_at:
             self._drop(lambda key, _at, _upload: key[0] == name)
             return Upload(self._engine, self.quota, expected)

@@ -28,7 +28,7 @@ from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.admission.identity import Identify
 from puf_server.ingest.flow_control import TransferPermit, UploadFrames, UploadLimiter
-from puf_server.ingest.header import UploadKey
+from puf_server.ingest.header import UploadHeader, UploadKey
 from puf_server.ingest.refusals import Refusals
 from puf_server.ingest.upload import Upload
 from puf_server.rpc import messages
@@ -195,21 +195,26 @@ class FederationService(rpc.FederationServicer):
         beginning = start(self._threads.files, self._uploads.begin, name, header)
         try:
             upload = await to_its_end(beginning)
+            if upload is None:
+                return self._acknowledged(name, header, duplicate=True)
             begun = time.monotonic()
             await self._write(upload, frames)
             seconds = time.monotonic() - begun
             duplicate = await to_its_end(self._finish(upload))
         except BaseException as error:
-            if beginning.exception() is None:
+            if beginning.exception() is None and (begun_upload := beginning.result()) is not None:
                 # A broken connection shows as a cancelled call or as a stream that ends early. Nothing is kept of a
                 # client that may no longer call.
                 broken = isinstance(error, (asyncio.CancelledError, CutShort)) and self._admitted(context)
-                await self._threads.run_on_files(self._uploads.keep if broken else Upload.discard, beginning.result())
+                await self._threads.run_on_files(self._uploads.keep if broken else Upload.discard, begun_upload)
             raise
         finally:
             if self._carriers.get(key) is task:
                 del self._carriers[key]
         self._handlers.rates.record(name, seconds, up=header.byte_length)
+        return self._acknowledged(name, header, duplicate=duplicate)
+
+    def _acknowledged(self, name: str, header: UploadHeader, *, duplicate: bool) -> fed.SubmitUpdateReply:
         log.info("update received", client=name, round=header.number, part=header.part.value, duplicate=duplicate)
         return fed.SubmitUpdateReply(position=self._handlers.position(), duplicate=duplicate)
 

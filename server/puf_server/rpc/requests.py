@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Generator
 
-from puf_common.errors import Forgotten, InvalidArgument, Mismatch
+from puf_common.errors import Forgotten, InvalidArgument, Mismatch, NotNow
 from puf_common.names import check_name
 from puf_common.tensors.chunks import CHUNK_BYTES
 from puf_common.v1 import federation_pb2 as fed
@@ -211,7 +211,10 @@ class Handlers:
 
     def begin_upload(self, name: str, header: fed.UpdateHeader) -> Upload:
         """Checks an update by its header. For callers without a network; the service streams uploads itself."""
-        return self.uploads.begin(name, messages.update_header(header))
+        upload = self.uploads.begin(name, messages.update_header(header))
+        if upload is None:
+            raise NotNow("a committed round has counted this update")
+        return upload
 
     def finish_upload(self, upload: Upload) -> fed.SubmitUpdateReply:
         """Publishes and books an update whose chunks are all written."""

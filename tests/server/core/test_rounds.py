@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from puf_common.errors import Conflict, InvalidUpdate, StaleRound
 from puf_server.core import rounds, scheduler
-from puf_server.core.state.rounds import ReceivedUpdate, RoundKind, RoundPhase
+from puf_server.core.state.rounds import Part, ReceivedUpdate, RoundKind, RoundPhase
 from puf_server.core.state.tickets import TicketState
 from tests.server.core.builders import Federation, config, header
 
@@ -60,6 +61,74 @@ def test_a_late_update_is_refused_with_the_current_round() -> None:
     with pytest.raises(StaleRound) as caught:
         rounds.expected_assignment(f.state, "a", late)
     assert caught.value.facts["current_round"] == "2"
+
+
+class TestTheSameUpdateAfterItsCommit:
+    """A client whose OK was lost sends its update again. It must learn that the update was counted."""
+
+    def counted(self, f: Federation, digest: str = "aa", **changes: Any) -> bool:
+        sent = rounds.UpdateHeader(
+            membership=1, number=1, attempt=1, part=Part.MAIN, base=0, samples=10, applied_scale=1.0
+        )
+        return rounds.was_counted(f.state, "a", replace(sent, **changes), digest)
+
+    def test_is_a_duplicate_and_changes_nothing(self) -> None:
+        f = Federation(config())
+        f.join("a", "b")
+        sent = header(f.round, f.round.assignments[0])
+        assert not self.counted(f)
+        f.run_round(RoundKind.TRAIN)
+        assert self.counted(f)
+        update = ReceivedUpdate(digest="aa", samples=10, nbytes=8, train_loss=None, samples_processed=1, at=f.now)
+        assert rounds.receive(f.state, "a", sent, update) == (f.state, True)
+
+    def test_only_the_same_bytes_of_the_same_assignment_were_counted(self) -> None:
+        f = Federation(config())
+        f.join("a", "b")
+        f.run_round(RoundKind.TRAIN)
+        assert not self.counted(f, digest="bb")
+        assert not self.counted(f, number=2)
+        assert not self.counted(f, attempt=2)
+        assert not self.counted(f, membership=2)
+
+    def test_an_update_that_did_not_enter_the_sum_was_not_counted(self) -> None:
+        f = Federation(config())
+        f.join("a", "b", "c")
+        f.submit("a")
+        f.file("a")
+        f.run_round(RoundKind.TRAIN)
+        assert not self.counted(f)
+
+    def test_only_the_newest_round_of_a_client_is_kept(self) -> None:
+        f = Federation(config())
+        f.join("a", "b")
+        f.run_round(RoundKind.TRAIN)
+        f.run_round(RoundKind.TRAIN)
+        assert not self.counted(f, number=1)
+        assert self.counted(f, number=2)
+        assert len(f.state.members["a"].counted) == 1
+
+    def test_a_forgotten_client_leaves_no_digest(self) -> None:
+        f = Federation(config())
+        f.join("a", "b", "c")
+        f.train()
+        f.file("a")
+        f.answer_evaluation(0.5)
+        f.run_round(RoundKind.UNLEARN)
+        assert f.state.members["a"].counted == ()
+        assert f.state.members["b"].counted
+
+    def test_a_completed_request_for_samples_leaves_no_digest(self) -> None:
+        f = Federation(config())
+        f.join("a", "b", "c")
+        f.train()
+        ticket = f.file("a", scope="samples", forget_samples=3, retain_samples=7)
+        f.answer_evaluation(0.5)
+        f.run_round(RoundKind.UNLEARN)
+        assert {c.part for c in f.state.members["a"].counted} == {Part.RETAIN, Part.FORGET}
+        f.answer_evaluation(0.5)
+        assert f.ticket(ticket.id).state is TicketState.COMPLETED
+        assert f.state.members["a"].counted == ()
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,13 @@ from puf_common.errors import (
 )
 from puf_common.tensors.chunks import ChunkView, chunk_views
 from puf_common.tensors.encodings import compact, expand
+from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_server import failpoints
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.state import State
 from puf_server.ingest.upload import Upload
+from puf_server.rpc.messages import update_header
 
 NAMES = ("a", "b", "c")
 PAYLOAD = update_bytes(0.5)
@@ -203,6 +205,42 @@ def test_an_update_that_the_round_no_longer_expects_is_deleted_when_it_is_booked
         upload.book()
     assert local.spool() == []
     assert reserved(local) == 0
+
+
+class TestAfterTheCommit:
+    """A client whose OK was lost sends its update again."""
+
+    def commit(self, local: Local) -> None:
+        local.submit("b", 0.5)
+        local.submit("c", 0.5)
+        local.engine.fold_ready()
+
+    def committed(self, local: Local) -> fed.UpdateHeader:
+        header = local.header("a", PAYLOAD)
+        local.submit("a", payload=PAYLOAD)
+        self.commit(local)
+        assert local.engine.state.number == 1
+        return header
+
+    def test_a_counted_update_needs_no_upload(self, local: Local) -> None:
+        header = self.committed(local)
+        assert local.handlers.uploads.begin("a", update_header(header)) is None
+        header.digest = hashlib.sha256(b"other").digest()
+        with pytest.raises(StaleRound):
+            local.handlers.uploads.begin("a", update_header(header))
+        assert reserved(local) == 0
+
+    def test_an_update_that_was_counted_while_it_arrived_again_leaves_no_file(self, local: Local) -> None:
+        header = local.header("a", PAYLOAD)
+        local.submit("a", payload=PAYLOAD)
+        again = local.handlers.begin_upload("a", header)
+        again.write(ChunkView(0, PAYLOAD))
+        self.commit(local)
+        again.publish()
+        assert again.book() is True
+        assert local.spool() == []
+        assert local.engine.state.number == 1
+        assert reserved(local) == 0
 
 
 def test_a_full_disk_releases_the_quota(local: Local) -> None:

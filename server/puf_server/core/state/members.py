@@ -5,12 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from puf_server.core.state.rounds import Part
+
 
 class MemberStatus(StrEnum):
     ACTIVE = "active"
     FORGOTTEN = "forgotten"
     # Forgotten, and approved by the operator to join again.
     READMITTED = "readmitted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedUpdate:
+    """Names an update that a committed round has summed."""
+
+    round: int
+    attempt: int
+    part: Part
+    digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +57,9 @@ class Member:
     approved: bool = False
     # Its worker can run the routine of adaptive strength.
     adapts: bool = False
+    # Its updates in the last committed round that has any, one for each part. The client may send them again if the
+    # acknowledgement was lost.
+    counted: tuple[CountedUpdate, ...] = ()
 
     @property
     def trains(self) -> bool:

@@ -119,6 +119,10 @@ def _complete(state: State, config: FederationConfig, ended: RecoveryEnd, now: f
     state, gone = model_versions.delete_withdrawn(state)
     state = model_versions.ready(state)
     for ticket in [t for t in state.tickets.values() if t.recovering]:
+        member = state.members[ticket.client]
+        if member.membership == ticket.membership and member.counted:
+            # The digests of updates that contain the samples.
+            state = state.with_member(replace(member, counted=()))
         state = tickets.move(
             state,
             ticket.id,
