@@ -273,7 +273,8 @@ class Checker(CommitChecks):
         require(model.status is not ModelStatus.DELETED, f"deleted model {model.version} was served")
         mine = [t for t in state.tickets.values() if t.client == name]
         # While a reopened request waits, there is no other model to train on.
-        again = any(t.reopened and (t.waiting or t.state is _S.FAILED) for t in state.tickets.values())
+        before = {t.client for t in state.tickets.values() if t.reopened and t.state is not _S.COMPLETED}
+        again = any(t.client in before and (t.waiting or t.state is _S.FAILED) for t in state.tickets.values())
         if model.status is ModelStatus.WITHDRAWN and not again:
             owner = any(model.version in t.versions for t in mine)
             require(owner, f"withdrawn model {model.version} was served to {name}")

@@ -18,7 +18,7 @@ from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import RequestForm, TicketState
-from puf_server.core.unlearning import reopen
+from puf_server.core.unlearning import model_versions, reopen
 from puf_server.core.unlearning.receipt_content import build
 
 FORGET = {"scope": "samples", "forget_samples": 3, "retain_samples": 7}
@@ -126,6 +126,18 @@ def test_samples_are_out_of_training_again() -> None:
     ticket = f.ticket(receipt.ticket.id)
     assert (ticket.request.scope, ticket.forget_samples, ticket.request.key) == ("samples", 3, "k-b")
     assert f.state.members["b"].samples == 7
+
+
+def test_a_request_that_takes_over_a_reopened_one_keeps_its_models_withdrawn() -> None:
+    f, receipt = older(**FORGET)
+    show(f, receipt)
+    whole = RequestForm(key="whole")
+    f.state, ticket, _ = tickets.file(f.state, f.presence, f.config, "b", whole, ticket_id="t-new", now=f.now)
+    assert f.ticket(receipt.ticket.id).taken_over == ticket.id
+    # A recovery that ends meanwhile must not make the model usable: it contains the samples that were forgotten once.
+    assert model_versions.ready(f.state).models[f.state.version].status is ModelStatus.WITHDRAWN
+    after, _ = tickets.withdraw(f.state, "b", "t-new", f.now)
+    assert after.models[f.state.version].status is ModelStatus.READY
 
 
 def test_a_ticket_in_progress_continues() -> None:
