@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from puf_client.machine import THIS_MACHINE, Machine
 from puf_client.session.reconcile import require_exclusions
 from puf_client.session.samples import KnownSamples, LoopSupport
 from puf_client.session.session import Session
@@ -51,6 +52,7 @@ def connect(
     patience: float = 30.0,
     tls: ClientTls | None = None,
     token: Callable[[], str] | None = None,
+    machine: Machine = THIS_MACHINE,
 ) -> Session:
     """Joins a federation as a worker and returns the session. `server` is HOST:PORT or a transport.
 
@@ -73,16 +75,18 @@ def connect(
     transport = _dialled(server, name, tls, token, patience) if isinstance(server, str) else server
     try:
         description = description or transport.describe()
+        if manifest is not None:
+            Manifest.from_pb(description.manifest).require(manifest.fingerprint, "the local model")
         known = _known(data, transport, description, state)
         return Session(
             transport,
             description,
-            manifest,
             request,
             support=LoopSupport(_count(samples, known, request), frozenset(parts), frozenset(routines), known),
             heartbeats=heartbeats,
             wait_seconds=wait_seconds,
             owns_transport=isinstance(server, str),
+            machine=machine,
         )
     except BaseException:
         if isinstance(server, str):

@@ -8,12 +8,11 @@ identifies the training, and the scale is applied when the update is sent.
 from __future__ import annotations
 
 import secrets
-import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
+from puf_client.machine import Machine
 from puf_client.session.assignment import Assignment, EvaluationRequest, Work
 from puf_client.session.samples import CannotDo, LoopSupport
 from puf_client.session.update import LocalUpdate, upload_of
@@ -64,19 +63,17 @@ class Session:
         self,
         transport: Transport,
         description: pb.DescribeReply,
-        manifest: Manifest | None,
         request: pb.JoinRequest,
         *,
         support: LoopSupport,
         heartbeats: bool,
         wait_seconds: float,
         owns_transport: bool,
+        machine: Machine,
     ) -> None:
         self.transport = transport
         self.description = description
         self.manifest = Manifest.from_pb(description.manifest)
-        if manifest is not None:
-            self.manifest.require(manifest.fingerprint, "the local model")
         self.position = description.position
         self.leave: pb.LeaveOrder | None = None
         # What the worker is doing. Heartbeats send it; operators see it.
@@ -97,25 +94,24 @@ class Session:
         self._request.manifest_fingerprint = self.manifest.fingerprint
         self._request.recipe_fingerprint = description.recipe.fingerprint
         self._wait_seconds = wait_seconds
+        self._machine = machine
         self._owns_transport = owns_transport
         self._id = ""
         self._digest_kind: DigestKind = "sha256"
-        self._renewing = threading.RLock()
+        self._renewing = machine.lock()
         self._failure: PufError | None = None
         self._current: Assignment | None = None
         self._models: OrderedDict[int, Payload] = OrderedDict()
         self._updates: OrderedDict[str, LocalUpdate] = OrderedDict()
         self._pause = 0.0
-        self._closing = threading.Event()
+        self._closing = machine.event()
         self._join()
         if support.samples is not None:
             support.samples.state.pin_server_key(self.server_key)
         # These apply to the first join only: joining again must not request a new membership or yield to itself.
         self._request.rejoin = self._request.only_if_no_worker = False
         self._request.added_samples = 0
-        self._heartbeats = threading.Thread(target=self._beat_until_closed, name="puf-heartbeat", daemon=True)
-        if heartbeats:
-            self._heartbeats.start()
+        self._heartbeats = machine.start(self._beat_until_closed, "puf-heartbeat") if heartbeats else None
 
     @property
     def samples(self) -> int:
@@ -124,13 +120,13 @@ class Session:
 
     def __iter__(self) -> Iterator[Work]:
         while self.leave is None and not self._closing.is_set():
-            asked = time.monotonic()
+            asked = self._machine.monotonic()
             work = self.step(self._wait_seconds)
             if work is not None:
                 yield work
             elif self._pause:
                 self._closing.wait(self._pause)
-            elif time.monotonic() - asked < _EMPTY_PAUSE:
+            elif self._machine.monotonic() - asked < _EMPTY_PAUSE:
                 # The transport or the server returned without waiting.
                 self._closing.wait(_EMPTY_PAUSE)
 
@@ -217,7 +213,7 @@ class Session:
         if self._closing.is_set():
             return
         self._closing.set()
-        if self._heartbeats.is_alive():
+        if self._heartbeats is not None:
             self._heartbeats.join(timeout=1.0)
         try:
             if self._failure is None:
