@@ -10,7 +10,7 @@ from tests.server.core.builders import Federation, config
 from tests.tickets import applied, outcome
 
 from puf_common.audit_chain import Head
-from puf_common.errors import TransferCorrupted
+from puf_common.errors import TransferCorrupted, UnknownSession
 from puf_common.receipts.content import ReceiptContent
 from puf_server.core import roster, tickets
 from puf_server.core.state.members import MemberStatus
@@ -200,6 +200,16 @@ def test_a_receipt_without_the_dates_opens_nothing(missing: str) -> None:
         show(f, receipt.model_copy(update={"ticket": dateless}))
 
 
+def test_workers_must_join_a_restored_state_again() -> None:
+    """What a worker knows of models and rounds is not true in a restored state, where their numbers repeat."""
+    f = trained()
+    session = f.state.members["a"].session
+    assert roster.session_member(f.state, "a", session)
+    after = reopen.restored(f.state, f.now)
+    with pytest.raises(UnknownSession):
+        roster.session_member(after, "a", session)
+
+
 def test_a_restored_state_opens_the_round_again() -> None:
     f = Federation(config(plan={"rounds": 5}))
     f.join("a", "b")
@@ -208,6 +218,7 @@ def test_a_restored_state_opens_the_round_again() -> None:
     assert state.round is None
     assert events(state)[-2:] == ["round.abandoned", "federation.restored"]
     f.apply(state)
+    f.join("a", "b")
     assert f.round.attempt == 2
     assert not f.round.received
 
