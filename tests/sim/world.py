@@ -30,6 +30,7 @@ from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import receipt_content
 from tests.sim.checker import Checker, Violation
 from tests.sim.client import Client
+from tests.sim.client_checks import check_clients
 from tests.sim.disk import SimStore
 from tests.sim.facts import require, too_few_retained
 from tests.sim.process import Process
@@ -368,6 +369,7 @@ class World:
         self.checker.ended(state)
         self.checker.canary(state)
         self.checker.files(state)
+        check_clients(state, self.checker, self.clients)
 
     def close(self) -> None:
         """Ends all processes and deletes their disks."""

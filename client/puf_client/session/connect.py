@@ -56,11 +56,10 @@ def connect(
 ) -> Session:
     """Joins a federation as a worker and returns the session. `server` is HOST:PORT or a transport.
 
-    `data` has the ids of the training samples. The session then keeps forgotten samples out, tells the loop which samples
-    to use (`Assignment.indices`) and records them in the state directory under `state`. Without `data`, `samples` is their
-    number or a function that returns it, and the client can only be forgotten as a whole. `parts` and `routines` name what
-    the loop supports. `added_samples` declares new samples, after a request for samples. A client with `unlabeled_samples`
-    distills. `manifest` must equal the federation's. Tests replace the `machine`.
+    `data` has the ids of the training samples. The session then keeps forgotten samples out, states which ones to use
+    (`Assignment.indices`) and records them under `state`. Without `data`, `samples` is their number or a function that
+    returns it, and the client can only be forgotten as a whole. `parts` and `routines` name what the loop supports.
+    `added_samples` declares new samples. A client with `unlabeled_samples` distills. `manifest` must equal the federation's.
     """
     request = pb.JoinRequest(
         holdout_samples=holdout_samples,
