@@ -35,7 +35,7 @@ docs: $(VENV)/.ready  ## Build the documentation in docs/_build/html; warnings a
 	$(BIN)/sphinx-build -q -E -n -W --keep-going -c docs -b html . docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
-torture: $(VENV)/.ready  ## Attack the server, simulate 10,000 histories, break connections, kill the server at every failpoint; takes long
+torture: $(VENV)/.ready  ## Attack the server, simulate 20,000 histories, break connections, kill the server at every failpoint; takes long
 	$(BIN)/python -m tests.fuzz
 	$(BIN)/python -m tests.torture
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["found", "windows"]
+__all__ = ["found", "searched", "windows"]
 
 _WINDOW = 32
 
 
 def found(directory: Path, canaries: Mapping[str, bytes]) -> dict[str, list[str]]:
     """The files that contain each canary. Includes the log of the database and files being written."""
+    paths = sorted(p for p in directory.rglob("*") if p.is_file())
+    return searched({str(path.relative_to(directory)): path.read_bytes() for path in paths}, canaries)
+
+
+def searched(files: Mapping[str, bytes], canaries: Mapping[str, bytes]) -> dict[str, list[str]]:
+    """The same for the content of files."""
     hits: dict[str, list[str]] = {}
-    for path in sorted(p for p in directory.rglob("*") if p.is_file()):
-        content = path.read_bytes()
+    for path, content in files.items():
         for name, canary in canaries.items():
             if canary in content:
-                hits.setdefault(name, []).append(str(path.relative_to(directory)))
+                hits.setdefault(name, []).append(path)
     return hits
 
 

@@ -55,6 +55,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "puf_client": {
         "__init__": "data session",
+        "machine": "",
         "options": "",
         "tasks": "",
         "terminal": "",
@@ -62,9 +63,9 @@ ALLOWED: dict[str, dict[str, str]] = {
         "state": "",
         "transport": "",
         "routines": "data tasks",
-        "session": "transport state",
-        "worker": "options terminal tasks data state transport routines session",
-        "unlearning": "options terminal tasks data state transport routines session worker",
+        "session": "machine transport state",
+        "worker": "machine options terminal tasks data state transport routines session",
+        "unlearning": "machine options terminal tasks data state transport routines session worker",
         "cli": "*",
     },
     "puf_lab": {

@@ -1,11 +1,10 @@
-"""python -m tests.sim --seeds 10000 [--start S] [--jobs 2] [--out FILE]     many histories, figures as JSON
+"""python -m tests.sim --seeds 10000 [--start S] [--jobs 2] [--out FILE [--resume]]     many histories, figures as JSON
 python -m tests.sim --seed N [-v]                                          one history again, with all events"""
 
 from __future__ import annotations
 
 import argparse
 import json
-import logging
 import subprocess
 import sys
 import time
@@ -18,7 +17,8 @@ from typing import Any
 from tests.sim.scenario import draw, restless
 from tests.sim.world import Outcome, run
 
-_BATCH = 50
+_BATCH = 20
+_COUNTED = ("histories", "steps", "transactions", "crashes", "commits")
 
 
 def main() -> int:
@@ -29,10 +29,14 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--out", type=Path, help="write the result there, too")
+    parser.add_argument("--resume", action="store_true", help="continue the run whose result --out has")
     options = parser.parse_args()
     if options.seed is not None:
         return _replay(options.seed, verbose=options.v)
-    return _many(options.start, options.seeds, options.jobs, options.out)
+    figures = _Figures(options.start, options.jobs, options.out)
+    if options.resume:
+        figures.resume()
+    return _many(options.start, options.seeds, options.jobs, figures)
 
 
 def _replay(seed: int, *, verbose: bool) -> int:
@@ -45,50 +49,68 @@ def _replay(seed: int, *, verbose: bool) -> int:
     return 1 if outcome.failure else 0
 
 
-def _many(start: int, seeds: int, jobs: int, out: Path | None) -> int:
-    began = time.monotonic()
-    total: Counter[str] = Counter()
-    tickets: Counter[str] = Counter()
-    failures: list[dict[str, Any]] = []
-    simulated = 0.0
-    words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    told = subprocess.run(words, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
-    commit = told.stdout.strip() or "unknown"
+class _Figures:
+    """Figures of many histories as JSON. They are written to a file now and then, from which a later run continues."""
 
-    def keep() -> str:
-        """The result so far as JSON. With --out it is written to disk, so that an interrupted run leaves its figures."""
-        seconds = time.monotonic() - began
+    def __init__(self, start: int, jobs: int, out: Path | None) -> None:
+        words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        told = subprocess.run(words, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+        self._run = {"commit": told.stdout.strip() or "unknown", "first_seed": start}
+        self._jobs = jobs
+        self._out = out
+        self._began = time.monotonic()
+        self.total: Counter[str] = Counter(dict.fromkeys(_COUNTED, 0))
+        self.failures: list[dict[str, Any]] = []
+        self._tickets: Counter[str] = Counter()
+        self._seconds = self._simulated = 0.0
+
+    def resume(self) -> None:
+        """Continues the run whose figures the file has, if it is of the same commit and the same first seed."""
+        known = json.loads(self._out.read_text()) if self._out is not None and self._out.exists() else {}
+        if {name: known.get(name) for name in self._run} == self._run:
+            self.total = Counter({name: known[name] for name in _COUNTED})
+            self.failures, self._tickets = known["failures"], Counter(known["tickets"])
+            self._seconds, self._simulated = known["real_seconds"], known["simulated_seconds"]
+
+    def add(self, outcome: Outcome) -> None:
+        self.total.update(histories=1, steps=outcome.steps, transactions=outcome.transactions, crashes=outcome.crashes)
+        self.total.update(commits=len(outcome.commits))
+        self._tickets.update(outcome.tickets)
+        self._simulated += outcome.simulated
+        if outcome.failure:
+            self.failures.append({"seed": outcome.seed, "failure": outcome.failure})
+            print(f"\nseed {outcome.seed}: {outcome.failure}", file=sys.stderr)
+
+    def keep(self) -> str:
+        seconds = self._seconds + time.monotonic() - self._began
         result = {
-            "commit": commit,
-            "first_seed": start,
-            **total,
-            "tickets": dict(tickets),
-            "simulated_seconds": round(simulated),
+            **self._run,
+            **self.total,
+            "tickets": dict(self._tickets),
+            "simulated_seconds": round(self._simulated),
             "real_seconds": round(seconds, 1),
-            "simulated_to_real": round(simulated / seconds),
-            "jobs": jobs,
-            "failures": failures,
+            "simulated_to_real": round(self._simulated / seconds),
+            "jobs": self._jobs,
+            "failures": self.failures,
         }
         text = json.dumps(result, indent=1)
-        if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(text + "\n")
+        if self._out is not None:
+            self._out.parent.mkdir(parents=True, exist_ok=True)
+            self._out.write_text(text + "\n")
         return text
 
-    for outcome in _outcomes(start, seeds, jobs):
-        total.update(histories=1, steps=outcome.steps, transactions=outcome.transactions, crashes=outcome.crashes)
-        total.update(commits=len(outcome.commits))
-        tickets.update(outcome.tickets)
-        simulated += outcome.simulated
-        if outcome.failure:
-            failures.append({"seed": outcome.seed, "failure": outcome.failure})
-            print(f"\nseed {outcome.seed}: {outcome.failure}", file=sys.stderr)
-        if total["histories"] % _BATCH == 0:
-            print(f"\r{total['histories']} of {seeds} histories, {len(failures)} failed", end="", file=sys.stderr)
-            keep()
+
+def _many(start: int, seeds: int, jobs: int, figures: _Figures) -> int:
+    done = figures.total["histories"]
+    for outcome in _outcomes(start + done, seeds - done, jobs):
+        figures.add(outcome)
+        if figures.total["histories"] % _BATCH == 0:
+            shown = f"{figures.total['histories']} of {seeds} histories, {len(figures.failures)} failed"
+            print(f"\r{shown}", end="", file=sys.stderr)
+            figures.keep()
     print(file=sys.stderr)
-    print(keep())
-    return 1 if failures else 0
+    print(figures.keep())
+    return 1 if figures.failures else 0
 
 
 def _outcomes(start: int, seeds: int, jobs: int) -> Iterator[Outcome]:
@@ -100,8 +122,6 @@ def _outcomes(start: int, seeds: int, jobs: int) -> Iterator[Outcome]:
 
 
 def _one(seed: int) -> Outcome:
-    # Simulated faults cause thousands of log lines.
-    logging.disable(logging.CRITICAL)
     # Every fourth seed combines faults that are rare together.
     return run(restless(seed) if seed % 4 == 3 else draw(seed))
 

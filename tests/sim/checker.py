@@ -12,6 +12,7 @@ from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket, TicketEvent, TicketState
 from puf_server.storage.layout import history_name, spool_name
 from puf_server.storage.state_store import VOLATILE
+from tests.canary import searched, windows
 from tests.sim.commit_checks import CommitChecks
 from tests.sim.disk import model_name
 from tests.sim.facts import Acked, Violation, asked_out, require, too_few_retained
@@ -97,7 +98,7 @@ class Checker(CommitChecks):
         current = state.round
         for key in current.received if current is not None else ():
             assert current is not None
-            require(spool_name(current, key) in self.store.spool, f"the acknowledged update {key} was lost")
+            require(spool_name(current, key) in self.store.spool.files, f"the acknowledged update {key} was lost")
         names = {model_name(m) for m in state.models.values() if m.status is not ModelStatus.DELETED}
         require(names <= self.store.models.keys(), f"model files are lost: {names - self.store.models.keys()}")
         coming = f"v{state.newest + 1:06d}-"
@@ -273,7 +274,8 @@ class Checker(CommitChecks):
         require(model.status is not ModelStatus.DELETED, f"deleted model {model.version} was served")
         mine = [t for t in state.tickets.values() if t.client == name]
         # While a reopened request waits, there is no other model to train on.
-        again = any(t.reopened and (t.waiting or t.state is _S.FAILED) for t in state.tickets.values())
+        before = {t.client for t in state.tickets.values() if t.reopened and t.state is not _S.COMPLETED}
+        again = any(t.client in before and (t.waiting or t.state is _S.FAILED) for t in state.tickets.values())
         if model.status is ModelStatus.WITHDRAWN and not again:
             owner = any(model.version in t.versions for t in mine)
             require(owner, f"withdrawn model {model.version} was served to {name}")
@@ -306,11 +308,14 @@ class Checker(CommitChecks):
             require(not plus or minus < 0 or self._by_reset(state, who), f"{who} was forgotten without a minus")
 
     def canary(self, state: State) -> None:
-        """Nothing that a forgotten client sent is left: no update, no history, no session in the database's log."""
-        held = [*self.store.spool.values(), *self.store.history.values()]
-        for name, membership in self._forgotten:
-            left = [u.part for u in held if (u.client, u.membership) == (name, membership)]
-            require(not left, f"updates of {name}, who is forgotten, are still on disk: {left}")
+        """No byte that a forgotten client sent is left: in updates, broken uploads, history or the database's log."""
+        held = {**self.store.spool.files, **self.store.history}
+        held |= {f"part {number}": content for number, content in self.store.spool.parts.items()}
+        for update in self.store.books.values():
+            who = (update.client, update.membership)
+            if who in self._forgotten:
+                left = searched(held, windows(f"an update of {who}", update.payload))
+                require(not left, f"{who} is forgotten, and bytes of its updates are still on disk: {left}")
         gone = [m.name for m in state.members.values() if m.status is MemberStatus.FORGOTTEN]
         for name in gone:
             require(not any(f'"name":"{name}"' in row for row in self.store.log), f"the log still has {name}")

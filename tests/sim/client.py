@@ -1,151 +1,265 @@
-"""A client: its worker, and its owner, who may ask that the client or some samples are forgotten.
+"""A client: its disk, its worker, and its owner, who may ask that the client or some samples are forgotten.
 
-The owner treats errors as puf_client.unlearning.request does.
+All of it is the shipped code: `puf-client run`, `--unlearn`, `withdraw` and `data exclude`, on a simulated machine.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from puf_common.errors import PufError, Unavailable
-from puf_server.core.state.tickets import RequestForm, Scope, Ticket, TicketState
-from tests.sim.client_state import Exclusion, Process, score
-from tests.sim.worker import Worker
+from puf_client.options import RunOptions, UnlearnOptions, WithdrawOptions
+from puf_client.state.directory import StateDirectory
+from puf_client.state.usage import SampleUsage
+from puf_client.unlearning.name_again import name_again
+from puf_client.unlearning.run import unlearn
+from puf_client.unlearning.tickets import take_back
+from puf_client.worker.run import work
+from puf_client.worker.trainer import Trainer
+from puf_common.config.exit_codes import Exit
+from puf_common.errors import Forgotten, PufError
+from puf_common.v1 import tickets_pb2 as tk
+from tests.sim.client_disk import ClientDisk
+from tests.sim.facts import require
+from tests.sim.process import Process
+from tests.sim.trainer import SimTrainer
+from tests.sim.transport import SimTransport
+from tests.sim.weights import Update
 
-_APPLIED = (TicketState.APPLIED, TicketState.RECOVERING, TicketState.COMPLETED)
-_ENDED = (TicketState.COMPLETED, TicketState.FAILED, TicketState.WITHDRAWN)
+if TYPE_CHECKING:
+    from tests.sim.world import World
 
 
-class Client(Worker):
+class Client:
+    def __init__(self, world: World, name: str, samples: int, holdout: int) -> None:
+        self.world = world
+        self.name = name
+        self.ids = frozenset(range(samples))
+        self.sample_ids = [f"{name}-{i}" for i in range(samples)]
+        self.holdout = holdout
+        # Whether the owner's process has the data and can be the worker.
+        self.stands_in = world.rng.random() < 0.5
+        self.disk = ClientDisk(world.root / name, world.strikes, self.power_cut)
+        self.worker: Process | None = None
+        self.commands: list[Process] = []
+        # The ticket of the last request, and the command that files or follows it.
+        self.following = ""
+        self._command: UnlearnOptions | None = None
+        self._asked: frozenset[int] = frozenset()
+        self._told_forgotten = False
+        # Whether the state directory was lost, and with it the record of the samples.
+        self.lost = False
+        self._processes = 0
+        # Every training of this client, by the bytes of its update before scaling.
+        self._trainings: dict[bytes, Update] = {}
+
+    @property
+    def state(self) -> StateDirectory:
+        return StateDirectory.of(self.world.scenario.config.id, self.name, self.disk.root)
+
+    @property
+    def forgotten(self) -> bool:
+        return self._told_forgotten or self.state.forgotten is not None
+
+    # -- what the checker asks -----------------------------------------------------------------------------
+
+    def trained(self, update: Update) -> None:
+        self._trainings[update.payload] = update
+
+    def sent(self, scale: float, payload: bytes) -> Update:
+        """The training whose update was sent with this scale."""
+        for update in self._trainings.values():
+            found = update.scaled(scale)
+            if found.payload == payload:
+                return found
+        require(False, f"{self.name} sends an update that is none of its trainings with the stated scale {scale}")
+        raise AssertionError
+
+    def recorded(self, update: Update) -> None:
+        """The samples of an update are in the client's record before the server has the update."""
+        state = self.state
+        hashes = {state.salted(self.sample_ids[i]) for i in update.ids}
+        known = (s for s in SampleUsage(state).sets() if hashes == s.hashes)
+        rounds = [r for s in known for r in (s.rounds.trained, s.rounds.unlearned) if r is not None]
+        inside = any(first <= update.round <= last for first, last in rounds)
+        require(inside, f"{self.name} sends an update of round {update.round} without a record of its samples")
+
+    def files(self, request: tk.UnlearningRequest) -> None:
+        if request.scope == tk.SCOPE_SAMPLES:
+            self.world.checker.named[self.name, request.request_key] = self._asked
+
+    # -- the worker ----------------------------------------------------------------------------------------
+
+    def start(self, *, rejoin: bool = False) -> None:
+        """Starts the worker, unless it runs."""
+        if self.worker is not None and self.worker.alive:
+            return
+        process = self.worker = self._process("worker")
+        options = RunOptions(name=self.name, state=self.disk.root, data="simulated", rejoin=rejoin)
+
+        def run() -> Exit:
+            return work(options, SimTransport(self, process), process, lambda *_: self._trainer(process))
+
+        def ended(why: str, error: PufError | None, code: int) -> None:
+            self._told_forgotten = isinstance(error, Forgotten) or code == Exit.FORGOTTEN
+            if not self._told_forgotten:
+                self.world.after(self.world.rng.uniform(20.0, 120.0), self._restart, process)
+
+        self._run(process, run, ended)
+
+    def _restart(self, process: Process) -> None:
+        if self.worker is process and not self.forgotten:
+            self.start()
+
+    def kill(self) -> None:
+        if self.worker is not None:
+            self.worker.kill()
+
+    def freeze(self, seconds: float) -> None:
+        """Suspends the worker. The same process continues later."""
+        process = self.worker
+        if process is not None and process.alive and not process.frozen:
+            self.world.log(f"{self.name} frozen for {seconds:.0f} s")
+            process.frozen = True
+            self.world.after(seconds, setattr, process, "frozen", False)
+
+    def leave(self) -> None:
+        """SIGTERM to the worker."""
+        if self.worker is not None:
+            self.worker.terminate()
+
+    # -- the disk ------------------------------------------------------------------------------------------
+
+    def power_cut(self) -> None:
+        """Ends all processes of the machine. What was not synced is lost."""
+        self.world.log(f"{self.name} has no power")
+        self._kill_all()
+        self.disk.lose_unsynced()
+        self.world.after(self.world.rng.uniform(1.0, 300.0), self._power_on)
+
+    def _power_on(self) -> None:
+        if not self.forgotten:
+            self.start()
+
     def lose_state(self) -> None:
         """Loses the disk. The next process knows no exclusion."""
-        self.kill()
-        if self.owner is not None:
-            self.owner.alive = False
-        self._lost |= self.exclusions
-        self.exclusions = {}
+        self.world.log(f"{self.name} loses its disk")
+        self._kill_all()
+        self.disk.erase()
+        self.lost = True
 
     def name_again(self) -> None:
         """The owner names the forgotten samples again (`puf-client data exclude`), so that the worker may run."""
-        self.exclusions = self._lost | self.exclusions
-        self._lost = {}
+        if not self.lost or not self.world.server.up:
+            return
+        for ticket in self.world.server.engine.state.tickets.values():
+            ids = self.world.checker.named.get((ticket.client, ticket.request.key))
+            if ticket.client == self.name and ids is not None:
+                self._name_again(ticket.id, [self.sample_ids[i] for i in sorted(ids)])
+
+    def _name_again(self, ticket_id: str, ids: list[str]) -> None:
+        process = self._process("exclude")
+
+        def run() -> None:
+            name_again(SimTransport(self, process), self.disk.root, ticket_id, ids, process)
+
+        self._run(process, run)
+
+    def _kill_all(self) -> None:
+        for process in (self.worker, *self.commands):
+            if process is not None and process.alive:
+                process.kill()
+
+    # -- the owner -----------------------------------------------------------------------------------------
 
     def ask(
         self, *, samples: bool = False, ids: frozenset[int] = frozenset(), late: float = 0.0, **wishes: Any
     ) -> None:
-        """Stores which samples are meant, files the request, follows the ticket to its end."""
-        if self.owner is not None and self.owner.alive:
+        """Runs `puf-client --unlearn` for some samples or the whole client."""
+        if any(p.alive for p in self.commands):
             return
-        owner = Process()
-        self.owner = owner
-        self.asked += 1
-        key = f"k-{self.asked}"
-        options: dict[str, Any] = {"key": key, "received_at": self.world.now - late if late else None, **wishes}
+        left = sorted(self.ids - self.world.checker.out_of_training(self.name))
+        chosen: frozenset[int] = frozenset()
+        if (samples or ids) and len(left) > 1:
+            chosen = ids or frozenset(self.world.rng.sample(left, self.world.rng.randint(1, len(left) - 1)))
+        self._asked = chosen
+        self._command = UnlearnOptions(
+            name=self.name,
+            state=self.disk.root,
+            receipt_dir=self.world.root,
+            data="simulated" if self.stands_in or chosen else "",
+            forget=self._list(chosen) if chosen else None,
+            received=datetime.fromtimestamp(self.world.now - late, UTC) if late else None,
+            yes=True,
+            **wishes,
+        )
+        self.follow()
+        if self.world.strikes("ask_twice"):
+            self.follow(again=True)
+        if self.world.strikes("withdraw"):
+            self.world.after(self.world.rng.uniform(5.0, 200.0), self.withdraw)
 
-        def go() -> None:
-            left = sorted(self._count())
-            if (samples or ids) and len(left) > 1:
-                drawn = ids or self.world.rng.sample(left, self.world.rng.randint(1, len(left) - 1))
-                chosen = frozenset(drawn)
-                self.exclusions[key] = Exclusion(chosen)
-                self.world.checker.named[self.name, key] = chosen
-                options.update(scope=Scope.SAMPLES, forget_samples=len(chosen), retain_samples=len(left) - len(chosen))
-            self._file(owner, RequestForm(**options))
+    def _list(self, chosen: frozenset[int]) -> Path:
+        path = self.world.root / f"{self.name}.txt"
+        path.write_text("\n".join(self.sample_ids[i] for i in sorted(chosen)))
+        return path
 
-        self._settled(owner, go)
+    def follow(self, *, again: bool = False) -> None:
+        """Runs the last command again: it files its request if it was not filed, and follows it."""
+        if self._command is None or (not again and any(p.alive for p in self.commands)):
+            return
+        options = self._command.model_copy(update={"same_data": self.lost})
+        process = self._process("owner")
 
-    def _file(self, owner: Process, request: RequestForm) -> None:
+        def run() -> Exit:
+            return unlearn(options, SimTransport(self, process), process, lambda *_: self._trainer(process))
+
+        self._run(process, run)
         if self.world.strikes("crash_owner"):
-            owner.alive = False
-            self.world.log(f"{self.name}'s owner died before filing")
+            self.world.after(self.world.rng.uniform(0.0, 200.0), process.kill)
 
-        def filed(answer: Any) -> None:
-            known = self.exclusions.get(request.key)
-            if isinstance(answer, Unavailable):
-                self.world.after(5.0, self._again, owner, lambda: self._file(owner, request))
-            elif isinstance(answer, PufError):
-                self.world.log(f"{self.name} was refused: {answer}")
-                if known is not None:
-                    del self.exclusions[request.key]
-                owner.alive = False
-            else:
-                if known is not None and answer.request.key == request.key:
-                    known.ticket = answer.id
-                elif known is not None:
-                    del self.exclusions[request.key]
-                self._follow(owner, answer.id)
-                if self.world.strikes("ask_twice"):
-                    self._call(owner, lambda: self.world.server.file(self.name, request), lambda _: None)
+    def withdraw(self) -> None:
+        """Runs `puf-client withdraw` for the last ticket."""
+        ticket_id = self.following
+        if ticket_id:
+            process = self._process("withdraw")
+            options = WithdrawOptions(name=self.name, state=self.disk.root, yes=True)
+            self._run(process, lambda: take_back(options, ticket_id, SimTransport(self, process), process))
 
-        if owner.alive:
-            self._call(owner, lambda: self.world.server.file(self.name, request), filed)
+    # -- processes -----------------------------------------------------------------------------------------
 
-    def follow(self, ticket_id: str) -> None:
-        """The same command again continues to follow the ticket."""
-        if self.owner is None or not self.owner.alive:
-            self.owner = Process()
-            self._follow(self.owner, ticket_id)
+    def _trainer(self, process: Process) -> Trainer:
+        return cast(Trainer, SimTrainer(self, process))
 
-    def _follow(self, owner: Process, ticket_id: str) -> None:
-        self.following = ticket_id
-        measured: set[int] = set()
+    def _process(self, what: str) -> Process:
+        self._processes += 1
+        process = Process(self.world, f"{self.name} {what} {self._processes}", self.disk)
+        self.world.processes.append(process)
+        if what != "worker":
+            self.commands = [p for p in self.commands if p.alive] + [process]
+        return process
 
-        def look() -> None:
-            if owner.alive:
-                self._call(owner, lambda: self.world.server.ticket(self.name, ticket_id), seen)
+    def _run(
+        self,
+        process: Process,
+        command: Callable[[], object],
+        ended: Callable[[str, PufError | None, int], None] = lambda *_: None,
+    ) -> None:
+        """Runs a command as the main thread of a process. An exception that is no PufError is a fault of the client."""
 
-        def seen(answer: Any) -> None:
-            if isinstance(answer, Unavailable):
-                self.world.after(10.0, look)
-                return
-            if isinstance(answer, PufError):
-                owner.alive = False
-                return
-            ticket: Ticket = answer[0]
-            if ticket.state in _APPLIED:
-                if ticket.whole_client and ticket.membership >= self.membership:
-                    self.forgotten = True
-                known = ticket.applied.measurements if ticket.applied else {}
-                for version in ticket.versions:
-                    if version not in measured and version not in known:
-                        measured.add(version)
-                        self._measure(owner, ticket, version, measured)
-            if ticket.state is TicketState.PENDING and self.world.strikes("withdraw"):
-                for exclusion in self.exclusions.values():
-                    exclusion.withdrawing = exclusion.withdrawing or exclusion.ticket == ticket_id
-                # The client stores its wish before it tells the server.
-                self.world.checker.taken_back(ticket)
-                self._call(owner, lambda: self.world.server.withdraw(self.name, ticket_id), withdrawn)
-            elif self.stands_in and ticket.state in (TicketState.PENDING, TicketState.SCHEDULED) and not answer[1]:
-                self.start(only_if_no_worker=True)
-            if ticket.state in _ENDED:
-                owner.alive = False
-                return
-            if self.world.strikes("crash_owner"):
-                owner.alive = False
-                return
-            self.world.after(self.world.rng.uniform(5.0, 30.0), look)
+        def main() -> None:
+            why, failure, code = "done", None, 0
+            try:
+                code = int(cast(int, command() or 0))
+                why = f"code {code}"
+            except PufError as error:
+                why, failure = error.message, error
+            except SystemExit:
+                why = "SIGTERM"
+            self.world.log(f"{process.name} ends: {why}")
+            process.end()
+            ended(why, failure, code)
 
-        def withdrawn(answer: Any) -> None:
-            if not isinstance(answer, PufError):
-                for exclusion in self.exclusions.values():
-                    if exclusion.ticket == ticket_id:
-                        exclusion.withdrawn = True
-
-        look()
-
-    def _measure(self, owner: Process, ticket: Ticket, version: int, measured: set[int]) -> None:
-        """Measures a model and reports it. After a lost call it is measured again."""
-
-        def again(answer: Any) -> None:
-            if isinstance(answer, Unavailable):
-                measured.discard(version)
-
-        def fetched(answer: Any) -> None:
-            again(answer)
-            if isinstance(answer, PufError):
-                return
-            sums = score(self.world.scenario.seed, self.name, answer.digest, 10)
-            self._call(owner, lambda: self.world.server.measure(self.name, ticket.id, version, sums), again)
-
-        self._call(owner, lambda: self.world.server.fetch(self.name, version), fetched)
+        process.start(main, "main")

@@ -36,7 +36,7 @@ class CommitChecks(Facts):
         }
         want |= {key: r.digest for key, r in replayed.items()}
         require(len(got) == len(weights.contributions), "an update was folded twice")
-        require({k: c.update.digest for k, c in got.items()} == want, "the sum is not of what the round holds")
+        require({k: c.digest for k, c in got.items()} == want, "the sum is not of what the round holds")
         self._counted(current.number, current.attempt, got)
         out = asked_out(before)
         for key, c in got.items():
@@ -45,6 +45,8 @@ class CommitChecks(Facts):
             if key in replayed:
                 continue
             require(c.update.round == current.number, "an update of another round was folded")
+            if not current.step.combine.history:
+                require(c.update.base == weights.base, f"{who} trained from another model than that of the round")
             if not c.ticket and not (current.kind is RoundKind.UNLEARN and c.update.part == "retain"):
                 require(who[0] not in out, f"{who[0]} asked to be forgotten, and an ordinary update was folded")
             self._samples(before, c)
@@ -158,7 +160,7 @@ class CommitChecks(Facts):
         for ticket in before.tickets.values():
             if (ticket.client, ticket.membership) != (c.update.client, c.update.membership):
                 continue
-            if ticket.whole_client or (ticket.client, ticket.request.key) in self._taken_back:
+            if ticket.whole_client or self.withdrawn(ticket.client, ticket.request.key):
                 continue
             ids = self.named[ticket.client, ticket.request.key]
             if c.update.part == "forget" and c.ticket == ticket.id:

@@ -1,32 +1,78 @@
-"""What survives a crash. Records become text with the real store's adapters; files are exact books."""
+"""What survives a crash of the server. Records become text with the real store's adapters; models are exact books."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from puf_common.errors import StorageCorrupted, Unavailable
+from puf_common.receipts.signing_key import SigningKey
+from puf_common.tensors.digests import digest
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.rounds import Round
 from puf_server.core.state.state import AuditNote, State
 from puf_server.storage import state_store as real
 from puf_server.storage.layout import history_name, spool_name
-from tests.sim.weights import Update, Weights
+from tests.sim.weights import MANIFEST, Update, Weights, model_payload
 
-__all__ = ["Crash", "SimStore"]
+__all__ = ["Crash", "SimSpool", "SimStore"]
+
+_KEY = SigningKey.generate()
 
 
 class Crash(BaseException):
     """The server process ends at this point."""
 
 
+class SimSpool:
+    """Updates as bytes: files with a name, and parts of uploads that are still arriving."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.parts: dict[int, bytes] = {}
+        self._numbers = count()
+
+    def new(self) -> SimPart:
+        return SimPart(self, next(self._numbers))
+
+    def path(self, name: str) -> SimPath:
+        return SimPath(self, name)
+
+
+class SimPart:
+    def __init__(self, spool: SimSpool, number: int) -> None:
+        self._parts = spool.parts
+        self._number = number
+        self._parts[number] = b""
+
+    def write(self, data: bytes) -> None:
+        self._parts[self._number] += bytes(data)
+
+    def publish(self, target: SimPath) -> None:
+        target.spool.files[target.name] = self._parts.pop(self._number)
+
+    def discard(self) -> None:
+        self._parts.pop(self._number, None)
+
+
+@dataclass(frozen=True)
+class SimPath:
+    spool: SimSpool
+    name: str
+
+    def exists(self) -> bool:
+        return self.name in self.spool.files
+
+
 class SimStore:
     """A store in memory with the interface that the engine needs."""
 
-    manifest = None
+    manifest = MANIFEST
+    key = _KEY
 
     def __init__(
         self,
@@ -36,8 +82,12 @@ class SimStore:
     ) -> None:
         self.config = config
         self.models: dict[str, Weights] = {}
-        self.spool: dict[str, Update] = {}
-        self.history: dict[str, Update] = {}
+        self.spool = SimSpool()
+        self.history: dict[str, bytes] = {}
+        # What each received update is, by its digest. The checker keeps this, not the server.
+        self.books: dict[str, Update] = {}
+        # Model files with a flipped bit.
+        self.damaged: set[str] = set()
         self.audit: list[tuple[float, str, dict[str, Any]]] = []
         self._meta: dict[str, str] = {}
         self._tables: dict[str, dict[Any, str]] = {table: {} for table in real._MANY}
@@ -45,6 +95,7 @@ class SimStore:
         # Members as they were before a change: they stay in the database's log until it is emptied.
         self.log: list[str] = []
         self.long_reader = False
+        self._served: dict[bytes, str] = {}
         self._strikes = strikes
         self._watch = watch
 
@@ -70,12 +121,19 @@ class SimStore:
         return 0
 
     def flip_a_bit(self, choose: Callable[[list[str]], str]) -> str:
-        """Changes an update in the spool. Returns its name; empty if there is none."""
-        if not self.spool:
-            return ""
-        name = choose(sorted(self.spool))
-        self.spool[name] = replace(self.spool[name], epochs=self.spool[name].epochs + 0.5)
+        """Changes an update in the spool or a model. Returns the name of the file."""
+        name = choose(sorted([*self.spool.files, *self.models]))
+        if name in self.models:
+            self.damaged.add(name)
+        else:
+            content = bytearray(self.spool.files[name])
+            content[len(content) // 2] ^= 1
+            self.spool.files[name] = bytes(content)
         return name
+
+    def mend(self) -> None:
+        """The operator copies damaged model files from a backup."""
+        self.damaged.clear()
 
     def save(self, before: State | None, after: State) -> bool:
         """One transaction. It writes the same difference as the real store, completely or not at all."""
@@ -115,7 +173,10 @@ class SimStore:
 
     def require_files(self, state: State) -> None:
         for model in state.models.values():
-            if model.status is not ModelStatus.DELETED and self.models[model_name(model)].digest != model.digest:
+            name = model_name(model)
+            if model.status is not ModelStatus.DELETED and (
+                self.models[name].digest != model.digest or name in self.damaged
+            ):
                 raise StorageCorrupted(f"model {model.version} is damaged")
         lost = [r.key for r in state.history.values() if r.digest and history_name(r) not in self.history]
         if lost:
@@ -127,14 +188,15 @@ class SimStore:
         return {
             key: "missing or damaged"
             for key, update in received.items()
-            if current is not None and getattr(self.spool.get(spool_name(current, key)), "digest", "") != update.digest
+            if current is not None
+            and digest(self.spool.files.get(spool_name(current, key), b""), update.digest_kind).hex() != update.digest
         }
 
     def audit_fault(self) -> str:
         return ""
 
     def delete_update(self, current: Round, key: str) -> None:
-        self.spool.pop(spool_name(current, key), None)
+        self.spool.files.pop(spool_name(current, key), None)
 
     def delete_orphans(self, newest: Callable[[], State], *, everything: bool = False) -> None:
         """Deletes what the real store would delete."""
@@ -149,11 +211,13 @@ class SimStore:
         if state.round is not None:
             wanted = {spool_name(state.round, key) for key in state.round.received}
             on_its_way = tuple(spool_name(state.round, assignment.key, "") for assignment in state.round.missing)
-        self.spool = {
+        self.spool.files = {
             name: u
-            for name, u in self.spool.items()
+            for name, u in self.spool.files.items()
             if name in wanted or (not everything and name.startswith(on_its_way))
         }
+        if everything:
+            self.spool.parts.clear()
 
         kept = {history_name(r) for r in state.history.values() if r.digest}
         writing = f"{state.round.number:08d}." if state.round is not None else "nothing"
@@ -163,6 +227,18 @@ class SimStore:
 
     def weights(self, model: ModelVersion) -> Weights:
         return self.models[model_name(model)]
+
+    def payload(self, model: ModelVersion) -> bytes | None:
+        """The bytes of a model; None if they do not match their digest."""
+        name = model_name(model)
+        return None if name in self.damaged else model_payload(self.models[name].digest)
+
+    def model_of(self, payload: bytes) -> str:
+        """The digest of the model with these bytes, also of a deleted one."""
+        return self._served[payload]
+
+    def note_model(self, weights: Weights) -> None:
+        self._served[model_payload(weights.digest)] = weights.digest
 
     def purge_free_pages(self) -> bool:
         if not self.long_reader:
@@ -179,7 +255,7 @@ class SimStore:
         self._meta, self.models, self.audit = dict(meta), dict(models), list(audit)
         self.history = dict(history)
         self._tables = {name: dict(rows) for name, rows in tables.items()}
-        self.spool = {}
+        self.spool = SimSpool()
 
     def close(self) -> None:
         """Does nothing."""

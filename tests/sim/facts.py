@@ -12,8 +12,8 @@ from puf_server.core.state.tickets import Mode, Ticket, TicketState
 from tests.sim.weights import Contribution, Weights
 
 if TYPE_CHECKING:
+    from puf_server.core.rounds import UpdateHeader
     from tests.sim.disk import SimStore
-    from tests.sim.server import Header
 
 _S = TicketState
 
@@ -32,8 +32,8 @@ class Acked:
     digest: str
 
 
-def _acked(name: str, h: Header) -> Acked:
-    return Acked(name, h.membership, h.number, h.attempt, str(h.part), h.update.digest)
+def _acked(name: str, h: UpdateHeader, digest: str) -> Acked:
+    return Acked(name, h.membership, h.number, h.attempt, str(h.part), digest)
 
 
 class Facts:
@@ -58,13 +58,15 @@ class Facts:
         self._forgotten: dict[tuple[str, int], int] = {}
         # Requests for samples that their owners withdrew.
         self._taken_back: set[tuple[str, str]] = set()
+        self._keys: dict[str, str] = {}
 
-    def acknowledged_again(self, name: str, h: Header) -> None:
+    def acknowledged_again(self, name: str, h: UpdateHeader, digest: str) -> None:
         """The server says that a committed round has counted the update."""
-        require(_acked(name, h) in self._summed, f"{_acked(name, h)} was acknowledged and is in no sum")
+        key = _acked(name, h, digest)
+        require(key in self._summed, f"{key} was acknowledged and is in no sum")
 
-    def acknowledged(self, name: str, h: Header) -> None:
-        key = _acked(name, h)
+    def acknowledged(self, name: str, h: UpdateHeader, digest: str) -> None:
+        key = _acked(name, h, digest)
         current = self._last.round if self._last is not None else None
         received = current.received.get(f"{name}/{h.part}") if current is not None else None
         kept = current is not None and (current.number, current.attempt) == (h.number, h.attempt)
@@ -73,11 +75,11 @@ class Facts:
 
     def _counted(self, number: int, attempt: int, got: dict[tuple[str, int, str], Contribution]) -> None:
         for (name, membership, part), entered in got.items():
-            self._summed.add(Acked(name, membership, number, attempt, part, entered.update.digest))
+            self._summed.add(Acked(name, membership, number, attempt, part, entered.digest))
         for key, fate in self._acked.items():
             if (key.number, key.attempt) == (number, attempt):
                 counted = got.get((key.client, key.membership, key.part))
-                if counted is not None and counted.update.digest == key.digest:
+                if counted is not None and counted.digest == key.digest:
                     require(not fate, f"{key} counts, but was {fate}")
                     self._acked[key] = "counted"
                 else:
@@ -98,6 +100,21 @@ class Facts:
     def taken_back(self, ticket: Ticket) -> None:
         """Its owner withdrew a request. A request that another one took over still protects its samples."""
         self._taken_back.add((ticket.client, ticket.request.key))
+        self._keys[ticket.id] = ticket.request.key
+
+    def not_taken_back(self, name: str, ticket_id: str) -> None:
+        """The server refused to withdraw it."""
+        self._taken_back.discard((name, self._keys.get(ticket_id, "")))
+
+    def withdrawn(self, name: str, key: str) -> bool:
+        """Whether a request was withdrawn, or a later one for the same samples."""
+        ids = self.named[name, key]
+        return any((name, k) in self._taken_back for (n, k), same in self.named.items() if n == name and same == ids)
+
+    def out_of_training(self, name: str) -> frozenset[int]:
+        """The samples that a client asked to be forgotten."""
+        asked = (ids for (n, key), ids in self.named.items() if n == name and not self.withdrawn(n, key))
+        return frozenset().union(*asked)
 
 
 def asked_out(state: State) -> set[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from puf_common.tensors.digests import digest
+from puf_common.tensors.manifest import MODEL
 from puf_server.aggregation.folder import FoldResult
 from puf_server.aggregation.verified import DamagedFile
 from puf_server.core.state.rounds import HistoryRecord, Round
@@ -9,7 +11,7 @@ from puf_server.core.state.state import State
 from puf_server.core.unlearning import history
 from puf_server.storage.layout import history_name, spool_name
 from tests.sim.disk import SimStore, file_name
-from tests.sim.weights import folded
+from tests.sim.weights import MANIFEST, folded
 
 
 class SimFolder:
@@ -22,34 +24,36 @@ class SimFolder:
     def fold(self, state: State, current: Round) -> FoldResult:
         store = self._store
         base = store.weights(state.models[current.base])
+        if store.payload(state.models[current.base]) is None:
+            raise DamagedFile(f"model {current.base} does not match its digest", "")
         parts = []
         for assignment in current.assignments:
             if assignment.key in current.received:
                 name = spool_name(current, assignment.key)
-                if name not in store.spool:
+                if name not in store.spool.files:
                     raise FileNotFoundError(name)
-                update = store.spool[name]
-                if update.digest != current.received[assignment.key].digest:
+                received = current.received[assignment.key]
+                if digest(store.spool.files[name], received.digest_kind).hex() != received.digest:
                     raise DamagedFile(f"{name} does not match its digest", assignment.key)
+                update = store.books[received.digest]
                 scale = current.scale_of(assignment) if assignment.flip == "server" else update.applied_scale
-                parts.append(
-                    (update, current.received[assignment.key].samples, scale, assignment.negated, assignment.ticket)
-                )
+                parts.append((update, received.digest, received.samples, scale, assignment.negated, assignment.ticket))
         for key in current.step.combine.history:
             kept = state.history[key]
-            parts.append((store.history[history_name(kept)], kept.samples, 1.0, False, ""))
+            parts.append((store.books[kept.digest], kept.digest, kept.samples, 1.0, False, ""))
         ordinary = current.denominator is None
         rate = self._config.plan.server_lr if ordinary else 1.0
         weights = folded(base, parts, current.denominator, rate, rule=current.step.combine.rule)
         store.models[file_name(state.newest + 1, weights.digest)] = weights
-        return FoldResult(current, weights.digest, 8, history=self._history(state, current))
+        store.note_model(weights)
+        return FoldResult(current, weights.digest, MANIFEST.nbytes(MODEL), history=self._history(state, current))
 
     def _history(self, state: State, current: Round) -> tuple[HistoryRecord, ...]:
         found, store = [], self._store
         for assignment in current.assignments:
             for kind in sorted(history.wanted(state, self._config, current)):
                 if assignment.key in current.received:
-                    update = store.spool[spool_name(current, assignment.key)]
+                    received = current.received[assignment.key]
                     key = f"{kind}/{assignment.client}/{assignment.membership}"
                     kept = HistoryRecord(
                         key=f"norms/{current.number:08d}/{assignment.client}" if kind == "norms" else key,
@@ -57,11 +61,11 @@ class SimFolder:
                         client=assignment.client,
                         membership=assignment.membership,
                         round=current.number,
-                        samples=current.received[assignment.key].samples,
+                        samples=received.samples,
                         norms=(1.0,),
-                        digest=update.digest if kind != "norms" else "",
+                        digest=received.digest if kind != "norms" else "",
                     )
                     if kept.digest:
-                        store.history[history_name(kept)] = update
+                        store.history[history_name(kept)] = store.spool.files[spool_name(current, assignment.key)]
                     found.append(kept)
         return tuple(found)

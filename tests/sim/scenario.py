@@ -47,6 +47,9 @@ FAULTS: Mapping[str, float] = {
     "clock_jump": 0.15,
     "bit_flip": 0.15,
     "long_reader": 0.15,
+    "cancel_begin": 0.10,
+    "kill_at_write": 0.01,
+    "power_cut": 0.005,
 }
 
 # No request needs operator approval.

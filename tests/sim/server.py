@@ -1,4 +1,4 @@
-"""The real engine behind requests. It can crash between any two steps and restarts from the disk."""
+"""The real engine and request handlers. The process can crash between any two steps and restarts from the disk."""
 
 from __future__ import annotations
 
@@ -7,50 +7,49 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from puf_common.errors import Forgotten, NotFound, PufError, StorageCorrupted, Unavailable
+from puf_common import audit_chain
+from puf_common.errors import NotFound, PufError, StorageCorrupted, Unavailable
+from puf_common.receipts import signed_receipt
 from puf_common.receipts.content import ReceiptContent
-from puf_common.receipts.gap import Gap
-from puf_common.receipts.ranks import RankComparison
+from puf_common.tensors.chunks import ChunkView
+from puf_common.tensors.manifest import MODEL
+from puf_common.v1 import federation_pb2 as fed
 from puf_server.aggregation.folder import FoldResult
-from puf_server.core import assignments as work
-from puf_server.core import operations, roster, rounds, tickets
-from puf_server.core.state.measurements import Measurement, Sums
-from puf_server.core.state.members import MemberStatus
+from puf_server.aggregation.verified import DamagedFile
+from puf_server.core import operations, roster, tickets
 from puf_server.core.state.models import ModelStatus, ModelVersion
-from puf_server.core.state.rounds import ReceivedUpdate, Round
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import FiledBy, RequestForm, Ticket
-from puf_server.core.unlearning import evaluation, model_versions, reopen
+from puf_server.core.unlearning import receipt_content, reopen
 from puf_server.engine.clock import FederationClock
 from puf_server.engine.engine import Engine
-from puf_server.storage.layout import spool_name
+from puf_server.ingest.header import UploadHeader, UploadKey
+from puf_server.ingest.upload import Upload
+from puf_server.rpc import messages
+from puf_server.rpc.requests import Handlers
 from puf_server.storage.state_store import Store
 from tests.sim.disk import Crash, SimStore, file_name
 from tests.sim.folder import SimFolder
-from tests.sim.weights import Update, Weights, initial
+from tests.sim.weights import MANIFEST, initial
 
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-__all__ = ["Header", "Leave", "SimServer"]
+__all__ = ["SimServer", "Stream"]
 
 T = TypeVar("T")
 _RETRY_SECONDS = 0.5
 _TICK_SECONDS = 10.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Header(rounds.UpdateHeader):
-    """The header of an update, and the update itself."""
+@dataclass
+class Stream:
+    """An upload that a stream carries, in one server process."""
 
-    update: Update
-
-
-@dataclass(frozen=True)
-class Leave:
-    """The order to leave. The reason is `stopped` or `forgotten`."""
-
-    reason: str
+    epoch: int
+    name: str
+    header: UploadHeader
+    upload: Upload
+    over: bool = False
 
 
 class SimServer:
@@ -61,7 +60,7 @@ class SimServer:
         self.epoch = 0
         self.crashes = 0
         self.waiters: dict[str, Callable[[], None]] = {}
-        self._tokens = 0
+        self._carriers: dict[UploadKey, Stream] = {}
         self._backups: list[tuple[Any, ...]] = []
         # Signed receipts by ticket.
         self.receipts: dict[str, ReceiptContent] = {}
@@ -72,9 +71,15 @@ class SimServer:
     def _create(self) -> None:
         weights = initial()
         model = ModelVersion(
-            version=0, round=0, digest=weights.digest, nbytes=8, status=ModelStatus.READY, created_at=self.world.now
+            version=0,
+            round=0,
+            digest=weights.digest,
+            nbytes=MANIFEST.nbytes(MODEL),
+            status=ModelStatus.READY,
+            created_at=self.world.now,
         )
         self.store.models[file_name(0, weights.digest)] = weights
+        self.store.note_model(weights)
         state = State(planned=self.store.config.plan.rounds, models={0: model})
         self.store.save(None, state.note("federation.created", self.world.now))
 
@@ -84,18 +89,23 @@ class SimServer:
         if self.up:
             return
         self.epoch += 1
-        self.up, self._folding, self._shown = True, False, ()
+        self.up, self._folding, self._shown, self._carriers = True, False, (), {}
         self.world.checker.survived()
         try:
             folder = SimFolder(self.store)
             wall = FederationClock(lambda: self.world.now + self.world.skew, lambda: self.world.now)
             self.engine = Engine(cast(Store, self.store), wall, folder)
+            self.handlers = Handlers(self.engine)
             self.engine.subscribe(lambda before, after: self._changed())
         except Crash as crash:
             self._die(crash)
             return
         except Unavailable:
             self._die(Crash("the disk is full at start"))
+            return
+        except StorageCorrupted as error:
+            self._die(Crash(str(error)))
+            self.store.mend()
             return
         self.world.log("server started")
         self.world.clock_started()
@@ -156,7 +166,7 @@ class SimServer:
         try:
             # A fold changes the state where it finds a damaged update.
             result = self.run(lambda: self.engine.fold(current))
-        except (FileNotFoundError, Unavailable):
+        except (FileNotFoundError, Unavailable, DamagedFile):
             self.world.after(_RETRY_SECONDS, self._fold, epoch)
             return
         if self.world.strikes("crash_in_fold"):
@@ -173,165 +183,88 @@ class SimServer:
             self.run(lambda: self.engine.commit(result))
         self.world.after(_RETRY_SECONDS, self._fold, epoch)
 
-    # -- requests of clients, as the handlers answer them --------------------------------------------------------------
+    # -- streams of clients, as the service carries them -------------------------------------------------------
 
-    def join(
-        self,
-        name: str,
-        *,
-        instance: str,
-        samples: int,
-        holdout: int,
-        adapts: bool = False,
-        rejoin: bool,
-        only_if_no_worker: bool,
-    ) -> tuple[str, int]:
-        self._tokens += 1
-        wanted = roster.JoinRequest(
-            instance=instance,
-            token=str(self._tokens),
-            samples=samples,
-            holdout=holdout,
-            device="sim",
-            adapts=adapts,
-            rejoin=rejoin,
-            only_if_no_worker=only_if_no_worker,
-        )
+    def fetch(self, name: str, version: int) -> tuple[fed.ModelHeader, bytes | None]:
+        """A model and its header. The bytes are None where they arrive damaged."""
+        model = self.handlers.model_for(name, version)
+        self.world.checker.served(self.engine.state, name, model)
+        return self.handlers.model_header(model), self.store.payload(model)
 
-        def change(state: State, now: float) -> tuple[State, None]:
-            state = roster.join(state, self.engine.presence, self.engine.config, name, wanted, now)
-            return rounds.samples_changed(state, name, now), None
+    def begin_upload(self, name: str, header: fed.UpdateHeader, data: bytes) -> Stream | fed.SubmitUpdateReply:
+        """The stream of an update, or the reply that a committed round has counted it."""
+        client = self.world.client(name)
+        update = client.sent(header.applied_scale, data)
+        client.recorded(update)
+        self.store.books[header.digest.hex()] = update
+        stated = messages.update_header(header)
+        upload = self.handlers.uploads.begin(name, stated)
+        if upload is None:
+            self.world.checker.acknowledged_again(name, stated, stated.digest.hex())
+            return fed.SubmitUpdateReply(position=self.handlers.position(), duplicate=True)
+        stream = Stream(self.epoch, name, stated, upload)
+        self._carriers[stated.upload_key(name)] = stream
+        return stream
 
-        self.engine.call(change, lambda presence, now: presence.heard(name, now))
-        member = self.engine.state.members[name]
-        return member.session, member.membership
+    def write_chunk(self, stream: Stream, at: int, data: bytes) -> None:
+        self._require_open(stream)
+        stream.upload.write(ChunkView(at, data))
 
-    def heartbeat(self, name: str, session: str, training_id: str) -> bool:
-        def change(state: State, now: float) -> tuple[State, bool]:
-            asked = work.work_for(state, self.engine.config, name, session, now)
-            wanted = work.training_id(asked) if isinstance(asked, work.Train) else ""
-            return state, bool(training_id) and training_id != wanted
-
-        abandon = self.engine.call(change, lambda presence, now: presence.heard(name, now, ""))
-        return abandon and not self.engine.state.paused and not self.engine.state.halted
-
-    def leave(self, name: str, session: str) -> None:
-        self.engine.call(lambda state, now: (roster.leave(state, name, session, now), None))
-
-    def work(self, name: str, session: str) -> work.Train | work.Evaluate | Leave | None:
-        if self.engine.state.stopping:
-            return Leave("stopped")
+    def finish_upload(self, stream: Stream) -> fed.SubmitUpdateReply:
+        """Publishes and books an update. The process can end in between, and files can be swept."""
+        self._require_open(stream)
+        stream.over = True
         try:
-            return work.work_for(self.engine.state, self.engine.config, name, session, self.engine.clock())
-        except Forgotten:
-            return Leave("forgotten")
-
-    def fetch(self, name: str, version: int) -> Weights:
-        state = self.engine.state
-        member = roster.member_of(state, name)
-        model = model_versions.may_fetch(state, self.engine.config, member, version, self.engine.clock())
-        self.world.checker.served(state, name, model)
-        return self.store.weights(model)
-
-    def begin(self, name: str, header: Header) -> Round | None:
-        """The round that expects the update; None if a committed round has counted it."""
-        state = self.engine.state
-        if rounds.was_counted(state, name, header, header.update.digest):
-            self.world.checker.acknowledged_again(name, header)
-            return None
-        if roster.member_of(state, name).status is not MemberStatus.ACTIVE:
-            raise Forgotten(f"{name} was forgotten", client=name)
-        current, assignment = rounds.expected_assignment(state, name, header)
-        rounds.check_header(current, assignment, header)
-        return current
-
-    def finish(self, name: str, header: Header, current: Round | None) -> bool:
-        if current is None:
-            return True
-        digest = header.update.digest
-        file = spool_name(current, f"{name}/{header.part}", digest)
-        self.store.spool[file] = header.update
-        if self.world.strikes("crash_in_upload"):
-            raise Crash("spooled, not booked")
-        if self.world.strikes("sweep_in_upload"):
-            self.engine.delete_orphans()
-
-        def change(state: State, now: float) -> tuple[State, bool]:
-            update = ReceivedUpdate(
-                digest=digest,
-                samples=header.samples,
-                nbytes=8,
-                train_loss=1.0,
-                samples_processed=1,
-                at=now,
-                dose=header.dose,
-            )
-            state, duplicate = rounds.receive(state, name, header, update)
-            if file not in self.store.spool:
-                raise Unavailable("swept away while it arrived")
-            return state, duplicate
-
-        try:
-            duplicate = self.engine.call(change)
+            stream.upload.publish()
+            if self.world.strikes("crash_in_upload"):
+                raise Crash("spooled, not booked")
+            if self.world.strikes("sweep_in_upload"):
+                self.engine.delete_orphans()
+            duplicate = stream.upload.book()
         except PufError:
-            self.engine.delete_orphans()
+            stream.upload.discard()
             raise
-        if rounds.was_counted(self.engine.state, name, header, digest):
-            self.engine.delete_orphans()
-            self.world.checker.acknowledged_again(name, header)
-        else:
-            self.world.checker.acknowledged(name, header)
-        return duplicate
+        self.world.checker.acknowledged(stream.name, stream.header, stream.header.digest.hex())
+        return fed.SubmitUpdateReply(position=self.handlers.position(), duplicate=duplicate)
 
-    def decline(self, name: str, session: str, number: int, attempt: int, key: str) -> None:
-        def change(state: State, now: float) -> tuple[State, None]:
-            roster.session_member(state, name, session)
-            current = state.round
-            if current is None or (current.number, current.attempt) != (number, attempt):
-                return state, None
-            return rounds.decline(state, name, key, "cannot", now), None
+    def stream_broke(self, stream: Stream) -> None:
+        """The server notices that a stream was cut. A later stream may continue it."""
+        if self._ends(stream):
+            self.handlers.uploads.keep(stream.upload)
 
-        self.engine.call(change)
+    def stream_refused(self, stream: Stream) -> None:
+        if self._ends(stream):
+            stream.upload.discard()
 
-    def answer(self, name: str, evaluation_id: int, version: int, sums: Sums) -> None:
-        self.engine.call(lambda state, now: (evaluation.answer(state, name, evaluation_id, version, sums), None))
+    def find_upload(self, name: str, header: fed.UpdateHeader) -> int:
+        """What the server has of an update. The client asks because its stream broke."""
+        stated = messages.update_header(header)
+        if (carrier := self._carriers.get(stated.upload_key(name))) is not None:
+            self.stream_broke(carrier)
+        return self.handlers.uploads.offset(name, stated)
 
-    # -- requests to be forgotten ----------------------------------------------------------------------------
+    def _require_open(self, stream: Stream) -> None:
+        if stream.over or not self.up or stream.epoch != self.epoch:
+            raise Unavailable("the stream is over")
 
-    def file(self, name: str, request: RequestForm) -> Ticket:
-        self._tokens += 1
-        ticket_id = f"t-{self._tokens:04d}"
+    def _ends(self, stream: Stream) -> bool:
+        """Whether this ends the stream: it has not ended before, not even with its server process."""
+        ends = not stream.over and self.up and stream.epoch == self.epoch
+        stream.over = True
+        return ends
 
-        def change(state: State, now: float) -> tuple[State, str]:
-            state, ticket, _ = tickets.file(
-                state, self.engine.presence, self.engine.config, name, request, ticket_id=ticket_id, now=now
-            )
-            return state, ticket.id
+    def receipt(self, name: str | None, ticket_id: str) -> bytes:
+        """The signed receipt of a completed ticket."""
+        ticket = tickets.find(self.engine.state, name, ticket_id)
+        now = self.engine.clock()
+        content = receipt_content.build(
+            self.engine.state, self.engine.config, ticket, head=audit_chain.EMPTY, now=now, software="sim"
+        )
+        return signed_receipt.issue(content, self.store.key)
 
-        filed = self.engine.call(change)
-        return self.engine.state.tickets[filed]
-
-    def forget(self, name: str) -> Ticket:
+    def forget(self, name: str) -> None:
         """The operator's request for a client."""
-        return self.file(name, RequestForm(key=f"operator-{self._tokens}", by=FiledBy.OPERATOR))
-
-    def withdraw(self, name: str, ticket_id: str) -> None:
-        self.engine.call(lambda state, now: (tickets.withdraw(state, name, ticket_id, now)[0], None))
-        self.world.checker.taken_back(self.engine.state.tickets[ticket_id])
-
-    def measure(self, name: str, ticket_id: str, version: int, sums: Sums) -> None:
-        gap = Gap(value=sums.score - 0.7, error=0.02)
-        ranks = RankComparison(auc=sums.score, forget_samples=400, unseen_samples=400)
-        found = Measurement(forget=sums, own=ranks, gap=gap)
-        self.engine.call(lambda state, now: (tickets.measure(state, name, ticket_id, version, found, now)[0], None))
-
-    def tickets_of(self, name: str) -> list[Ticket]:
-        return [t for t in self.engine.state.tickets.values() if t.client == name]
-
-    def ticket(self, name: str, ticket_id: str) -> tuple[Ticket, bool]:
-        state = self.engine.state
-        ticket = tickets.find(state, name, ticket_id)
-        return ticket, roster.worker_alive(self.engine.presence, name, self.engine.config, self.engine.clock())
+        self.handlers.tickets.forget(name, "", 0.0)
 
     # -- backups ----------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ from puf_server.core.state.rounds import Assignment, Part, RoundPhase
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Flip, Mode, RequestForm, Scope
 from tests.sim.checker import PERSISTENT
+from tests.sim.direct import DirectRequests, Header
 from tests.sim.scenario import NOBODY_ASKS, Scenario
-from tests.sim.server import Header
 from tests.sim.weights import Update
 from tests.sim.world import World
 
@@ -49,6 +49,7 @@ class Core(RuleBasedStateMachine):
         super().__init__()
         self.world = _world()
         self.server = self.world.server
+        self.direct = DirectRequests(self.world)
         self.excluded: dict[str, set[int]] = {}
         self.sent: list[tuple[str, Header]] = []
         self.instances = 0
@@ -70,7 +71,7 @@ class Core(RuleBasedStateMachine):
     def join(self, name: str, again: bool, rejoin: bool) -> None:
         self.instances += not again
         self.try_(
-            lambda: self.server.join(
+            lambda: self.direct.join(
                 name,
                 instance=f"{name}-{self.instances}",
                 samples=len(self.ids(name)),
@@ -83,7 +84,7 @@ class Core(RuleBasedStateMachine):
     @rule()
     def beat(self) -> None:
         for name, member in self.state.members.items():
-            self.try_(self.server.heartbeat, name, member.session, "")
+            self.try_(self.direct.heartbeat, name, member.session, "")
 
     @precondition(lambda self: self.state.round is not None and self.state.round.missing)
     @rule(data=st.data(), lie=st.sampled_from(["", "", "", "", "attempt", "base", "samples", "scale"]))
@@ -149,7 +150,7 @@ class Core(RuleBasedStateMachine):
 
     def _send(self, name: str, header: Header) -> None:
         self.sent = [*self.sent[-9:], (name, header)]
-        self.try_(lambda: self.server.finish(name, header, self.server.begin(name, header)))
+        self.try_(lambda: self.direct.finish(name, header, self.direct.begin(name, header)))
 
     @precondition(lambda self: self.state.evaluation is not None)
     @rule(score=st.integers(0, 3))
@@ -158,7 +159,7 @@ class Core(RuleBasedStateMachine):
         assert evaluation is not None
         for name in evaluation.missing:
             sums = Sums(samples=3, loss_sum=1.0, score_sum=float(score))
-            self.try_(self.server.answer, name, evaluation.id, evaluation.version, sums)
+            self.try_(self.direct.answer, name, evaluation.id, evaluation.version, sums)
 
     @precondition(lambda self: self.state.round is not None and self.state.round.missing)
     @rule(data=st.data())
@@ -167,12 +168,12 @@ class Core(RuleBasedStateMachine):
         assert current is not None
         assignment = data.draw(st.sampled_from(current.missing))
         session = self.state.members[assignment.client].session
-        self.try_(self.server.decline, assignment.client, session, current.number, current.attempt, assignment.key)
+        self.try_(self.direct.decline, assignment.client, session, current.number, current.attempt, assignment.key)
 
     @rule(name=NAMES, mode=st.sampled_from(Mode), flip=st.sampled_from(Flip))
     def file(self, name: str, mode: Mode, flip: Flip) -> None:
         self.keys += 1
-        self.try_(self.server.file, name, RequestForm(key=f"k{self.keys}", mode=mode, flip=flip))
+        self.try_(self.direct.file, name, RequestForm(key=f"k{self.keys}", mode=mode, flip=flip))
 
     @rule(name=NAMES, mode=st.sampled_from(Mode), count=st.integers(1, 3))
     def file_samples(self, name: str, mode: Mode, count: int) -> None:
@@ -190,7 +191,7 @@ class Core(RuleBasedStateMachine):
         )
         self.world.checker.named[name, request.key] = chosen
         try:
-            ticket = self.server.file(name, request)
+            ticket = self.direct.file(name, request)
         except PufError:
             return
         if ticket.request.key == request.key:
@@ -201,7 +202,7 @@ class Core(RuleBasedStateMachine):
     def withdraw(self, data: st.DataObject) -> None:
         ticket = data.draw(st.sampled_from(sorted(self.state.tickets.values(), key=lambda t: t.id)))
         try:
-            self.server.withdraw(ticket.client, ticket.id)
+            self.direct.withdraw(ticket.client, ticket.id)
         except PufError:
             return
         named = self.world.checker.named.get((ticket.client, ticket.request.key), frozenset())

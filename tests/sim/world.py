@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import io
+import logging
+import secrets
+import shutil
 import signal
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from types import FrameType
 from typing import Any
 
+from greenlet import getcurrent
+
 from puf_common import audit_chain
 from puf_common.errors import PufError, Unavailable
 from puf_server.core import roster, scheduler
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Flip, Mode, TicketState
+from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import receipt_content
 from tests.sim.checker import Checker, Violation
 from tests.sim.client import Client
+from tests.sim.client_checks import check_clients
 from tests.sim.disk import SimStore
 from tests.sim.facts import require, too_few_retained
+from tests.sim.process import Process
 from tests.sim.scenario import Scenario
 from tests.sim.server import SimServer
 
@@ -38,6 +47,8 @@ _START = 100_000_000.0
 # A smaller step of the clock is followed. After a longer downtime a start compares deadlines.
 _STEP = 60.0
 _DOWNTIME = 3600.0
+# A file system in memory: the disk of a client is synced in simulation only.
+_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,10 @@ class World:
         self._hash = hashlib.sha256()
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._pushed = 0
+        # The event loop, to which every thread of a client returns.
+        self.hub = getcurrent()
+        self.processes: list[Process] = []
+        self.root = Path(tempfile.mkdtemp(prefix="puf-sim-", dir=_MEMORY if _MEMORY.is_dir() else None))
         self.checker = Checker()
         store = SimStore(scenario.config, self.strikes, self._transaction)
         self.checker.store = store
@@ -100,7 +115,12 @@ class World:
             return self.rng.uniform(1.0, 90.0)
         return self.rng.uniform(0.01, 0.3)
 
+    def client(self, name: str) -> Client:
+        return next(c for c in self.clients if c.name == name)
+
     def log(self, line: str) -> None:
+        # Messages of the client name its directory.
+        line = line.replace(str(self.root), "")
         line = f"{self.now - _START:10.2f}  {line}"
         self._hash.update(line.encode())
         if self.verbose:
@@ -207,12 +227,12 @@ class World:
                 [{}, {"kappa": self.rng.choice([0.5, 3.0, 4.0])}, {"eta_u": 5.0}]
             )
             samples, late = self.rng.random() < 0.4, self.rng.choice([0.0, 0.0, 0.0, 40 * 86400.0])
-            strength["mode"] = self.rng.choice([None, Mode.REGULAR, Mode.SPECIAL])
-            strength["flip"] = self.rng.choice([None, Flip.CLIENT, Flip.SERVER])
+            strength["mode"] = self.rng.choice([None, "regular", "special"])
+            strength["flip"] = self.rng.choice([None, "client", "server"])
             puf = self.scenario.config.forgetting.method == "puf"
             client.ask(samples=samples, late=late, **(strength if puf else {}))
-        elif client.following and self.rng.random() < 0.3:
-            client.follow(client.following)
+        elif self.rng.random() < 0.3:
+            client.follow()
 
     def _restart(self, client: Client) -> None:
         if not client.forgotten:
@@ -248,7 +268,8 @@ class World:
                 self.log(f"the clock jumps by {self.skew:+.0f} s")
                 self.after(self.rng.uniform(30.0, 600.0), self._set_clock)
             if self.strikes("bit_flip"):
-                self.log(f"a bit flips in {server.store.flip_a_bit(self.rng.choice) or 'nothing'}")
+                self.log(f"a bit flips in {server.store.flip_a_bit(self.rng.choice)}")
+                self.after(self.rng.uniform(30.0, 600.0), server.store.mend)
             if self.strikes("long_reader"):
                 server.store.long_reader = True
                 self.after(self.rng.uniform(30.0, 600.0), self._end_reader)
@@ -294,6 +315,7 @@ class World:
         self.healing = True
         self._set_clock()
         self._end_reader()
+        self.server.store.mend()
         self.server.start()
         self._resume()
         # A fold that began earlier may still fail: the operator resumes again.
@@ -303,7 +325,7 @@ class World:
             # Forgotten clients try to join, too. They need operator approval.
             self.after(self.rng.uniform(0.0, 60.0), self._rejoin if client.forgotten else self._restart, client)
             if client.following:
-                self.after(self.rng.uniform(0.0, 60.0), client.follow, client.following)
+                self.after(self.rng.uniform(0.0, 60.0), client.follow)
 
     # -- running ----------------------------------------------------------------------------
 
@@ -347,6 +369,14 @@ class World:
         self.checker.ended(state)
         self.checker.canary(state)
         self.checker.files(state)
+        check_clients(state, self.checker, self.clients)
+
+    def close(self) -> None:
+        """Ends all processes and deletes their disks."""
+        for process in self.processes:
+            process.alive = False
+            process.unwind()
+        shutil.rmtree(self.root, ignore_errors=True)
 
     def _stuck(self) -> str:
         state = self.server.engine.state
@@ -392,7 +422,31 @@ def _watchdog(seconds: float) -> Iterator[None]:
 
 def run(scenario: Scenario, *, verbose: bool = False) -> Outcome:
     """Runs one history to its end, to the first violation, or to an exception of the core."""
-    world = World(scenario, verbose=verbose)
+    # Simulated faults cause thousands of log lines.
+    logging.disable(logging.CRITICAL)
+    with _drawn(scenario.seed), redirect_stdout(io.StringIO()):
+        world = World(scenario, verbose=verbose)
+        try:
+            return _played(world)
+        finally:
+            world.close()
+            logging.disable(logging.NOTSET)
+
+
+@contextmanager
+def _drawn(seed: int) -> Iterator[None]:
+    """Random names of tickets, sessions and files follow from the seed."""
+    chance = Random(f"secrets {seed}")
+    before = secrets.token_hex, secrets.token_bytes
+    secrets.token_hex = lambda nbytes=None: chance.randbytes(nbytes or 32).hex()
+    secrets.token_bytes = lambda nbytes=None: chance.randbytes(nbytes or 32)
+    try:
+        yield
+    finally:
+        secrets.token_hex, secrets.token_bytes = before
+
+
+def _played(world: World) -> Outcome:
     try:
         with _watchdog(_SECONDS):
             world.play()

@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200, help="SIGKILLs at random moments (default 200)")
     parser.add_argument("--seed", type=int, default=1, help="the moments and the victims derive from it")
     parser.add_argument("--jobs", type=int, default=2, help="federations at a time (default 2)")
-    parser.add_argument("--histories", type=int, default=10_000, help="simulated histories (default 10000)")
+    parser.add_argument("--histories", type=int, default=20_000, help="simulated histories (default 20000)")
     parser.add_argument("--strikes", type=int, default=120, help="faults on the line of a large model (default 120)")
     parser.add_argument("--out", type=Path, default=Path("runs/torture"), help="where logs and result.json go")
     arguments = parser.parse_args()

@@ -14,9 +14,9 @@ from puf_client.state.usage import SampleUsage, Used
 from puf_client.terminal import console
 from puf_client.transport.dial import dial
 from puf_client.unlearning import sample_list
+from puf_client.unlearning.name_again import name_again
 from puf_common.config.exit_codes import Exit
-from puf_common.errors import NotFound, UsageError
-from puf_common.v1 import tickets_pb2 as tk
+from puf_common.errors import UsageError
 
 
 def run_data(options: DataOptions, action: str, names: Sequence[str], as_json: bool) -> Exit:
@@ -104,20 +104,9 @@ def _exclude(options: DataOptions, ticket_id: str) -> Exit:
 
     data = load_data(options.data, context_of(options))
     indices = sample_list.read(options.forget, data.ids, data.groups)
+    chosen = [data.ids[i] for i in indices]
     with dial(options, server=options.server, name=options.name, patience=options.patience) as transport:
-        description = transport.describe()
-        ticket = next((t for t in transport.list_my_tickets().tickets if t.id == ticket_id), None)
-    if ticket is None or ticket.request.scope != tk.SCOPE_SAMPLES:
-        raise NotFound(f"{ticket_id} is not a request of {options.name} for samples", ticket=ticket_id)
-    if ticket.state == tk.TICKET_STATE_WITHDRAWN:
-        raise UsageError(f"{ticket_id} is withdrawn: its samples need not be excluded")
-    if len(indices) != ticket.request.forget_samples:
-        raise UsageError(
-            f"{ticket_id} is for {ticket.request.forget_samples} samples, but {options.forget} names {len(indices)}"
-        )
-    state = StateDirectory.of(description.federation_id, options.name, options.state)
-    state.prepare(ticket.request.request_key, [data.ids[i] for i in indices])
-    state.filed(ticket.request.request_key, ticket.id)
+        name_again(transport, options.state, ticket_id, chosen)
     console().print(f"{len(indices)} samples of {ticket_id} are excluded from training from now on")
     return Exit.OK
 

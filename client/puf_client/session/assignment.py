@@ -69,6 +69,8 @@ class Assignment:
     refuse: Callable[[pb.TrainWork, str], None]
     # Set when the server no longer wants the update: stop, and continue with the next assignment.
     abandoned: Flag = field(default_factory=Flag)
+    # Digest of the base model, as the server stated it.
+    base_digest: bytes = b""
     # Bytes of a second model, for routines that need one.
     aux_payload: memoryview | None = None
     # Positions of the samples to use, in the data that `connect` was given; None without such data.
@@ -157,7 +159,7 @@ class Assignment:
             raise InvalidUpdate(f"the routine {self.routine} {'needs a' if dose is None else 'has no'} chosen strength")
         layout = restricted(self.manifest, self.outputs)
         payload = cut(self.manifest, difference(self.manifest, self.payload, result), layout)
-        update = LocalUpdate(payload, stated, train_loss, samples_processed, self.indices, dose)
+        update = LocalUpdate(payload, stated, train_loss, samples_processed, self.indices, dose, self.base_digest)
         return self.deliver(self.message, update)
 
     def _stated(self, indices: Sequence[int] | NDArray[np.intp] | None, samples: int | None) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from puf_client.machine import THIS_MACHINE, Machine
 from puf_client.session.reconcile import require_exclusions
 from puf_client.session.samples import KnownSamples, LoopSupport
 from puf_client.session.session import Session
@@ -51,14 +52,14 @@ def connect(
     patience: float = 30.0,
     tls: ClientTls | None = None,
     token: Callable[[], str] | None = None,
+    machine: Machine = THIS_MACHINE,
 ) -> Session:
     """Joins a federation as a worker and returns the session. `server` is HOST:PORT or a transport.
 
-    `data` has the ids of the training samples. The session then keeps forgotten samples out, tells the loop which samples
-    to use (`Assignment.indices`) and records them in the state directory under `state`. Without `data`, `samples` is their
-    number, or a function that returns it before every assignment. Such a client can only be forgotten as a whole.
-    `parts` and `routines` name what the loop supports; the session declines other work. `added_samples` declares new
-    samples, after a request for samples. A client with `unlabeled_samples` distills. `manifest` must equal the federation's.
+    `data` has the ids of the training samples. The session then keeps forgotten samples out, states which ones to use
+    (`Assignment.indices`) and records them under `state`. Without `data`, `samples` is their number or a function that
+    returns it, and the client can only be forgotten as a whole. `parts` and `routines` name what the loop supports.
+    `added_samples` declares new samples. A client with `unlabeled_samples` distills. `manifest` must equal the federation's.
     """
     request = pb.JoinRequest(
         holdout_samples=holdout_samples,
@@ -72,20 +73,20 @@ def connect(
     )
     transport = _dialled(server, name, tls, token, patience) if isinstance(server, str) else server
     try:
-        description = description or transport.describe()
+        description = _described(transport, description, manifest)
         known = _known(data, transport, description, state)
         return Session(
             transport,
             description,
-            manifest,
             request,
             support=LoopSupport(_count(samples, known, request), frozenset(parts), frozenset(routines), known),
             heartbeats=heartbeats,
             wait_seconds=wait_seconds,
-            owns_transport=isinstance(server, str),
+            owns_transport=transport is not server,
+            machine=machine,
         )
     except BaseException:
-        if isinstance(server, str):
+        if transport is not server:
             transport.close()
         raise
 
@@ -96,6 +97,14 @@ def _dialled(
     if not name:
         raise UsageError("a client needs a name")
     return GrpcTransport(server, name, tls=tls, token=token, retry=RetryPolicy(patience))
+
+
+def _described(transport: Transport, description: pb.DescribeReply | None, own: Manifest | None) -> pb.DescribeReply:
+    """Returns the federation's description. Raises if its model is not the client's own."""
+    description = description or transport.describe()
+    if own is not None:
+        Manifest.from_pb(description.manifest).require(own.fingerprint, "the local model")
+    return description
 
 
 def _known(

@@ -8,13 +8,12 @@ identifies the training, and the scale is applied when the update is sent.
 from __future__ import annotations
 
 import secrets
-import threading
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
+from puf_client.machine import Machine
 from puf_client.session.assignment import Assignment, EvaluationRequest, Work
+from puf_client.session.recent import FetchedModel, Recent
 from puf_client.session.samples import CannotDo, LoopSupport
 from puf_client.session.update import LocalUpdate, upload_of
 from puf_client.transport.base import Transport
@@ -32,7 +31,6 @@ from puf_common.errors import (
 )
 from puf_common.logging import get_logger
 from puf_common.receipts.signing_key import fingerprint
-from puf_common.tensors.chunks import Payload
 from puf_common.tensors.digests import DigestKind, digest_kind
 from puf_common.tensors.manifest import MODEL, Manifest
 from puf_common.v1 import federation_pb2 as pb
@@ -46,9 +44,6 @@ log = get_logger("puf_client.session.session")
 
 Answer = TypeVar("Answer")
 
-_MODELS_KEPT = 2
-# A request for samples has two parts, with one update each.
-_UPDATES_KEPT = 2
 _REFUSED_PAUSE = 1.0
 _EMPTY_PAUSE = 0.05
 
@@ -64,19 +59,17 @@ class Session:
         self,
         transport: Transport,
         description: pb.DescribeReply,
-        manifest: Manifest | None,
         request: pb.JoinRequest,
         *,
         support: LoopSupport,
         heartbeats: bool,
         wait_seconds: float,
         owns_transport: bool,
+        machine: Machine,
     ) -> None:
         self.transport = transport
         self.description = description
         self.manifest = Manifest.from_pb(description.manifest)
-        if manifest is not None:
-            self.manifest.require(manifest.fingerprint, "the local model")
         self.position = description.position
         self.leave: pb.LeaveOrder | None = None
         # What the worker is doing. Heartbeats send it; operators see it.
@@ -97,25 +90,23 @@ class Session:
         self._request.manifest_fingerprint = self.manifest.fingerprint
         self._request.recipe_fingerprint = description.recipe.fingerprint
         self._wait_seconds = wait_seconds
+        self._machine = machine
         self._owns_transport = owns_transport
         self._id = ""
         self._digest_kind: DigestKind = "sha256"
-        self._renewing = threading.RLock()
+        self._renewing = machine.lock()
         self._failure: PufError | None = None
         self._current: Assignment | None = None
-        self._models: OrderedDict[int, Payload] = OrderedDict()
-        self._updates: OrderedDict[str, LocalUpdate] = OrderedDict()
+        self._recent = Recent()
         self._pause = 0.0
-        self._closing = threading.Event()
+        self._closing = machine.event()
         self._join()
         if support.samples is not None:
             support.samples.state.pin_server_key(self.server_key)
         # These apply to the first join only: joining again must not request a new membership or yield to itself.
         self._request.rejoin = self._request.only_if_no_worker = False
         self._request.added_samples = 0
-        self._heartbeats = threading.Thread(target=self._beat_until_closed, name="puf-heartbeat", daemon=True)
-        if heartbeats:
-            self._heartbeats.start()
+        self._heartbeats = machine.start(self._beat_until_closed, "puf-heartbeat") if heartbeats else None
 
     @property
     def samples(self) -> int:
@@ -124,13 +115,13 @@ class Session:
 
     def __iter__(self) -> Iterator[Work]:
         while self.leave is None and not self._closing.is_set():
-            asked = time.monotonic()
+            asked = self._machine.monotonic()
             work = self.step(self._wait_seconds)
             if work is not None:
                 yield work
             elif self._pause:
                 self._closing.wait(self._pause)
-            elif time.monotonic() - asked < _EMPTY_PAUSE:
+            elif self._machine.monotonic() - asked < _EMPTY_PAUSE:
                 # The transport or the server returned without waiting.
                 self._closing.wait(_EMPTY_PAUSE)
 
@@ -171,28 +162,29 @@ class Session:
         if samples != self._request.samples:
             log.info("announcing the new number of samples", before=self._request.samples, now=samples)
             # The server will not repeat assignments on the old data.
-            self._updates.clear()
+            self._recent.drop_updates()
             with self._renewing:
                 self._request.samples = samples
                 self._attached(self._join)
 
     def fetch(self, version: int) -> memoryview:
         """Returns the bytes of a model, read-only. Keeps the last two models in memory."""
-        if version not in self._models:
+        return self._fetched(version).payload
+
+    def _fetched(self, version: int) -> FetchedModel:
+        def fetch() -> FetchedModel:
             header, payload = self.transport.fetch_model(version)
             self.manifest.require(header.manifest_fingerprint, f"model {version}")
             if header.version != version or len(payload) != self.manifest.nbytes(MODEL):
                 raise TransferCorrupted(
                     f"requested model {version}, received {len(payload)} bytes of model {header.version}"
                 )
-            self._models[version] = payload
-            while len(self._models) > _MODELS_KEPT:
-                self._models.popitem(last=False)
-        self._models.move_to_end(version)
-        return memoryview(self._models[version]).toreadonly()
+            return FetchedModel(memoryview(payload).toreadonly(), header.digest)
+
+        return self._recent.model(version, fetch)
 
     def drop_models(self) -> None:
-        self._models.clear()
+        self._recent.drop_models()
 
     def beat(self) -> None:
         """Sends one heartbeat. A thread does this regularly, unless `heartbeats=False`."""
@@ -217,7 +209,7 @@ class Session:
         if self._closing.is_set():
             return
         self._closing.set()
-        if self._heartbeats.is_alive():
+        if self._heartbeats is not None:
             self._heartbeats.join(timeout=1.0)
         try:
             if self._failure is None:
@@ -244,17 +236,19 @@ class Session:
         except CannotDo as error:
             self._decline(work, str(error), for_good=True)
             return None
-        known = self._updates.get(work.training_id) if work.training_id else None
+        known = self._recent.update(work.training_id)
         if known is not None and known.is_of(indices):
             log.info("submitting again without training", round=work.key.round, attempt=work.key.attempt)
             self._deliver(work, known)
             return None
+        base = self._fetched(work.base_version)
         self._current = Assignment(
             message=work,
             client=self.transport.name,
             recipe=self.description.recipe,
             manifest=self.manifest,
-            payload=self.fetch(work.base_version),
+            payload=base.payload,
+            base_digest=base.digest,
             announced=self.samples,
             deliver=self._deliver,
             refuse=self._decline,
@@ -269,10 +263,7 @@ class Session:
         return EvaluationRequest(work, self.manifest, self.fetch(work.version), self._answer)
 
     def _deliver(self, work: pb.TrainWork, update: LocalUpdate) -> bool:
-        if work.training_id:
-            self._updates[work.training_id] = update
-            while len(self._updates) > _UPDATES_KEPT:
-                self._updates.popitem(last=False)
+        self._recent.add_update(work.training_id, update)
         self.activity = f"sending the update of round {work.key.round}"
         encoding = self.description.update_encoding
         header, sent = upload_of(work, update, self.manifest, encoding=encoding, digest_kind=self._digest_kind)
@@ -336,6 +327,9 @@ class Session:
         with self._renewing:
             if self._id == stale and not self._closing.is_set():
                 log.info("the server does not know this session; joining again")
+                self._recent.outdate()
+                if self._current is not None:
+                    self._current.abandoned.set()
                 self._join()
 
     def _join(self) -> None:
@@ -355,7 +349,7 @@ class Session:
             )
         self.server_key = reply.server_key
         if self.membership and reply.membership != self.membership:
-            self._updates.clear()
+            self._recent.drop_updates()
         self.server_stores = tuple(reply.remembers)
         self._id = reply.session
         self._digest_kind = next(filter(None, map(digest_kind, reply.digest_kinds)), "sha256")

@@ -41,6 +41,8 @@ class LocalUpdate:
     # Positions of the samples that were trained on, if the session knows the data.
     indices: NDArray[np.intp] | None = None
     dose: DoseReport | None = None
+    # Digest of the base model; empty if it is not known.
+    base_digest: bytes = b""
 
     def is_of(self, indices: NDArray[np.intp] | None) -> bool:
         """Whether it was trained on these samples."""
@@ -134,6 +136,7 @@ def upload_of(
         train_loss=update.train_loss,
         samples_processed=update.samples_processed,
         encoding=encoding,
+        base_digest=update.base_digest,
         dose=pb.DoseReport(kappa=dose.kappa, gap=tickets_pb2.Gap(**asdict(dose.gap)), hold=dose.hold) if dose else None,
     )
     return header, sent

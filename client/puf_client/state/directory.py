@@ -89,9 +89,9 @@ class StateDirectory:
         self._hashed: tuple[Sequence[str], list[str]] | None = None
 
     @classmethod
-    def of(cls, federation_id: str, name: str, root: Path | None = None) -> StateDirectory:
+    def of(cls, federation_id: str, name: str, root: Path | None = None, files: Writes = DISK) -> StateDirectory:
         """Returns the directory of a client in a federation, under `root` or the platform's default."""
-        return cls((root or default_root()) / _safe(federation_id) / check_name(name))
+        return cls((root or default_root()) / _safe(federation_id) / check_name(name), files)
 
     @classmethod
     def all_of(cls, name: str, root: Path | None = None) -> list[tuple[str, StateDirectory]]:
@@ -130,7 +130,7 @@ class StateDirectory:
 
     def discard(self, request_key: str) -> None:
         """Deletes a request that was prepared and then refused."""
-        self._file(request_key).unlink(missing_ok=True)
+        self.delete(self._file(request_key))
 
     def settle(self, tickets: Iterable[tuple[str, str, bool]]) -> None:
         """Updates the directory from the client's tickets at the server: (request key, ticket id, withdrawn).
@@ -171,7 +171,7 @@ class StateDirectory:
 
     def clear_forgotten(self) -> None:
         """Deletes the mark, for a readmitted client that joined again. Forgotten samples stay excluded."""
-        (self.path / "forgotten.json").unlink(missing_ok=True)
+        self.delete(self.path / "forgotten.json")
 
     @property
     def server_key(self) -> bytes:
@@ -225,6 +225,12 @@ class StateDirectory:
         """Replaces a file durably and atomically."""
         self._make_directory(path.parent)
         write_over(path, content, files=self._files)
+
+    def delete(self, path: Path) -> None:
+        """Deletes a file durably. Does nothing if there is none."""
+        with suppress(FileNotFoundError):
+            self._files.unlink(path)
+            self._files.fsync_dir(path.parent)
 
     def _make_directory(self, path: Path) -> None:
         try:

@@ -30,7 +30,7 @@ class LocalModels:
         """Stores a model durably. Call it before sending the update: afterwards the server may ask for this model."""
         self._state.write(self._file(membership, number), bytes(payload))
         for old in self._files()[:-_KEPT]:
-            old.unlink(missing_ok=True)
+            self._state.delete(old)
 
     def read(self, membership: int, number: int, nbytes: int) -> bytes:
         """Returns the model of a round. Raises `NotFound` if it is not stored with that size."""
@@ -45,7 +45,7 @@ class LocalModels:
 
     def delete(self) -> None:
         for path in self._files():
-            path.unlink(missing_ok=True)
+            self._state.delete(path)
         with suppress(OSError):
             self._folder.rmdir()
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from puf_client.machine import THIS_MACHINE, Machine
 from puf_client.routines.measure import ModelMeasurement
 from puf_client.session.session import Session
 from puf_client.state.directory import StateDirectory
@@ -20,7 +20,6 @@ from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
 if TYPE_CHECKING:
-    from puf_client.worker.trainer import Trainer
     from puf_client.worker.worker import Worker
 
 log = get_logger("puf_client.unlearning.follow")
@@ -33,8 +32,7 @@ _POLL_SECONDS = 1.0
 class Substitute:
     """The client's worker for the unlearning round, if no other worker of this client runs."""
 
-    def __init__(self, trainer: Trainer, worker: Worker, description: pb.DescribeReply) -> None:
-        self.trainer = trainer
+    def __init__(self, worker: Worker, description: pb.DescribeReply) -> None:
         self.worker = worker
         self.session: Session | None = None
         self._description = description
@@ -43,7 +41,7 @@ class Substitute:
         """Joins the federation. Does nothing if another worker is alive or the round is over."""
         try:
             self.session = self.worker.join(self._description, only_if_no_worker=True)
-            log.info("no worker runs: this process does the unlearning round", why=self.trainer.choice.why)
+            log.info("no worker runs: this process does the unlearning round", why=self.worker.trainer.choice.why)
         except (WorkerAlive, Forgotten) as error:
             log.info("not needed as a worker", reason=error.message)
 
@@ -73,13 +71,19 @@ class TicketFollower:
     """Follows one ticket. `measurements` has what this client measured, by model version."""
 
     def __init__(
-        self, transport: Transport, state: StateDirectory, display: Display, substitute: Substitute | None
+        self,
+        transport: Transport,
+        state: StateDirectory,
+        display: Display,
+        substitute: Substitute | None,
+        machine: Machine = THIS_MACHINE,
     ) -> None:
-        own = (substitute.trainer, substitute.worker.samples) if substitute is not None else None
+        own = (substitute.worker.trainer, substitute.worker.samples) if substitute is not None else None
         self._measurer = ModelMeasurer(transport, state, own, display)
         self._transport = transport
         self._state = state
         self._display = display
+        self._machine = machine
         self._substitute = substitute
         self._shown = 0
         self._wait_shown = False
@@ -90,7 +94,7 @@ class TicketFollower:
 
     def follow(self, ticket: tk.Ticket) -> tk.Ticket:
         """Returns the ticket when it has ended."""
-        changes = _changes(self._transport, ticket.id)
+        changes = _Changes(self._transport, ticket.id, self._machine)
         try:
             self._handle(ticket)
             while ticket.state not in ENDED:
@@ -98,7 +102,7 @@ class TicketFollower:
                 waits = f" and waits for operator approval: {ticket.held}" if ticket.held else ""
                 self._display.say(f"{ticket.id} is {state_name(ticket.state)}{waits}")
                 worked = self._substitute is not None and self._substitute.work()
-                ticket = _newest(changes, ticket, wait=not worked)
+                ticket = changes.newest(wait=not worked) or ticket
                 self._handle(ticket)
         finally:
             if self._substitute is not None:
@@ -129,29 +133,37 @@ class TicketFollower:
             self._substitute.start()
 
 
-def _changes(transport: Transport, ticket_id: str) -> queue.Queue[tk.Ticket | PufError]:
-    """Returns a queue to which a thread adds every change of the ticket."""
-    changes: queue.Queue[tk.Ticket | PufError] = queue.Queue()
+class _Changes:
+    """The changes of a ticket, which a thread collects."""
 
-    def follow() -> None:
+    def __init__(self, transport: Transport, ticket_id: str, machine: Machine) -> None:
+        self._transport = transport
+        self._ticket_id = ticket_id
+        self._found: deque[tk.Ticket | PufError] = deque()
+        self._more = machine.event()
+        machine.start(self._follow, "puf-follow")
+
+    def _follow(self) -> None:
         try:
-            for reply in transport.follow_ticket(ticket_id):
-                changes.put(reply.ticket)
+            for reply in self._transport.follow_ticket(self._ticket_id):
+                self._add(reply.ticket)
         except PufError as error:
-            changes.put(error)
+            self._add(error)
 
-    threading.Thread(target=follow, name="puf-follow", daemon=True).start()
-    return changes
+    def _add(self, found: tk.Ticket | PufError) -> None:
+        self._found.append(found)
+        self._more.set()
 
-
-def _newest(changes: queue.Queue[tk.Ticket | PufError], ticket: tk.Ticket, *, wait: bool) -> tk.Ticket:
-    """Returns the ticket after all changes so far. With `wait`, waits up to a second for a change."""
-    try:
-        found = changes.get(timeout=_POLL_SECONDS if wait else 0.001)
-        while True:
+    def newest(self, *, wait: bool) -> tk.Ticket | None:
+        """Returns the ticket after all changes; None without one. With `wait`, waits up to a second for a change."""
+        if wait:
+            self._more.wait(_POLL_SECONDS)
+        # First: a change that is added from here on sets it again.
+        self._more.clear()
+        newest: tk.Ticket | None = None
+        while self._found:
+            found = self._found.popleft()
             if isinstance(found, PufError):
                 raise found
-            ticket = found
-            found = changes.get_nowait()
-    except queue.Empty:
-        return ticket
+            newest = found
+        return newest

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from puf_client.data import require_available
+from puf_client.machine import THIS_MACHINE, Machine
 from puf_client.options import UnlearnOptions
 from puf_client.session.reconcile import reconcile, settle
 from puf_client.state.directory import StateDirectory
@@ -22,6 +24,10 @@ from puf_common.errors import Mismatch, PufError, StorageCorrupted, TransferCorr
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
+if TYPE_CHECKING:
+    from puf_client.worker.trainer import Load
+    from puf_client.worker.worker import Worker
+
 
 def run_unlearn(options: UnlearnOptions) -> Exit:
     """Files the request, or finds an equal one, and follows it to its end."""
@@ -31,58 +37,73 @@ def run_unlearn(options: UnlearnOptions) -> Exit:
         raise UsageError("samples are named by the ids of the data: set --data as for `puf-client run`")
     require_writable(options.receipt_dir)
     with dial(options, server=options.server, name=options.name, patience=options.patience) as transport:
-        description = transport.describe()
-        state = StateDirectory.of(description.federation_id, options.name, options.state)
-        display = Display()
-        substitute = _substitute(options, description, transport, state, display) if options.data else None
-        state.pin_server_key(description.server_key)
-        settle(state, transport)
-        reconcile(transport, state)
-        trainer = substitute.trainer if substitute is not None else None
-        mine = transport.list_my_tickets()
-        wanted = plan(options, description, state, trainer, list(mine.tickets))
-        roster = known_member(mine, options.name)
-        show_request(options.name, description, wanted.request, wanted.ticket)
-        if substitute is not None:
-            check_data(substitute.worker.samples, wanted, roster, options)
-        if options.dry_run:
-            try_out(wanted, transport)
-            console().print("dry run: all checks passed, nothing was filed")
-            return Exit.OK
-        ticket = wanted.ticket
-        if ticket is None:
-            if not options.yes:
-                confirm("This cannot be undone after its round has begun.", options.name)
-            ticket = file(wanted, state, transport)
-        try:
-            with display:
-                follower = TicketFollower(transport, state, display, substitute)
-                ticket = follower.follow(ticket)
-        except KeyboardInterrupt:
-            console().print(f"The request remains filed as {ticket.id}; run the same command to follow it again.")
-            raise
-        show_outcome(ticket, follower.measurements)
-        if ticket.state != tk.TICKET_STATE_COMPLETED:
-            return Exit.FAILURE
-        _receipt(transport, state, ticket.id, options.receipt_dir)
+        return unlearn(options, transport)
+
+
+def unlearn(
+    options: UnlearnOptions,
+    transport: Transport,
+    machine: Machine = THIS_MACHINE,
+    load: Load[UnlearnOptions] | None = None,
+) -> Exit:
+    """Files and follows a request. `load` returns the trainer; the default prepares it from the options."""
+    description = transport.describe()
+    state = StateDirectory.of(description.federation_id, options.name, options.state, machine.files)
+    display = Display()
+    worker = _worker(options, description, transport, state, display, machine, load) if options.data else None
+    state.pin_server_key(description.server_key)
+    settle(state, transport)
+    reconcile(transport, state)
+    mine = transport.list_my_tickets()
+    wanted = plan(options, description, state, worker.trainer if worker is not None else None, list(mine.tickets))
+    roster = known_member(mine, options.name)
+    show_request(options.name, description, wanted.request, wanted.ticket)
+    if worker is not None:
+        check_data(worker.samples, wanted, roster, options)
+    if options.dry_run:
+        try_out(wanted, transport)
+        console().print("dry run: all checks passed, nothing was filed")
         return Exit.OK
+    ticket = wanted.ticket
+    if ticket is None:
+        if not options.yes:
+            confirm("This cannot be undone after its round has begun.", options.name)
+        ticket = file(wanted, state, transport)
+    try:
+        with display:
+            substitute = Substitute(worker, description) if worker is not None else None
+            follower = TicketFollower(transport, state, display, substitute, machine)
+            ticket = follower.follow(ticket)
+    except KeyboardInterrupt:
+        console().print(f"The request remains filed as {ticket.id}; run the same command to follow it again.")
+        raise
+    show_outcome(ticket, follower.measurements)
+    if ticket.state != tk.TICKET_STATE_COMPLETED:
+        return Exit.FAILURE
+    _receipt(transport, state, ticket.id, options.receipt_dir)
+    return Exit.OK
 
 
-def _substitute(
+def _worker(
     options: UnlearnOptions,
     description: pb.DescribeReply,
     transport: Transport,
     state: StateDirectory,
     display: Display,
-) -> Substitute:
+    machine: Machine,
+    load: Load[UnlearnOptions] | None,
+) -> Worker:
     """Returns a worker that joins when needed. Loads the data, because requests name samples by its ids."""
     options = leased(options, transport, state)
-    from puf_client.worker.trainer import prepare
+    if load is None:
+        from puf_client.worker.trainer import prepare
+
+        load = prepare
     from puf_client.worker.worker import Worker
 
-    trainer = prepare(options, description)
+    trainer = load(options, description)
     trainer.check_fit()
-    return Substitute(trainer, Worker(trainer, state, transport, display), description)
+    return Worker(trainer, state, transport, display, machine=machine)
 
 
 def _receipt(transport: Transport, state: StateDirectory, ticket_id: str, directory: Path) -> None:

@@ -8,10 +8,12 @@ import time
 from google.protobuf.json_format import MessageToDict
 from rich.table import Table
 
+from puf_client.machine import THIS_MACHINE, Machine
 from puf_client.options import Connection, WithdrawOptions
 from puf_client.session.reconcile import reconcile
 from puf_client.state.directory import StateDirectory
 from puf_client.terminal import confirm, console
+from puf_client.transport.base import Transport
 from puf_client.transport.dial import dial
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import NotFound, NotNow, UsageError
@@ -60,24 +62,28 @@ def show_status(options: Connection, as_json: bool = False) -> Exit:
 def withdraw(options: WithdrawOptions, ticket_id: str) -> Exit:
     """Withdraws one request. Its samples return to training."""
     with dial(options, server=options.server, name=options.name, patience=options.patience) as transport:
-        tickets = transport.list_my_tickets().tickets
-        ticket = _chosen(list(tickets), ticket_id)
-        if not options.yes:
-            confirm(f"Withdraw {ticket.id} ({scope_text(ticket)})?", options.name)
-        key = ticket.request.request_key
-        state = StateDirectory.of(transport.describe().federation_id, options.name, options.state)
-        ours = state.exclusion(key) is not None
+        return take_back(options, ticket_id, transport)
+
+
+def take_back(options: WithdrawOptions, ticket_id: str, transport: Transport, machine: Machine = THIS_MACHINE) -> Exit:
+    """Withdraws one request at the server and in the state directory."""
+    ticket = _chosen(list(transport.list_my_tickets().tickets), ticket_id)
+    if not options.yes:
+        confirm(f"Withdraw {ticket.id} ({scope_text(ticket)})?", options.name)
+    key = ticket.request.request_key
+    state = StateDirectory.of(transport.describe().federation_id, options.name, options.state, machine.files)
+    ours = state.exclusion(key) is not None
+    if ours:
+        # Stored first: if this process is killed, the next run completes the withdrawal.
+        state.withdrawing(key, True)
+    try:
+        ticket = transport.withdraw_unlearning(pb.WithdrawUnlearningRequest(ticket_id=ticket.id)).ticket
+    except (NotNow, NotFound):
         if ours:
-            # Stored first: if this process is killed, the next run completes the withdrawal.
-            state.withdrawing(key, True)
-        try:
-            ticket = transport.withdraw_unlearning(pb.WithdrawUnlearningRequest(ticket_id=ticket.id)).ticket
-        except (NotNow, NotFound):
-            if ours:
-                state.withdrawing(key, False)
-            raise
-        if ours:
-            state.withdraw(key)
+            state.withdrawing(key, False)
+        raise
+    if ours:
+        state.withdraw(key)
     console().print(f"{ticket.id} is withdrawn; {options.name} continues as before")
     return Exit.OK
 

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from puf_client.data import require_available
+from puf_client.machine import THIS_MACHINE, Machine
 from puf_client.options import RunOptions
 from puf_client.session.reconcile import reconcile
 from puf_client.session.session import Session
@@ -27,7 +28,8 @@ from puf_common.logging import get_logger
 from puf_common.v1 import federation_pb2 as pb
 
 if TYPE_CHECKING:
-    from puf_client.worker.trainer import Trainer
+    from puf_client.worker.trainer import Load
+    from puf_client.worker.worker import Worker
 
 log = get_logger("puf_client.worker.run")
 
@@ -39,21 +41,33 @@ def run_worker(options: RunOptions, transport: Transport | None = None) -> Exit:
     transport = transport or dial(options, server=options.server, name=options.name, patience=options.patience)
     _exit_on_sigterm()
     try:
-        description = transport.describe()
-        state = StateDirectory.of(description.federation_id, transport.name, options.state)
-        state.check_server_key(description.server_key)
-        _refuse_forgotten(options, transport, description, state)
-        options = leased(options, transport, state, new_membership=options.rejoin)
-        from puf_client.worker.trainer import prepare
-
-        trainer = prepare(options, description)
-        log.info("device", why=trainer.choice.why)
-        trainer.check_fit(labels=not options.distiller)
-        with Display() as display:
-            return _work(options, transport, description, state, trainer, display)
+        return work(options, transport)
     finally:
         if owned:
             transport.close()
+
+
+def work(
+    options: RunOptions, transport: Transport, machine: Machine = THIS_MACHINE, load: Load[RunOptions] | None = None
+) -> Exit:
+    """Works until the server ends the session. `load` returns the trainer; the default prepares it from the options."""
+    description = transport.describe()
+    state = StateDirectory.of(description.federation_id, transport.name, options.state, machine.files)
+    state.check_server_key(description.server_key)
+    _refuse_forgotten(options, transport, description, state)
+    options = leased(options, transport, state, new_membership=options.rejoin)
+    if load is None:
+        from puf_client.worker.trainer import prepare
+
+        load = prepare
+    trainer = load(options, description)
+    log.info("device", why=trainer.choice.why)
+    trainer.check_fit(labels=not options.distiller)
+    from puf_client.worker.worker import Worker
+
+    with Display() as display:
+        worker = Worker(trainer, state, transport, display, distiller=options.distiller, machine=machine)
+        return _work(options, description, state, worker, display)
 
 
 def _refuse_forgotten(
@@ -87,15 +101,11 @@ def _reconciled(transport: Transport, state: StateDirectory) -> list[str]:
 
 def _work(
     options: RunOptions,
-    transport: Transport,
     description: pb.DescribeReply,
     state: StateDirectory,
-    trainer: Trainer,
+    worker: Worker,
     display: Display,
 ) -> Exit:
-    from puf_client.worker.worker import Worker
-
-    worker = Worker(trainer, state, transport, display, distiller=options.distiller)
     with worker.join(description, rejoin=options.rejoin, added_samples=options.added_samples) as session:
         if LOCAL_MODEL not in session.server_stores:
             LocalModels(state).delete()
@@ -104,20 +114,20 @@ def _work(
         log.info(
             "joined",
             federation=description.title,
-            client=transport.name,
+            client=session.transport.name,
             membership=session.membership,
             samples=session.samples,
-            holdout=trainer.data.holdout_samples,
+            holdout=worker.trainer.data.holdout_samples,
             **({"the_server_stores": list(session.server_stores)} if session.server_stores else {}),
         )
         display.say("waiting for work")
         joins = session.joins
-        for work in session:
+        for assigned in session:
             if session.joins != joins:
                 # Another server process answers now, possibly with an older state.
-                _reconciled(transport, state)
+                _reconciled(session.transport, state)
                 joins = session.joins
-            worker.do(work, session)
+            worker.do(assigned, session)
             display.say("waiting for work")
         return _exit_of(session, state)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,13 @@ from puf_common.tensors.manifest import Manifest
 from puf_common.v1 import federation_pb2 as pb
 
 _TRIAL_SAMPLES = 2
+Given = TypeVar("Given", bound=LocalOptions, contravariant=True)
+
+
+class Load(Protocol[Given]):
+    """Returns the trainer that the options describe, for a federation."""
+
+    def __call__(self, options: Given, description: pb.DescribeReply, /) -> Trainer: ...
 
 
 def prepare(options: LocalOptions, description: pb.DescribeReply, data: ClientData | None = None) -> Trainer:

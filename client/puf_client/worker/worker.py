@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
 
+from puf_client.machine import THIS_MACHINE, Machine
 from puf_client.routines.context import Abandoned
 from puf_client.routines.measure import summed
 from puf_client.routines.registry import ROUTINES
@@ -42,12 +42,14 @@ class Worker:
         display: Display,
         *,
         distiller: bool = False,
+        machine: Machine = THIS_MACHINE,
     ) -> None:
         self.samples = KnownSamples(trainer.data.ids, state, transport)
         self.trainer = trainer
         self._transport = transport
         self._display = display
         self._distiller = distiller
+        self._machine = machine
         self._local_models = LocalModels(state)
         self._failures = 0
 
@@ -78,6 +80,7 @@ class Worker:
             device=str(trainer.choice.device),
             rejoin=rejoin,
             only_if_no_worker=only_if_no_worker,
+            machine=self._machine,
         )
 
     def do(self, work: Work, session: Session) -> None:
@@ -111,7 +114,7 @@ class Worker:
             session.activity = f"training {doing}, batch {done} of {total}"
             self._display.count(done, total)
 
-        started = time.monotonic()
+        started = self._machine.monotonic()
         result = self.trainer.run(work, indices, progress, forget)
         if LOCAL_MODEL in session.server_stores and work.routine == "train" and not work.ticket_id:
             payload = payload_of(self.trainer.model, self.trainer.manifest)
@@ -130,7 +133,7 @@ class Worker:
             part=work.part,
             samples=len(indices),
             loss=round(result.loss, 4),
-            seconds=round(time.monotonic() - started, 2),
+            seconds=round(self._machine.monotonic() - started, 2),
             taken=taken,
             **({"scale": work.scale, "ticket": work.ticket_id} if work.ticket_id else {}),
             **({"kappa": result.dose.kappa, "gap": round(result.dose.gap.value, 4)} if result.dose else {}),

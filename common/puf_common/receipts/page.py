@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from puf_common.files.private import write_over
 from puf_common.receipts.content import GapFacts, MeasuredByClient, MethodFacts, ReceiptContent
@@ -71,13 +72,9 @@ def write(file: bytes, directory: Path) -> list[Path]:
 def page(receipt: Receipt) -> str:
     """The HTML of a receipt. Every text from the receipt is escaped."""
     r = receipt.content
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    environment.filters |= {"day": _day, "percent": _percent, "counted": _counted, "size": _size}
     scores = [(r.measured_by_others.of(stage), moment) for stage, _, moment in _STAGES]
     costs = (r.costs.unlearning, r.costs.recovery)
-    return environment.get_template("receipt.html").render(
+    return _template().render(
         r=r,
         ticket=r.ticket,
         mine=r.measured_by_client,
@@ -95,6 +92,15 @@ def page(receipt: Receipt) -> str:
         statement=STATEMENT,
         fingerprint=receipt.key_fingerprint,
     )
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    environment.filters |= {"day": _day, "percent": _percent, "counted": _counted, "size": _size}
+    return environment.get_template("receipt.html")
 
 
 def _left(left: GapFacts | None) -> str:

@@ -412,7 +412,7 @@ class FetchModelReply(_message.Message):
     def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., chunk: _Optional[_Union[_tensors_pb2.Chunk, _Mapping]] = ...) -> None: ...
 
 class UpdateHeader(_message.Message):
-    __slots__ = ("key", "base_version", "samples", "applied_scale", "byte_length", "digest", "manifest_fingerprint", "train_loss", "samples_processed", "encoding", "resume_at", "digest_kind", "dose", "unlearned_samples", "unlearned_digest")
+    __slots__ = ("key", "base_version", "samples", "applied_scale", "byte_length", "digest", "manifest_fingerprint", "train_loss", "samples_processed", "encoding", "resume_at", "digest_kind", "dose", "unlearned_samples", "unlearned_digest", "base_digest")
     KEY_FIELD_NUMBER: _ClassVar[int]
     BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -428,6 +428,7 @@ class UpdateHeader(_message.Message):
     DOSE_FIELD_NUMBER: _ClassVar[int]
     UNLEARNED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     UNLEARNED_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    BASE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     key: WorkKey
     base_version: int
     samples: int
@@ -443,7 +444,8 @@ class UpdateHeader(_message.Message):
     dose: DoseReport
     unlearned_samples: int
     unlearned_digest: bytes
-    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., samples: _Optional[int] = ..., applied_scale: _Optional[float] = ..., byte_length: _Optional[int] = ..., digest: _Optional[bytes] = ..., manifest_fingerprint: _Optional[bytes] = ..., train_loss: _Optional[float] = ..., samples_processed: _Optional[int] = ..., encoding: _Optional[_Union[_tensors_pb2.Encoding, str]] = ..., resume_at: _Optional[int] = ..., digest_kind: _Optional[_Union[_tensors_pb2.DigestKind, str]] = ..., dose: _Optional[_Union[DoseReport, _Mapping]] = ..., unlearned_samples: _Optional[int] = ..., unlearned_digest: _Optional[bytes] = ...) -> None: ...
+    base_digest: bytes
+    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., samples: _Optional[int] = ..., applied_scale: _Optional[float] = ..., byte_length: _Optional[int] = ..., digest: _Optional[bytes] = ..., manifest_fingerprint: _Optional[bytes] = ..., train_loss: _Optional[float] = ..., samples_processed: _Optional[int] = ..., encoding: _Optional[_Union[_tensors_pb2.Encoding, str]] = ..., resume_at: _Optional[int] = ..., digest_kind: _Optional[_Union[_tensors_pb2.DigestKind, str]] = ..., dose: _Optional[_Union[DoseReport, _Mapping]] = ..., unlearned_samples: _Optional[int] = ..., unlearned_digest: _Optional[bytes] = ..., base_digest: _Optional[bytes] = ...) -> None: ...
 
 class DoseReport(_message.Message):
     __slots__ = ("kappa", "gap", "hold")

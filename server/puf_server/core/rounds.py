@@ -87,6 +87,8 @@ class UpdateHeader:
     # What a target says about the samples that the update unlearns; 0 and empty if it says nothing.
     unlearned_samples: int = 0
     unlearned_digest: bytes = b""
+    # Digest of the model that it was trained from; empty if the client does not state it.
+    base_digest: bytes = b""
 
 
 def expected_assignment(state: State, name: str, header: UpdateHeader) -> tuple[Round, Assignment]:

@@ -70,7 +70,8 @@ def file(
         raise NotNow(refused, method=config.forgetting.method)
     if form.by is FiledBy.CLIENT:
         forget_budget.require(mine, config.limits, now)
-    state, member = _replace_failed(state, member, mine, form, ticket_id, now)
+    replaced = _replaced(mine, form)
+    state, member = _replace_failed(state, member, replaced, form, ticket_id, now)
     request = _checked(form, config.forgetting, member.samples, now)
     how = "filed" if form.by is FiledBy.CLIENT else f"filed by the {form.by} on behalf of {name}"
     ticket = Ticket(
@@ -80,6 +81,7 @@ def file(
         request=request,
         deadline_at=request.received_at + config.forgetting.deadline_days * _DAY,
         history=(TicketEvent(state=TicketState.PENDING, at=now, note=how),),
+        for_reopened=any(t.unserved and (form.scope is Scope.CLIENT or t == replaced) for t in mine),
     )
     if form.by is FiledBy.OPERATOR and not worker_alive(presence, name, config, now):
         ticket = _fallen_back(ticket, state, config, "absent") or ticket
@@ -96,13 +98,12 @@ def _existing(mine: list[Ticket], form: RequestForm) -> Ticket | None:
 
 
 def _replace_failed(
-    state: State, member: Member, mine: list[Ticket], form: RequestForm, ticket_id: str, now: float
+    state: State, member: Member, old: Ticket | None, form: RequestForm, ticket_id: str, now: float
 ) -> tuple[State, Member]:
     """Withdraws the ticket that this request names as its predecessor, in one change with filing the new one.
 
     The samples so belong to a request at every moment.
     """
-    old = _replaced(mine, form)
     if old is None:
         return state, member
     if old.state is TicketState.FAILED:
@@ -164,7 +165,7 @@ def withdraw(state: State, name: str, ticket_id: str, now: float) -> tuple[State
     state = move(state, ticket_id, TicketState.WITHDRAWN, now, "withdrawn by the client")
     if not ticket.whole_client:
         state = _add_samples(state, name, ticket.forget_samples)
-    if ticket.reopened:
+    if ticket.reopened or ticket.for_reopened:
         state = model_versions.release(state)
     return state, state.tickets[ticket_id]
 

@@ -76,6 +76,11 @@ def check(
     if not math.isfinite(header.applied_scale):
         raise InvalidUpdate("the stated scale is not finite")
     rounds.check_header(current, assignment, header)
+    if header.base_digest and header.base_digest.hex() != state.models[current.base].digest:
+        # After a restored backup, a version can be another model than before.
+        raise StaleRound(
+            f"the update starts from another model {header.base} than the round: join again", current_round=current.number
+        )
     validation.processed(header.samples_processed, assignment)
     wanted = config.plan.update_encoding
     if header.encoding != wanted:

@@ -137,6 +137,7 @@ def update_header(message: fed.UpdateHeader) -> UploadHeader:
         dose=_dose(message.dose) if message.HasField("dose") else None,
         unlearned_samples=message.unlearned_samples,
         unlearned_digest=message.unlearned_digest,
+        base_digest=message.base_digest,
     )
 
 

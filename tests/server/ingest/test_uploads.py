@@ -10,7 +10,7 @@ from tests.grpc.raw import update_bytes
 from tests.running import make_state, tiny_config
 from tests.server.local import Local
 
-from puf_common.errors import TooMuch, TransferCorrupted
+from puf_common.errors import StaleRound, TooMuch, TransferCorrupted
 from puf_common.tensors.chunks import ChunkView
 from puf_common.v1 import federation_pb2 as fed
 from puf_server.ingest.upload import Upload
@@ -51,6 +51,16 @@ def test_the_same_upload_continues_and_is_booked(local: Local) -> None:
     again.write(ChunkView(HALF, PAYLOAD[HALF:]))
     assert not local.handlers.finish_upload(again).duplicate
     assert not local.handlers.uploads.quota.arriving
+
+
+def test_an_update_from_another_model_of_the_same_version_is_refused(local: Local) -> None:
+    """After a restored backup, a version can be another model than the one that a client trained from."""
+    header = local.header("c00", PAYLOAD)
+    header.base_digest = bytes.fromhex(local.engine.state.models[0].digest)
+    local.handlers.begin_upload("c00", header).discard()
+    header.base_digest = bytes(32)
+    with pytest.raises(StaleRound, match="another model 0"):
+        local.handlers.begin_upload("c00", header)
 
 
 def test_an_upload_without_a_byte_is_not_kept(local: Local) -> None:

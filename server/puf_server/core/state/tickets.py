@@ -237,6 +237,8 @@ class Ticket:
     # It was completed before the state was restored from a backup. Until it is applied again, every newer model
     # contains its client.
     reopened: bool = False
+    # It took the place of a reopened request: the same holds until it is applied.
+    for_reopened: bool = False
     applied: Applied | None = None
     outcome: Outcome | None = None
 
@@ -285,6 +287,11 @@ class Ticket:
     @property
     def waiting(self) -> bool:
         return self.state in (TicketState.PENDING, TicketState.SCHEDULED)
+
+    @property
+    def unserved(self) -> bool:
+        """Whether models contain data that was forgotten before the state was restored from a backup."""
+        return (self.reopened or self.for_reopened) and (self.waiting or self.state is TicketState.FAILED)
 
     @property
     def recovering(self) -> bool:

@@ -297,7 +297,7 @@ def _complete_empty(state: State, ticket: Ticket, now: float) -> State:
     applied = Applied(round=state.number, at=now, method="none")
     state = tickets.move(state, ticket.id, TicketState.APPLIED, now, why, applied=applied)
     state = tickets.move(state, ticket.id, TicketState.COMPLETED, now, why, outcome=Outcome(completed_at=now))
-    if ticket.reopened:
+    if ticket.reopened or ticket.for_reopened:
         state = model_versions.release(state)
     return _cover(state, ticket, now)
 

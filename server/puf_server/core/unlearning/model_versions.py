@@ -12,7 +12,6 @@ from puf_server.core.state.jobs import UnlearningJob
 from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import TicketState
 
 _DAY = 86400.0
 
@@ -106,7 +105,7 @@ def release(state: State) -> State:
 
 def _unserved(state: State) -> bool:
     """Whether a reopened request waits: a restored backup contains its client, which was forgotten before."""
-    return any(t.reopened and (t.waiting or t.state is TicketState.FAILED) for t in state.tickets.values())
+    return any(t.unserved for t in state.tickets.values())
 
 
 def delete_withdrawn(state: State) -> tuple[State, tuple[int, ...]]:

@@ -7,6 +7,7 @@ since the client's first round is withdrawn.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from puf_common.dates import from_utc
@@ -34,6 +35,9 @@ from puf_server.core.unlearning import model_versions
 def restored(state: State, now: float, **facts: Any) -> State:
     """The state after a restore. A backup holds no updates, so the open round is abandoned."""
     state = rounds.abandon(state, now, "the state was restored from a backup, which holds no updates")
+    # Workers must join again: what they know of rounds and models is not true here.
+    members = {name: replace(member, session="", instance="") for name, member in state.members.items()}
+    state = replace(state, members=members)
     return state.note("federation.restored", now, **facts)
 
 

@@ -10,7 +10,7 @@ from tests.server.core.builders import Federation, config
 from tests.tickets import applied, outcome
 
 from puf_common.audit_chain import Head
-from puf_common.errors import TransferCorrupted
+from puf_common.errors import TransferCorrupted, UnknownSession
 from puf_common.receipts.content import ReceiptContent
 from puf_server.core import roster, tickets
 from puf_server.core.state.members import MemberStatus
@@ -18,7 +18,7 @@ from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import RequestForm, TicketState
-from puf_server.core.unlearning import reopen
+from puf_server.core.unlearning import model_versions, reopen
 from puf_server.core.unlearning.receipt_content import build
 
 FORGET = {"scope": "samples", "forget_samples": 3, "retain_samples": 7}
@@ -128,6 +128,18 @@ def test_samples_are_out_of_training_again() -> None:
     assert f.state.members["b"].samples == 7
 
 
+def test_a_request_that_takes_over_a_reopened_one_keeps_its_models_withdrawn() -> None:
+    f, receipt = older(**FORGET)
+    show(f, receipt)
+    whole = RequestForm(key="whole")
+    f.state, ticket, _ = tickets.file(f.state, f.presence, f.config, "b", whole, ticket_id="t-new", now=f.now)
+    assert f.ticket(receipt.ticket.id).taken_over == ticket.id
+    # A recovery that ends meanwhile must not make the model usable: it contains the samples that were forgotten once.
+    assert model_versions.ready(f.state).models[f.state.version].status is ModelStatus.WITHDRAWN
+    after, _ = tickets.withdraw(f.state, "b", "t-new", f.now)
+    assert after.models[f.state.version].status is ModelStatus.READY
+
+
 def test_a_ticket_in_progress_continues() -> None:
     f = trained()
     ticket = f.file("b")
@@ -188,6 +200,16 @@ def test_a_receipt_without_the_dates_opens_nothing(missing: str) -> None:
         show(f, receipt.model_copy(update={"ticket": dateless}))
 
 
+def test_workers_must_join_a_restored_state_again() -> None:
+    """What a worker knows of models and rounds is not true in a restored state, where their numbers repeat."""
+    f = trained()
+    session = f.state.members["a"].session
+    assert roster.session_member(f.state, "a", session)
+    after = reopen.restored(f.state, f.now)
+    with pytest.raises(UnknownSession):
+        roster.session_member(after, "a", session)
+
+
 def test_a_restored_state_opens_the_round_again() -> None:
     f = Federation(config(plan={"rounds": 5}))
     f.join("a", "b")
@@ -196,6 +218,7 @@ def test_a_restored_state_opens_the_round_again() -> None:
     assert state.round is None
     assert events(state)[-2:] == ["round.abandoned", "federation.restored"]
     f.apply(state)
+    f.join("a", "b")
     assert f.round.attempt == 2
     assert not f.round.received
 

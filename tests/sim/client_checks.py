@@ -1,0 +1,67 @@
+"""What must hold on the clients' disks at the end: exclusions, receipts and tickets agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from puf_common.receipts import signed_receipt
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import TicketState
+from tests.sim.checker import Checker
+from tests.sim.client import Client
+from tests.sim.facts import require
+
+_OVER = (TicketState.WITHDRAWN, TicketState.FAILED)
+
+
+def check_clients(state: State, checker: Checker, clients: Iterable[Client]) -> None:
+    _no_request_twice(state, checker)
+    for client in clients:
+        _exclusions(state, checker, client)
+        _receipts(state, client)
+
+
+def _no_request_twice(state: State, checker: Checker) -> None:
+    standing = Counter(
+        (t.client, t.membership, checker.named[t.client, t.request.key])
+        for t in state.tickets.values()
+        if not t.whole_client and t.state not in _OVER
+    )
+    for (name, _, ids), times in standing.items():
+        require(times == 1, f"{name} has {times} requests for the samples {sorted(ids)}")
+
+
+def _exclusions(state: State, checker: Checker, client: Client) -> None:
+    """The client knows which samples each of its requests names, unless it lost its disk."""
+    disk = client.state
+    for ticket in state.tickets.values() if not client.lost else ():
+        key = ticket.request.key
+        if ticket.client != client.name or ticket.whole_client or checker.withdrawn(client.name, key):
+            continue
+        known = disk.exclusion(key)
+        require(known is not None, f"{client.name} does not know which samples {ticket.id} names")
+        assert known is not None
+        hashes = {disk.salted(client.sample_ids[i]) for i in checker.named[client.name, key]}
+        require(known.hashes == hashes, f"{client.name} excludes other samples than those of {ticket.id}")
+        require(known.effective or disk.unsettled(), f"{client.name} would train on samples of {ticket.id}")
+
+
+def _receipts(state: State, client: Client) -> None:
+    """Every receipt on a client's disk is valid, and about a ticket that is completed or open again."""
+    for file in client.state.receipts():
+        receipt = signed_receipt.read(file)
+        require(receipt.client == client.name, f"{client.name} has a receipt of {receipt.client}")
+        ticket = state.tickets.get(receipt.ticket)
+        if ticket is None:
+            # The state was restored from a backup from before the client joined.
+            continue
+        told = receipt.content.ticket
+        same = (ticket.client, ticket.membership, ticket.request.key) == (
+            told.client,
+            told.membership,
+            told.request_key,
+        )
+        require(same, f"the receipt of {ticket.id} is about another request")
+        completed = ticket.state is TicketState.COMPLETED
+        require(completed or ticket.reopened, f"{client.name} has a receipt of {ticket.id}, which is {ticket.state}")
