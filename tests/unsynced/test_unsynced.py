@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from puf_common.errors import PufError
+from tests.unsynced.client_cut import ClientCut
 from tests.unsynced.federation import Cut
 from tests.unsynced.replay import Layer, compiled
 
@@ -44,6 +45,21 @@ def test_a_server_without_syncs_of_files_or_directories_is_found(kind: str, tmp_
     """The same kills on a server whose syncs have no effect lose what was acknowledged, or leave no usable directory."""
     with pytest.raises((AssertionError, PufError)):
         Cut(tmp_path, library, seed=1, kills=12, without=kind).run()
+
+
+@pytest.mark.timeout(120)
+def test_a_client_process_loses_nothing_that_it_stored(tmp_path: Path, library: Path) -> None:
+    cut = ClientCut(tmp_path, library, seed=1)
+    cut.run()
+    assert cut.kills > 0
+    assert cut.lost.total() > 0
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ["f", "d"])
+def test_a_client_process_without_syncs_is_found(kind: str, tmp_path: Path, library: Path) -> None:
+    with pytest.raises((AssertionError, PufError)):
+        ClientCut(tmp_path, library, seed=1, without=kind).run()
 
 
 _SCRIPT = """
