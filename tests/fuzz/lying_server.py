@@ -58,8 +58,8 @@ def refusal(code: grpc.StatusCode, text: str, /, *, reason: str = "", delay: int
 
 
 @dataclass
-class _Handler(grpc.GenericRpcHandler):
-    channel: grpc.Channel
+class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    channel: Any
     lies: dict[str, Lie]
     calls: Counter[str] = field(default_factory=Counter)
 
@@ -116,8 +116,8 @@ class _Handler(grpc.GenericRpcHandler):
         try:
             return call()
         except grpc.RpcError as error:
-            context.set_trailing_metadata(error.trailing_metadata() or ())
-            context.abort(error.code(), error.details())
+            context.set_trailing_metadata(tuple(error.trailing_metadata() or ()))  # type: ignore[arg-type]
+            context.abort(error.code(), error.details() or "")
             raise AssertionError from error
 
 

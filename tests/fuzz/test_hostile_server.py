@@ -106,7 +106,7 @@ def _many_tensors(reply: fed.DescribeReply) -> None:
         reply.manifest.tensors.add(name=f"t{i}", dtype=2, shape=[2**40, 2**40], role=1)
 
 
-BAD_DESCRIPTIONS: dict[str, Callable[[Any], None]] = {
+BAD_DESCRIPTIONS: dict[str, Callable[[Any], bytes | None]] = {
     "unknown dtype": _tensor("dtype", 99),
     "unknown role": _tensor("role", 99),
     "huge shape": _tensor("shape", [2**63, 2**63]),

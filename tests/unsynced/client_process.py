@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,7 @@ def missing(root: Path, facts: list[tuple[str, int]]) -> list[str]:
     state = StateDirectory.of("f-test", "anna", root)
     usage = SampleUsage(state)
     excluded, receipts = state.excluded(IDS), set(state.receipts())
-    there = {
+    there: dict[str, Callable[[int], bool]] = {
         "key": lambda _: state.server_key == b"k" * 32,
         "shard": lambda _: state.shard == (1, 3),
         "excluded": lambda n: bool(excluded[n]),
