@@ -99,6 +99,9 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             asked.timeout_seconds = min(asked.timeout_seconds, _SECONDS)
             sent = asked.SerializeToString()
         call: Any = self.channel.stream_unary if method.client_streaming else self.channel.unary_unary
+        if method.name == "GetReceipt" and lie is not None:
+            # The real server has none.
+            return _changed(lie, GetMessageClass(method.output_type), b"")
         data: bytes = self._told(lambda: call(path)(sent, metadata=_identity(context), timeout=30), context)
         return data if lie is None else _changed(lie, GetMessageClass(method.output_type), data)
 

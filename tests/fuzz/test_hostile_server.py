@@ -348,3 +348,31 @@ def test_an_offset_behind_the_end_of_an_update_is_refused(attacked: Attacked) ->
     broken = Lie("SubmitUpdate", status=refusal(grpc.StatusCode.UNAVAILABLE, "broken", delay=0), times=1)
     code, told = attacked.run(broken, Lie("FindUpload", _set("offset", 2**64 - 1)))
     assert code in (0, 1), told
+
+
+# -- other commands ----------------------------------------------------------------------------------------------------
+
+
+def test_the_status_command_survives_unknown_words_and_times(attacked: Attacked) -> None:
+    def description(reply: fed.DescribeReply) -> None:
+        reply.position.phase = 99  # type: ignore[assignment]
+        reply.title = "\x1b[2J[red]x"
+
+    def tickets(reply: fed.ListMyTicketsReply) -> None:
+        for at in (NAN, INF, 1e300, -1e300):
+            ticket = reply.tickets.add(id="\x1b[2Jt", state=99, deadline_at=at)  # type: ignore[arg-type]
+            ticket.request.mode, ticket.request.scope = 99, 99  # type: ignore[assignment]
+            ticket.history.add(state=99, at=at, note="\x1b[2Jnote")  # type: ignore[arg-type]
+
+    code, told = attacked.run(Lie("Describe", description), Lie("ListMyTickets", tickets), command=("status",))
+    assert code in (0, 1, 4), told
+    assert "\x1b[2J" not in told
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[" * 100_000, b"\xff\x00", b'{"a": ' * 5000, b"1e999"])
+def test_a_bad_receipt_is_refused(content: bytes, attacked: Attacked) -> None:
+    """The real server has no such ticket; the lying one answers with other bytes."""
+    refused = Lie("GetReceipt", status=None, change=lambda _: fed.GetReceiptReply(receipt=content).SerializeToString())
+    code, told = attacked.run(refused, command=("receipt", "t-000000000000"))
+    assert code in (1, 2, 4), told
+    assert "error: " in told
