@@ -68,7 +68,7 @@ def _sent(results: Results) -> int:
 
 def _part(scratch: Path, seed: int, counts: Counter[str], facts: dict[str, Any]) -> None:
     _messages(scratch, seed, counts, facts)
-    mutual = {} if seed % 3 else {"tls": (pki := Pki(scratch / "pki")).server_tls(), "as_": pki.client}
+    mutual: dict[str, Any] = {} if seed % 3 else {"tls": (pki := Pki(scratch / "pki")).server_tls(), "as_": pki.client}
     counts["damaged updates and messages"] += fuzz(scratch / "streams", seed, _STREAMS, **mutual).total()
     told, wrong = fuzz_client(scratch / "client", seed, _SESSIONS)
     counts["answers to clients"] += told

@@ -42,10 +42,10 @@ class _Liar:
             other = message(self._random, type(answer))
             fields: list[Any] = list(answer.DESCRIPTOR.fields)
             for field in self._random.sample(fields, min(len(fields), 2)):
-                answer.ClearField(field.name)  # type: ignore[arg-type]
+                answer.ClearField(field.name)
                 part = type(other).FromString(other.SerializeToString())
                 for name in [f.name for f in fields if f is not field]:
-                    part.ClearField(name)  # type: ignore[arg-type]
+                    part.ClearField(name)
                 answer.MergeFrom(part)
             return None
         return mutated(self._random, answer.SerializeToString())

@@ -360,9 +360,9 @@ def test_the_status_command_survives_unknown_words_and_times(attacked: Attacked)
 
     def tickets(reply: fed.ListMyTicketsReply) -> None:
         for at in (NAN, INF, 1e300, -1e300):
-            ticket = reply.tickets.add(id="\x1b[2Jt", state=99, deadline_at=at)  # type: ignore[arg-type]
+            ticket = reply.tickets.add(id="\x1b[2Jt", state=99, deadline_at=at)
             ticket.request.mode, ticket.request.scope = 99, 99  # type: ignore[assignment]
-            ticket.history.add(state=99, at=at, note="\x1b[2Jnote")  # type: ignore[arg-type]
+            ticket.history.add(state=99, at=at, note="\x1b[2Jnote")
 
     code, told = attacked.run(Lie("Describe", description), Lie("ListMyTickets", tickets), command=("status",))
     assert code in (0, 1, 4), told

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from puf_client.transport.base import ENDED
-from puf_client.transport.plausible import check_description, check_join, check_work
+from puf_client.transport.plausible import check_description, check_join, check_work, printable
 from puf_client.transport.retry import Attempts, Connectivity, RetryPolicy
 from puf_common.errors import InvalidUpdate, TooMuch, TransferCorrupted
 from puf_common.logging import get_logger
@@ -42,6 +42,7 @@ _LEAST_CHUNK_BYTES = 1024
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
+Answer = TypeVar("Answer", bound=Message)
 
 
 class GrpcTransport:
@@ -164,7 +165,7 @@ class GrpcTransport:
                     attempts = Attempts(self._server)
                     if reply.ticket != last:
                         last = reply.ticket
-                        yield reply
+                        yield printable(reply)
                 attempts.pause()
             except grpc.RpcError as failure:
                 if failure.code() is not grpc.StatusCode.DEADLINE_EXCEEDED or last is None:
@@ -184,9 +185,9 @@ class GrpcTransport:
         self.close()
 
     def _unary(
-        self, method: grpc.UnaryUnaryMultiCallable[Request, Reply], request: Request, seconds: float = _CALL_SECONDS
-    ) -> Reply:
-        return self._retried(lambda: method(request, timeout=seconds, metadata=self._metadata))
+        self, method: grpc.UnaryUnaryMultiCallable[Request, Answer], request: Request, seconds: float = _CALL_SECONDS
+    ) -> Answer:
+        return printable(self._retried(lambda: method(request, timeout=seconds, metadata=self._metadata)))
 
     def _once(
         self, method: grpc.UnaryUnaryMultiCallable[Request, Reply], request: Request, seconds: float = _CALL_SECONDS

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import TypeVar
+
+from google.protobuf.message import Message
 
 from puf_common.errors import TransferCorrupted
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tensors_pb2, tickets_pb2
 
-__all__ = ["check_description", "check_join", "check_work"]
+__all__ = ["check_description", "check_join", "check_work", "printable"]
 
 _MOST_THREADS = 1024
 _MOST_BATCH = 1_000_000
@@ -22,6 +25,28 @@ _MOST_SCALE = 1e9
 _MOST_OPTION = 1e12
 _HEARTBEATS = (0.01, 86_400.0)
 _MOST_ID = 200
+
+
+Answer = TypeVar("Answer", bound=Message)
+
+
+def printable(answer: Answer) -> Answer:
+    """Returns the answer without control characters in its texts: they must not control a terminal."""
+    for field, value in answer.ListFields():
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            continue
+        if field.type == field.TYPE_MESSAGE:
+            for part in value if field.is_repeated else [value]:
+                printable(part)
+        elif field.type == field.TYPE_STRING and field.is_repeated:
+            value[:] = [_plain(text) for text in value]
+        elif field.type == field.TYPE_STRING and not value.isprintable():
+            setattr(answer, field.name, _plain(value))
+    return answer
+
+
+def _plain(text: str) -> str:
+    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 
 def check_description(reply: pb.DescribeReply) -> pb.DescribeReply:
