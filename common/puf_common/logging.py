@@ -87,7 +87,10 @@ def get_logger(name: str, **ids: object) -> BoundLogger:
 
 
 def _ours_or_serious(record: logging.LogRecord) -> bool:
-    """Whether an entry is shown: all of PUF's, and warnings and errors of other libraries."""
+    """Whether an entry is shown: all of PUF's, and other libraries' warnings and errors."""
+    if record.name == "grpc._common":
+        # A traceback for every message that cannot be decoded. The call that got it reports the error.
+        return False
     return isinstance(record.msg, dict) or record.levelno >= logging.WARNING
 
 

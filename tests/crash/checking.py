@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from puf_server.core.state.tickets import TicketState
 from puf_server.storage.layout import history_name, spool_name
 from puf_server.storage.state_store import VOLATILE
 
-__all__ = ["Checker", "Violation"]
+__all__ = ["Checker", "Violation", "check_promises"]
 
 
 class Violation(AssertionError):
@@ -65,35 +66,11 @@ class Checker:
             # The same command succeeds with any files that are left.
             small = Small(make(self._scratch), now=10_000.0)
         try:
-            self._promises(small.state, crash)
+            check_promises(small.state, crash.facts)
             self._files(small, directory)
             self._go_on(small)
         finally:
             small.close()
-
-    def _promises(self, state: State, crash: CrashState) -> None:
-        for kind, *fact in crash.facts:
-            if kind == "joined":
-                assert fact[0] in state.members, fact
-            elif kind == "version":
-                assert state.version >= int(str(fact[0])), fact
-            elif kind == "ticket":
-                assert list(state.tickets) == fact, fact
-            elif kind == "measured":
-                ticket_id, version = fact
-                assert version in applied(state.tickets[str(ticket_id)]).measurements, fact
-            elif kind == "evaluated":
-                evaluation, name = fact
-                if state.evaluation is not None and state.evaluation.id == evaluation:
-                    assert name in state.evaluation.answers, fact
-                assert state.evaluations >= int(str(evaluation)), fact
-            elif kind == "update":
-                number, attempt, key, digest = fact
-                if state.number < int(str(number)):
-                    assert state.round is not None, fact
-                    assert (state.round.number, state.round.attempt) == (number, attempt), fact
-                    assert str(key) in state.round.received, f"the acknowledged update {fact} is lost"
-                    assert state.round.received[str(key)].digest == digest, fact
 
     def _files(self, small: Small, directory: Path) -> None:
         state, store = small.state, small.engine.store
@@ -132,3 +109,29 @@ class Checker:
         assert sorted(state.records) == list(range(1, state.number + 1))
         assert all(r.contributions == r.expected for r in state.records.values())
         self._finished.add(seen)
+
+
+def check_promises(state: State, facts: Iterable[tuple[object, ...]]) -> None:
+    """Raises unless every acknowledged fact is in the state."""
+    for kind, *fact in facts:
+        if kind == "joined":
+            assert fact[0] in state.members, fact
+        elif kind == "version":
+            assert state.version >= int(str(fact[0])), fact
+        elif kind == "ticket":
+            assert list(state.tickets) == fact, fact
+        elif kind == "measured":
+            ticket_id, version = fact
+            assert version in applied(state.tickets[str(ticket_id)]).measurements, fact
+        elif kind == "evaluated":
+            evaluation, name = fact
+            if state.evaluation is not None and state.evaluation.id == evaluation:
+                assert name in state.evaluation.answers, fact
+            assert state.evaluations >= int(str(evaluation)), fact
+        elif kind == "update":
+            number, attempt, key, digest = fact
+            if state.number < int(str(number)):
+                assert state.round is not None, fact
+                assert (state.round.number, state.round.attempt) == (number, attempt), fact
+                assert str(key) in state.round.received, f"the acknowledged update {fact} is lost"
+                assert state.round.received[str(key)].digest == digest, fact

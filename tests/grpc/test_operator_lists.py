@@ -204,3 +204,10 @@ def test_a_server_that_stops_ends_the_stream_at_once(state: Path) -> None:
 
 def test_the_status_states_the_key_that_signs_receipts(stub: rpc.OperatorStub, server: Server) -> None:
     assert stub.Status(op.StatusRequest()).server_key == server.engine.store.key.public
+
+
+def test_an_unknown_state_of_tickets_is_refused(stub: rpc.OperatorStub) -> None:
+    """A newer operator's command may know more states."""
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.ListTickets(op.ListTicketsRequest(states=[99]))  # type: ignore[list-item]
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

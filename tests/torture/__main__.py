@@ -1,7 +1,8 @@
-"""`make torture`: kills at every failpoint (first, second and, if predictable, last hit) and at random moments.
+"""`make torture`: kills and pauses of real processes, at every failpoint and at random moments.
 
-It also sends a large model over a connection that breaks, and runs thousands of simulated histories. It writes
-runs/torture/.
+Every federation ends with the weights of an undisturbed one, loses nothing, and leaves no byte that the forgotten client
+sent. The run goes on where it stopped with --resume. It also sends a large model over a connection that breaks, and runs
+simulated histories. Results and logs are in runs/torture/.
 """
 
 from __future__ import annotations
@@ -12,169 +13,173 @@ import logging
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from tests.faults import LARGE, large_line
-from tests.torture.checks import Outcome, judge
+from tests.results import OUT, Results
+from tests.torture.checks import judge
 from tests.torture.harness import Failed, Federation
-from tests.torture.kills import Kills, scenarios, thorough
+from tests.torture.kills import KINDS, TARGET, Kills, scenarios
 
 from puf_common.errors import PufError
 from puf_common.tensors.manifest import MODEL
+from puf_lab.federations.in_process import InProcessFederation
 from puf_server.failpoints import POINTS
 
-_SECONDS = 1500.0
+_SECONDS = 1800.0
 _KILLS_PER_FEDERATION = 50
-# How many of these fall, at most, into the time in which a client is being forgotten.
-_RESERVE = 15
-# The smallest number of kills of each kind that counts as a test.
-_LEAST = {"server": 0.3, "client": 0.03, "target": 0.02, "unlearn command": 0.02}
-_COUNTS = ("lost", "doubled", "half_applied", "retrained")
+# How many of these happen, at most, in the time in which a client is being forgotten.
+_RESERVE = 20
+_PAUSES = 0.15
+_COUNTS = ("lost", "doubled", "half_applied", "retrained", "canaries", "acknowledged")
+# The failpoints that a request with adaptive strength reaches.
+_ADAPTIVE = ("ticket.", "evaluation.", "measurement.", "commit.unlearn.", "commit.recover.", "completion.")
+
+
+# Histories in which the simulator must find a fault that was put into the code.
+_MUTANT_HISTORIES = 300
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
-    parser.add_argument("--kills", type=int, default=200, help="SIGKILLs at random moments (default 200)")
+    parser.add_argument("--kills", type=int, default=1000, help="SIGKILLs in all (default 1000)")
+    parser.add_argument("--federations", type=int, default=1000, help="federations in this call (default: no limit)")
+    parser.add_argument("--resume", action="store_true", help="continue the last run")
     parser.add_argument("--seed", type=int, default=1, help="the moments and the victims derive from it")
-    parser.add_argument("--jobs", type=int, default=2, help="federations at a time (default 2)")
+    parser.add_argument("--jobs", type=int, default=2, help="simulated histories at a time (default 2)")
     parser.add_argument("--histories", type=int, default=20_000, help="simulated histories (default 20000)")
     parser.add_argument("--strikes", type=int, default=120, help="faults on the line of a large model (default 120)")
-    parser.add_argument("--out", type=Path, default=Path("runs/torture"), help="where logs and result.json go")
+    parser.add_argument("--out", type=Path, default=OUT, help="where logs and result.json go")
     arguments = parser.parse_args()
-    shutil.rmtree(arguments.out, ignore_errors=True)
-    arguments.out.mkdir(parents=True)
-    started = time.monotonic()
-    result: dict[str, Any] = {"passed": False, "commit": _commit(), "seed": arguments.seed, "federations": []}
-    try:
-        _simulate(arguments.out, arguments.histories, arguments.jobs, result)
-        _strike(arguments.out, arguments.strikes, arguments.seed, result)
-        _torture(arguments.out, arguments.kills, arguments.seed, arguments.jobs, result, started)
-        result["passed"] = True
-    except Exception as failure:
-        result["failure"] = str(failure) if isinstance(failure, Failed | PufError) else traceback.format_exc()
-        print(f"\nFAILED (commit {result['commit']}, seed {arguments.seed}): {result['failure']}", file=sys.stderr)
-    # Counted over all finished federations, also if another one failed.
-    result |= {kind: sum(f[kind] for f in result["federations"]) for kind in _COUNTS}
-    result["seconds"] = round(time.monotonic() - started, 1)
-    (arguments.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
-    print(f"{arguments.out / 'result.json'}: {'passed' if result['passed'] else 'failed'} in {result['seconds']:.0f} s")
-    return 0 if result["passed"] else 1
+    kills = Results(arguments.out / "result.json", "kills", resume=arguments.resume)
+    line = Results(arguments.out / "result.json", "line", resume=arguments.resume)
+    simulated = Results(arguments.out / "result.json", "simulated", resume=arguments.resume)
+    if arguments.histories and not simulated.parts:
+        _simulate(arguments.out, arguments.histories, arguments.jobs, simulated)
+    if arguments.strikes and not line.parts:
+        _strike(arguments.out, arguments.strikes, arguments.seed, line)
+    _torture(arguments.out, kills, arguments.kills, arguments.federations, arguments.seed)
+    parts = [*kills.parts, *line.parts, *simulated.parts]
+    failed = [part["name"] for part in parts if part["failure"]]
+    print(f"{arguments.out / 'result.json'}: {f'failed: {failed}' if failed else 'passed'}")
+    return 1 if failed else 0
 
 
-def _commit() -> str:
-    """The commit under test."""
-    words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
-    return done.stdout.strip() or "unknown"
-
-
-def _simulate(out: Path, histories: int, jobs: int, result: dict[str, Any]) -> None:
-    if not histories:
-        return
+def _simulate(out: Path, histories: int, jobs: int, results: Results) -> None:
     file = out / "sim.json"
     words = [sys.executable, "-m", "tests.sim", "--seeds", str(histories), "--jobs", str(jobs), "--out", str(file)]
     code = subprocess.run(words, stdout=subprocess.DEVNULL, check=False).returncode
     told = json.loads(file.read_text()) if file.exists() else {}
-    result["simulated"] = told
-    if code or told.get("histories") != histories or told["failures"]:
-        raise Failed(f"simulated histories fail; see {file}")
+    wrong = code or told.get("histories") != histories or told["failures"]
+    failure = f"simulated histories fail; see {file}" if wrong else ""
+    results.add("histories", counts={"histories": told.get("histories", 0)}, failure=failure)
+    words = [sys.executable, "-m", "tests.sim", "--mutants", str(_MUTANT_HISTORIES)]
+    with (out / "mutants.txt").open("w") as found:
+        missed = subprocess.run(words, stdout=found, check=False).returncode
+    failure = f"the simulator misses a fault that was put into the code; see {found.name}" if missed else ""
+    results.add("mutants", counts={}, failure=failure)
 
 
-def _strike(out: Path, strikes: int, seed: int, result: dict[str, Any]) -> None:
-    if not strikes:
-        return
+def _strike(out: Path, strikes: int, seed: int, results: Results) -> None:
     # Servers and clients log a warning for every fault.
     logging.disable(logging.CRITICAL)
     with large_line(out / "line") as line:
         line.strike_at_random(Random(seed), -(-strikes // 2))
         lost = line.lost()
-        told = {"model_bytes": LARGE.nbytes(MODEL), "rounds": line.rounds, "strikes": line.proxy.struck}
-        result["faults"] = {**told, "resumed": line.transport.resumed, "lost": lost}
+        counts = {"rounds": line.rounds, "strikes": line.proxy.struck, "resumed": line.transport.resumed}
     logging.disable(logging.NOTSET)
     shutil.rmtree(out / "line")
-    print(
-        f"{line.proxy.struck} faults on the line of a large model, {line.transport.resumed} uploads went on", flush=True
-    )
-    if lost:
-        raise Failed(f"the model has {lost:g} rounds too few or too many after {line.proxy.struck} faults")
+    print(f"{counts['strikes']} faults on the line of a large model, {counts['resumed']} uploads went on", flush=True)
+    failure = f"the model has {lost:g} rounds too few or too many" if lost else ""
+    results.add("large model", counts=counts, model_bytes=LARGE.nbytes(MODEL), failure=failure)
 
 
-def _torture(out: Path, moments: int, seed: int, jobs: int, result: dict[str, Any], started: float) -> None:
-    plan = thorough()
+def _torture(out: Path, results: Results, wanted: int, most: int, seed: int) -> None:
+    """Runs federations until the kills of all parts, also of earlier calls, are `wanted`."""
+    started = time.monotonic()
+    references: dict[str, list[str]] = {}
+    for name, kind, kills in _federations(results, wanted, most, seed):
 
-    def run(name: str, kills: Kills) -> Outcome:
-        def say(told: str) -> None:
+        def say(told: str, name: str = name) -> None:
             print(f"{time.monotonic() - started:6.0f} s  {name}: {told}", flush=True)
 
-        say("begins")
-        Federation(out / name, kills, plan, say).run(_SECONDS)
-        outcome = judge(out / name)
-        reference = result.setdefault("digests", list(outcome.digests))
-        facts = asdict(outcome)
-        same = list(facts.pop("digests")) == reference
-        result["federations"].append({"name": name, "kills": dict(kills.done), **facts, "weights_identical": same})
-        if not same:
-            raise Failed(f"{name}: the weights differ from those of the run that was never interrupted")
-        if not outcome.canaries:
-            raise Failed(
-                f"{name}: no update of the forgotten client was seen, so that the search for it proves nothing"
-            )
-        if outcome.wrong:
-            raise Failed(f"{name}: {'; '.join(outcome.wrong[:5])}")
-        say(
-            f"{sum(kills.done.values())} kills, {outcome.acknowledged} updates acknowledged, none lost, weights identical"
-        )
-        return outcome
+        if kind not in references:
+            references[kind] = _undisturbed(kind)
+        facts: dict[str, Any] = {"kind": kind, "counts": {}}
+        shutil.rmtree(out / name, ignore_errors=True)
+        failure = ""
+        try:
+            Federation(out / name, kills, KINDS[kind](), say).run(_SECONDS)
+            facts |= _judged(out / name, references[kind])
+            failure = facts.pop("failure")
+        except Exception as error:
+            failure = str(error) if isinstance(error, Failed | PufError) else traceback.format_exc()
+        facts["counts"] |= {"SIGKILL": kills.killed, "SIGSTOP": kills.done.total() - kills.killed}
+        facts["counts"]["SIGKILL during an upload"] = kills.in_upload
+        facts["counts"] |= _by_victim(kills)
+        results.add(name, **facts, failure=failure)
+        say(failure or f"{facts['counts']}, nothing lost, weights identical")
+        if not failure:
+            shutil.rmtree(out / name)
 
-    undisturbed = run("uninterrupted", Kills())
-    if undisturbed.recovery_rounds < plan.forgetting.max_recovery_rounds:
-        raise Failed(
-            f"recovery took {undisturbed.recovery_rounds} rounds: too few to be killed in; forget more strongly"
-        )
-    armed = Kills(armed=scenarios())
-    drawn: list[Kills] = []
 
-    def left() -> int:
-        return moments - sum(sum(k.done.values()) if k in over else k.moments for k in drawn)
+def _federations(results: Results, wanted: int, most: int, seed: int) -> Iterator[tuple[str, str, Kills]]:
+    """The next federations: failpoints first, then kills at random moments in each kind in turn."""
+    for _ in range(most):
+        done = {part["name"] for part in results.parts}
+        killed = sum(part["counts"].get("SIGKILL", 0) for part in results.parts)
+        if "failpoints" not in done:
+            yield "failpoints", "fixed", Kills(armed=scenarios())
+        elif "failpoints-adaptive" not in done:
+            points = [name for name in POINTS if name.startswith(_ADAPTIVE)]
+            yield "failpoints-adaptive", "adaptive", Kills(armed=scenarios(points))
+        elif killed < wanted:
+            number = sum(name.startswith("random") for name in done) + 1
+            share = min(wanted - killed, _KILLS_PER_FEDERATION)
+            drawn = Kills(moments=share, seed=seed * 1000 + number, reserve=min(_RESERVE, share // 2), pauses=_PAUSES)
+            yield f"random-{number}", list(KINDS)[(number - 1) % len(KINDS)], drawn
+        else:
+            return
 
-    def at_random() -> None:
-        share = min(left(), _KILLS_PER_FEDERATION)
-        kills = Kills(moments=share, seed=seed * 1000 + len(drawn) + 1, reserve=min(_RESERVE, share // 2))
-        drawn.append(kills)
-        futures[pool.submit(run, f"random-{len(drawn)}", kills)] = kills
 
-    over: list[Kills] = []
-    futures: dict[Future[Outcome], Kills] = {}
-    with ThreadPoolExecutor(jobs) as pool:
-        futures[pool.submit(run, "failpoints", armed)] = armed
-        while left() > 0:
-            at_random()
-        while futures:
-            done, _ = wait(futures, return_when=FIRST_COMPLETED)
-            for future in done:
-                over.append(futures.pop(future))
-                if future.exception() is not None:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                future.result()
-            # A federation that ended before all of its kills leaves them to another.
-            if left() > 0:
-                at_random()
-    result["failpoints"] = {"known": len(POINTS), "reached": len(armed.done), "kills": sum(armed.done.values())}
-    total: Counter[str] = Counter()
-    for kills in drawn:
-        total += kills.done
-    result["random"] = {"kills": sum(total.values()), **total}
-    result["weights_identical"] = all(f["weights_identical"] for f in result["federations"])
-    few = [who for who, share in _LEAST.items() if total[who] < share * moments]
-    if few:
-        raise Failed(f"too few kills of {', '.join(few)} to show anything: {dict(total)}; try another --seed")
+def _undisturbed(kind: str) -> list[str]:
+    """The digests of all models of a federation that is never interrupted."""
+    plan = KINDS[kind]()
+    fixed: dict[str, Any] = {"kappa": plan.forgetting.kappa} if plan.forgetting.strength == "fixed" else {}
+    with tempfile.TemporaryDirectory() as scratch, InProcessFederation(plan, Path(scratch) / "local") as undisturbed:
+        undisturbed.train()
+        undisturbed.forget([TARGET], mode="regular", **fixed)
+        return [m.digest for _, m in sorted(undisturbed.state.models.items())]
+
+
+def _judged(directory: Path, reference: list[str]) -> dict[str, Any]:
+    outcome = judge(directory)
+    facts = asdict(outcome)
+    same = list(facts.pop("digests")) == reference
+    wrong = list(outcome.wrong[:5])
+    if not same:
+        wrong.append("the weights differ from those of the run that was never interrupted")
+    if not outcome.canaries:
+        wrong.append("no update of the forgotten client was seen, so that the search for it proves nothing")
+    counts = {name: facts.pop(name) for name in _COUNTS}
+    return {"counts": counts, "weights_identical": same, "failure": "; ".join(wrong)} | {
+        name: facts[name] for name in ("rounds", "recovery_rounds")
+    }
+
+
+def _by_victim(kills: Kills) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for who, count in kills.done.items():
+        found["server at a failpoint" if who in POINTS else who] += count
+    return dict(found)
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ class Federation:
 
     def _more(self) -> bool:
         """Whether a kill is left. Few happen while clients join, so that most happen during work."""
-        done = sum(self.kills.done.values())
+        done = self.kills.killed
         if not self._begun:
             return done < self.kills.moments // 8
         return done < self.kills.moments - (self.kills.reserve if self._leaving is None else 0)
@@ -279,7 +279,19 @@ class Federation:
         if not self._find_children():
             return
         victim = self.kills.victim(self._leaving is not None)
-        if victim == "server":
+        uploading = any((self.directory / "server" / "spool").glob("*.part"))
+        if victim.startswith("paused"):
+            shard = self.kills.random.randrange(self._plan.clients)
+            pid = (
+                self._server.pid
+                if victim == "paused server"
+                else self._clients[shard].pid
+                if shard in self._clients
+                else 0
+            )
+            if not self._pause(pid):
+                return
+        elif victim == "server":
             self._server.send(signal.SIGKILL)
             self._server.wait(30)
             self._serve()
@@ -295,7 +307,8 @@ class Federation:
             if not self._kill_client(shard):
                 return
         self.kills.done[victim] += 1
-        self._say(f"{sum(self.kills.done.values())} kills, the last of the {victim}; {self._progress}")
+        self.kills.in_upload += uploading and not victim.startswith("paused")
+        self._say(f"{self.kills.killed} kills, the last of the {victim}; {self._progress}")
 
     def _freeze(self) -> None:
         """Stops a client that is to be killed in a round, so that its assignment stays open until then."""
@@ -323,6 +336,15 @@ class Federation:
         del self.kills.in_round[kind]
         assert self._kill_client(shard)
         self.kills.done[f"client in a {kind} round"] += 1
+
+    def _pause(self, pid: int) -> bool:
+        """Stops a process for a moment, so that its calls and those of its callers take long."""
+        if not pid or not _alive(pid):
+            return False
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(self.kills.random.uniform(0.1, 2.0))
+        os.kill(pid, signal.SIGCONT)
+        return True
 
     def _kill_client(self, shard: int) -> bool:
         client = self._clients.get(shard)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from puf_lab.spec.federation import DataSpec, FederationSpec
+from puf_lab.spec.federation import DataSpec, FederationSpec, ModelSpec
 from puf_server.core.config import Forgetting, Recipe
 from puf_server.failpoints import POINTS
 
-__all__ = ["AGAIN", "LAST", "ONCE", "ROUNDS", "SETTING", "TARGET", "Kills", "scenarios", "setting", "thorough"]
+__all__ = ["AGAIN", "KINDS", "LAST", "ONCE", "ROUNDS", "SETTING", "TARGET", "Kills", "scenarios", "setting", "thorough"]
 
 TARGET = 3
 # Failpoints that one request reaches once, and a restart does not reach again.
@@ -90,6 +90,21 @@ def thorough() -> FederationSpec:
     return setting(ROUNDS).model_copy(update=changed)
 
 
+def adaptive() -> FederationSpec:
+    """Adaptive strength, the default: several doses, each with an evaluation and measurements, then recovery."""
+    return setting(20, strength="auto", max_doses=3, recovery_ratio=0.98, max_recovery_rounds=4)
+
+
+def large() -> FederationSpec:
+    """A model of 31 MB: an upload takes long enough that kills happen in its middle."""
+    changed = setting(12, max_recovery_rounds=2)
+    return changed.model_copy(update={"model": ModelSpec(options={"classes": 120_000})})
+
+
+# Federations for kills at random moments.
+KINDS: dict[str, Callable[[], FederationSpec]] = {"fixed": thorough, "adaptive": adaptive, "large": large}
+
+
 def scenarios(points: list[str] | None = None) -> dict[str, list[str]]:
     """The actions of every failpoint in turn: a kill at its first hit, in another process at its second, and, if it is
     predictable, in the last round of training."""
@@ -111,6 +126,8 @@ class Kills:
     seed: int = 0
     # The longest time between two kills.
     seconds: float = 2.5
+    # The share of SIGSTOP with a later SIGCONT, instead of SIGKILL.
+    pauses: float = 0.0
     # Kills reserved for the time in which a client is being forgotten; the others happen in training.
     reserve: int = 0
     # Clients to be killed in a round of this kind, with their assignments open: {"train": 0, "unlearn": 3}.
@@ -119,6 +136,13 @@ class Kills:
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         self.done: Counter[str] = Counter()
+        # SIGKILLs while the server was receiving an update.
+        self.in_upload = 0
+
+    @property
+    def killed(self) -> int:
+        """SIGKILLs so far, without pauses."""
+        return sum(count for who, count in self.done.items() if not who.startswith("paused"))
 
     def text(self, left: Callable[[], tuple[int, bool]]) -> str:
         """The failpoints of the next process. `left`: training rounds left to sum, and whether one is closed."""
@@ -141,6 +165,8 @@ class Kills:
 
     def victim(self, unlearning: bool) -> str:
         drawn = self.random.random()
+        if self.random.random() < self.pauses:
+            return "paused server" if drawn < 0.7 else "paused client"
         if unlearning and drawn < 0.6:
             return "unlearn command" if drawn < 0.3 else "target"
         return "fleet" if drawn > 0.97 else "client" if drawn > 0.85 else "server"

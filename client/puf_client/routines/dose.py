@@ -10,6 +10,7 @@ in the update, so that negating it does not remove whole classes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,6 +48,14 @@ class DoseOptions:
     first_gap: float = float("nan")
     """The gap before the first dose; not a number in the first dose."""
     may_skip: bool = False
+
+    def __post_init__(self) -> None:
+        # The search multiplies by `growth` until it reaches `max_kappa`.
+        if not (0 < self.min_kappa <= self.max_kappa < math.inf and 1.01 <= self.growth < math.inf):
+            raise UsageError(
+                f"a dose needs 0 < min_kappa <= max_kappa and a growth of at least 1.01, not {self.min_kappa:g}, "
+                f"{self.max_kappa:g} and {self.growth:g}"
+            )
 
     def need(self, now: Gap, own_share: float) -> float:
         """How much p(y|x) on the samples has to fall. `own_share` is the client's share of its own classes."""

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from puf_client.transport.base import ENDED
+from puf_client.transport.plausible import check_description, check_join, check_work, printable
 from puf_client.transport.retry import Attempts, Connectivity, RetryPolicy
 from puf_common.errors import InvalidUpdate, TooMuch, TransferCorrupted
 from puf_common.logging import get_logger
@@ -36,9 +37,12 @@ _CALL_SECONDS = 30.0
 _FOLLOW_SECONDS = 600.0
 _LEAVE_SECONDS = 5.0
 _DAMAGED_ATTEMPTS = 3
+# A server that asks for smaller chunks gets these.
+_LEAST_CHUNK_BYTES = 1024
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
+Answer = TypeVar("Answer", bound=Message)
 
 
 class GrpcTransport:
@@ -85,7 +89,7 @@ class GrpcTransport:
         return ((TOKEN_KEY, f"Bearer {self._token()}"),) if self._token else ()
 
     def describe(self) -> pb.DescribeReply:
-        reply = self._unary(self._stub.Describe, pb.DescribeRequest())
+        reply = check_description(self._unary(self._stub.Describe, pb.DescribeRequest()))
         self._manifest = reply.manifest
         return reply
 
@@ -93,15 +97,15 @@ class GrpcTransport:
         return self._unary(self._stub.LeaseShard, request)
 
     def join(self, request: pb.JoinRequest) -> pb.JoinReply:
-        reply = self._unary(self._stub.Join, request)
-        self._chunk_bytes = min(reply.chunk_bytes or CHUNK_BYTES, CHUNK_BYTES)
+        reply = check_join(self._unary(self._stub.Join, request))
+        self._chunk_bytes = min(max(reply.chunk_bytes or CHUNK_BYTES, _LEAST_CHUNK_BYTES), CHUNK_BYTES)
         return reply
 
     def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
         return self._once(self._stub.Heartbeat, request)
 
     def wait_for_work(self, request: pb.WaitForWorkRequest) -> pb.WaitForWorkReply:
-        return self._unary(self._stub.WaitForWork, request, request.timeout_seconds + _CALL_SECONDS)
+        return check_work(self._unary(self._stub.WaitForWork, request, request.timeout_seconds + _CALL_SECONDS))
 
     def decline_work(self, request: pb.DeclineWorkRequest) -> pb.DeclineWorkReply:
         return self._unary(self._stub.DeclineWork, request)
@@ -161,7 +165,7 @@ class GrpcTransport:
                     attempts = Attempts(self._server)
                     if reply.ticket != last:
                         last = reply.ticket
-                        yield reply
+                        yield printable(reply)
                 attempts.pause()
             except grpc.RpcError as failure:
                 if failure.code() is not grpc.StatusCode.DEADLINE_EXCEEDED or last is None:
@@ -181,9 +185,9 @@ class GrpcTransport:
         self.close()
 
     def _unary(
-        self, method: grpc.UnaryUnaryMultiCallable[Request, Reply], request: Request, seconds: float = _CALL_SECONDS
-    ) -> Reply:
-        return self._retried(lambda: method(request, timeout=seconds, metadata=self._metadata))
+        self, method: grpc.UnaryUnaryMultiCallable[Request, Answer], request: Request, seconds: float = _CALL_SECONDS
+    ) -> Answer:
+        return printable(self._retried(lambda: method(request, timeout=seconds, metadata=self._metadata)))
 
     def _once(
         self, method: grpc.UnaryUnaryMultiCallable[Request, Reply], request: Request, seconds: float = _CALL_SECONDS

@@ -23,6 +23,8 @@ log = get_logger("puf_client.transport.grpc")
 
 # A server that starts or stops also closes connections. A refusal that may have this cause is final after so long.
 _DOUBT_SECONDS = 2.0
+# The longest wait that a server can ask for.
+_MOST_SECONDS = 600.0
 
 _jitter = random.SystemRandom()
 
@@ -103,7 +105,7 @@ class Attempts:
             raise Unavailable(f"{error.message}; gave up after {patience:g} s", **error.facts) from None
         else:
             server.down(error)
-        self.pause(float(error.facts.get("retry_seconds", 0)))
+        self.pause(min(float(error.facts.get("retry_seconds", 0)), _MOST_SECONDS))
 
     def pause(self, at_least: float = 0.0) -> None:
         """Waits before the next attempt; the next pause is twice as long."""

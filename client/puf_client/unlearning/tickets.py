@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 from rich.table import Table
@@ -43,7 +44,7 @@ def show_status(options: Connection, as_json: bool = False) -> Exit:
         ]
         out.print(json.dumps(plain, indent=1), soft_wrap=True)
         return Exit.OK
-    phase = pb.Phase.Name(description.position.phase).removeprefix("PHASE_").lower()
+    phase = _word(pb.Phase, description.position.phase, "PHASE_")
     done, planned = description.position.round, description.rounds_planned
     out.print(f"{description.title}: {phase}, {done} rounds done, {planned} planned")
     if not tickets:
@@ -52,7 +53,7 @@ def show_status(options: Connection, as_json: bool = False) -> Exit:
     table = Table("ticket", "forgets", "mode", "strength", "state", "since", "note")
     for ticket in tickets:
         since = ticket.history[-1].at if ticket.history else 0.0
-        mode = tk.Mode.Name(ticket.request.mode).removeprefix("MODE_").lower()
+        mode = _word(tk.Mode, ticket.request.mode, "MODE_")
         columns = (ticket.id, scope_text(ticket), mode, strength(ticket.request), state_name(ticket.state))
         table.add_row(*columns, clock(since), last_note(ticket))
     out.print(table)
@@ -118,7 +119,12 @@ def strength(request: tk.UnlearningRequest) -> str:
 
 
 def state_name(state: tk.TicketState) -> str:
-    return tk.TicketState.Name(state).removeprefix("TICKET_STATE_").lower()
+    return _word(tk.TicketState, state, "TICKET_STATE_")
+
+
+def _word(enum: Any, value: int, prefix: str) -> str:
+    """The word for a value of the contract. A newer server may send values that this version does not know."""
+    return str(enum.Name(value)).removeprefix(prefix).lower() if value in enum.values() else f"unknown ({value})"
 
 
 def last_note(ticket: tk.Ticket) -> str:
@@ -129,4 +135,8 @@ def last_note(ticket: tk.Ticket) -> str:
 
 
 def clock(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    """A time for people. The server's value may be no time at all."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    except (ValueError, OverflowError, OSError):
+        return "unknown time"

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Protocol, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -25,11 +26,11 @@ from puf_client.session.assignment import Assignment
 from puf_client.tasks import BUILT_IN, Task, task_named
 from puf_client.worker.devices import Choice, choose
 from puf_common.config import plugins
-from puf_common.errors import PufError, UsageError
+from puf_common.errors import Mismatch, PufError, UsageError
 from puf_common.models.module_tensors import load_payload, manifest_of
 from puf_common.models.networks import build_any, built_in
 from puf_common.tensors.chunks import Payload
-from puf_common.tensors.manifest import Manifest
+from puf_common.tensors.manifest import MODEL, Manifest
 from puf_common.v1 import federation_pb2 as pb
 
 _TRIAL_SAMPLES = 2
@@ -47,9 +48,12 @@ def prepare(options: LocalOptions, description: pb.DescribeReply, data: ClientDa
     model_spec = options.model or _local(description.model, built_in(), "model")
     task_spec = options.task or _local(description.task, BUILT_IN, "task")
     choice = choose(options.device, index=options.shard_of[0], memory_fraction=options.memory_fraction)
+    expected = Manifest.from_pb(description.manifest)
+    if not options.model:
+        _check_size(model_spec, description, expected)
     model = build_any(model_spec, description.model_options, description.recipe.seed)
     manifest = manifest_of(model)
-    Manifest.from_pb(description.manifest).require(manifest.fingerprint, "the model here")
+    expected.require(manifest.fingerprint, "the model here")
     own = next((spec for spec in (model_spec, task_spec, options.data) if ":" in spec), "")
     return Trainer(
         data=data or load_data(options.data, context_of(options)),
@@ -61,6 +65,17 @@ def prepare(options: LocalOptions, description: pb.DescribeReply, data: ClientDa
         plugin_version=options.plugin_version or (plugins.plugin_version(plugins.load(own)) if own else ""),
         fresh=lambda seed: build_any(model_spec, description.model_options, seed),
     )
+
+
+def _check_size(name: str, description: pb.DescribeReply, expected: Manifest) -> None:
+    """Raises if the described model is larger than its manifest says. Builds it without memory for its tensors."""
+    with torch.device("meta"):
+        shapes = build_any(name, description.model_options, description.recipe.seed)
+    size = sum(t.numel() * t.element_size() for t in shapes.state_dict().values())
+    if size > expected.nbytes(MODEL):
+        raise Mismatch(
+            f"the federation's model {name} has {size} bytes, but its manifest {expected.nbytes(MODEL)}: ask its operator"
+        )
 
 
 def context_of(options: LocalOptions) -> DataContext:

@@ -135,8 +135,8 @@ def error_from(call: grpc.RpcError, target: str = "") -> PufError:
     code = call.code()
     message = call.details() or code.name.lower().replace("_", " ")
     info, delay = _details(call)
-    # These two are parameters of the constructor.
-    facts = {key: value for key, value in info.metadata.items() if key not in ("self", "message")}
+    # The first two are parameters of the constructor. A delay is taken from its own message, where it is a number.
+    facts = {key: value for key, value in info.metadata.items() if key not in ("self", "message", "retry_seconds")}
     if delay is not None:
         facts["retry_seconds"] = f"{delay:g}"
     if info.domain != DOMAIN and code is grpc.StatusCode.CANCELLED:
@@ -172,6 +172,8 @@ def _for_people(code: grpc.StatusCode, message: str, target: str) -> str:
     where = target or "the server's address"
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return f"the program that answers at {where} is no PUF server, or has another version ({message})"
+    if code is grpc.StatusCode.INTERNAL and "deserializing" in message:
+        return f"the program that answers at {where} sent data that is no answer of a PUF server"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"the server at {where} did not answer in time"
     if code is not grpc.StatusCode.UNAVAILABLE:

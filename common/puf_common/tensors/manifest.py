@@ -142,6 +142,12 @@ class Manifest:
 
     @classmethod
     def from_pb(cls, message: pb.Manifest) -> Manifest:
+        """Returns the manifest. Raises if it names types that this version does not know."""
+        for t in message.tensors:
+            if t.dtype not in pb.DType.values() or t.role not in pb.Role.values():
+                raise Mismatch(
+                    f"tensor {t.name!r} has a type or role that this version does not know: install a newer one"
+                )
         manifest = cls(
             tuple(
                 TensorSpec(

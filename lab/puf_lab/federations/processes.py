@@ -114,7 +114,8 @@ class ServerProcess(Process):
         flags += ["--announce", str(announce), "--log-format", "json"]
         super().__init__([program("puf-server"), "serve", *flags], log, env=env)
         wait_until(lambda: announce.exists() and announce.read_text().endswith("\n"), _START_SECONDS, self)
-        self.port, self.operator_port = map(int, announce.read_text().split())
+        # A third port is that of the metrics.
+        self.port, self.operator_port, *self.more_ports = map(int, announce.read_text().split())
         self.address = f"127.0.0.1:{self.port}"
         self.control = OperatorClient(f"127.0.0.1:{self.operator_port}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from puf_common.audit_chain import AuditEntry
+from puf_common.errors import InvalidArgument
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.core import roster
@@ -74,6 +75,8 @@ def selected_rounds(request: op.ListRoundsRequest, state: State, presence: Prese
 
 def selected_tickets(request: op.ListTicketsRequest, state: State) -> list[Ticket]:
     """The tickets that the request selects, newest first."""
+    if unknown := [s for s in request.states if s not in tk.TicketState.values()]:
+        raise InvalidArgument(f"there is no state {unknown[0]} of a ticket")
     states = {tk.TicketState.Name(s).removeprefix("TICKET_STATE_").lower() for s in request.states}
     chosen = [
         t for t in state.tickets.values() if request.ticket_id in ("", t.id) and (not states or t.state.value in states)

@@ -1,0 +1,55 @@
+"""Kills a process that writes a client's state directory, and loses what it did not sync."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+from tests.unsynced.client_process import missing
+from tests.unsynced.replay import Layer
+
+__all__ = ["ClientCut"]
+
+
+class ClientCut:
+    def __init__(self, directory: Path, library: Path, seed: int, without: str = "") -> None:
+        self.root = directory / "client"
+        self.root.mkdir()
+        self.layer = Layer(self.root, library)
+        self._random = Random(seed)
+        self._without = without
+        self.facts: list[tuple[str, int]] = []
+        self.lost: Counter[str] = Counter()
+        self.kills = 0
+
+    def run(self) -> None:
+        """Kills the process after a random number of facts until it wrote everything."""
+        code = -signal.SIGKILL
+        while code == -signal.SIGKILL:
+            code = self._once()
+            if code == -signal.SIGKILL:
+                self.kills += 1
+                self.lost += self.layer.crash(self._random)
+            gone = missing(self.root, self.facts)
+            assert not gone, gone
+        if code:
+            raise RuntimeError(f"the process ended with code {code}")
+
+    def _once(self) -> int:
+        begin = max((number for kind, number in self.facts if kind == "receipt"), default=0)
+        env = os.environ | self.layer.environment | {"UNSYNCED_WITHOUT": self._without}
+        words = [sys.executable, "-m", "tests.unsynced.client_process", str(self.root), str(begin)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env) as process:
+            assert process.stdout is not None
+            last = self._random.randint(1, 20)
+            for count, line in enumerate(process.stdout, 1):
+                kind, _, number = line.strip().partition(" ")
+                self.facts.append((kind, int(number or 0)))
+                if count == last:
+                    process.send_signal(signal.SIGKILL)
+        return process.returncode
