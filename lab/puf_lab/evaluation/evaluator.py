@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from puf_client.data import ClientData, load_data, test_set
-from puf_client.data.samples import Samples, resident, select
+from puf_client.data.samples import Samples, count, resident, select
 from puf_client.routines.evaluate import PerSample, per_sample
 from puf_client.routines.train import prepare
 from puf_client.tasks import task_named
@@ -103,6 +103,10 @@ class Evaluator:
     @cached_property
     def _test(self) -> Samples:
         return resident(test_set(self._spec.data.name, self._spec.context(0)), self._device)
+
+    def check(self) -> None:
+        """Raises if the test set is missing or does not fit the model and the task."""
+        self._per_sample(select(self._test, range(min(2, count(self._test)))))
 
     def accuracies(self, payload: Payload, targets: Collection[int] | ForgetSet) -> tuple[float, float]:
         """Test and forget accuracy in per cent."""

@@ -95,8 +95,8 @@ METRICS: dict[str, Metric] = {
 
 
 def names_for(task: str, extra: Sequence[str] = ()) -> tuple[str, ...]:
-    """The metrics of a task, and those of the user's code."""
-    return (*(name for name, m in METRICS.items() if not m.tasks or task in m.tasks), *extra)
+    """The metrics of a task, and those of the user's code. A task of the user's code states confidences, so it has all."""
+    return (*(name for name, m in METRICS.items() if not m.tasks or task in m.tasks or ":" in task), *extra)
 
 
 def stamps(names: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
+from puf_client.data.partition import KINDS
 from puf_lab.federations.state_directories import initial_model
 from puf_lab.spec.code_digest import code_digest
 from puf_lab.spec.experiment import ExperimentSpec
@@ -107,7 +108,8 @@ class Job:
         e, federation = self.experiment, self.experiment.federation
         whole = e.described()
         model = federation.model
-        own = (federation.data.name, self.federation.data.name, model.name, federation.task, self.variant.name)
+        split = federation.data.partition if federation.data.partition.partition(":")[0] not in KINDS else ""
+        own = (federation.data.name, self.federation.data.name, split, model.name, federation.task, self.variant.name)
         facts = {
             "format": _FORMAT,
             "software": [version("puf"), version("torch"), version("numpy")],

@@ -84,6 +84,8 @@ def measured(
     for line in (experiment.note, *readings(experiment)):
         if line:
             console.print(line, markup=False)
+    # Loads the user's data, model and task before the first run, which may take hours.
+    evaluator_of(experiment.federation_for(experiment.seeds[0])).check()
     jobs = list(jobs_of(experiment))
     missing = [job for job in jobs if not cache.has(job)]
     console.print(f"{len(jobs)} runs, {len(jobs) - len(missing)} of them done before")

@@ -12,6 +12,7 @@ from puf_common.errors import UsageError
 from puf_common.seeds import derive
 from puf_lab.spec.federation import DataSpec, FederationSpec, Part
 from puf_lab.spec.readings import readings
+from puf_lab.spec.tuning import TunedOn, Tuning
 from puf_lab.spec.variants import Variant
 from puf_server.core.config import Forgetting
 
@@ -97,6 +98,10 @@ class ExperimentSpec(Part):
     """All methods are also compared after this many rounds, recovered or not."""
     persistence: tuple[int, ...] = (5, 10, 20)
     """Numbers of rounds after completion at which forgetting is measured again."""
+    tuning: Tuning | None = None
+    """What `puf-lab tune` tries."""
+    tuned_on: TunedOn | None = None
+    """The runs on which the defaults were chosen. They cannot be reported."""
     goals: Goals | None = None
     """What forgetting must reach, for `--goals` and `puf-lab quality`."""
 
@@ -126,6 +131,10 @@ class ExperimentSpec(Part):
                 raise ValueError("at least one client must remain in the federation")
         if not self.seeds:
             raise ValueError("seeds must name at least one seed")
+        both = self.tuned_on.overlap(self.seeds, self.targets) if self.tuned_on else []
+        if both:
+            seed, targets = both[0]
+            raise ValueError(f"values were chosen on seed {seed} with target {list(targets)}: report other seeds")
         for name, options in self.defaults.items():
             if {"kappa", "eta_u"} <= options.keys():
                 raise ValueError(f"defaults of {name}: kappa and eta_u both state the strength; give one of them")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from puf_client.routines import ascent
+from puf_client.routines import train as train_module
 from puf_client.routines.ascent import AscentOptions, ascend, clip, distance, project, radius_of, reference
 from puf_client.routines.context import RoutineContext
 from puf_client.routines.evaluate import evaluate
@@ -203,7 +204,7 @@ def test_the_ascent_has_batches_of_its_own_size() -> None:
 
 
 def test_the_mutation_to_the_recipes_batches_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = ascent.passes
+    original = train_module.passes
     monkeypatch.setattr(ascent, "passes", lambda d, s, *a, **k: original(d, replace(s, batch_size=6), *a, **k))
     with pytest.raises(AssertionError):
         test_the_ascent_has_batches_of_its_own_size()
