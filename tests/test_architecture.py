@@ -69,7 +69,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "cli": "*",
     },
     "puf_lab": {
-        "__init__": "",
+        "__init__": "experiments",
         "paper": "",
         "settings": "",
         "spec": "",

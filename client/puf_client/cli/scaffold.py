@@ -72,6 +72,13 @@ def load(ctx: DataContext) -> ClientData:
     )
 
 
+def test_set(ctx: DataContext) -> TensorDataset:
+    """Samples of no client, equal for all. Only experiments of `puf-lab` use it."""
+    generator = torch.Generator().manual_seed(ctx.seed + 1_000_000)
+    x = torch.randn(400, 1, 8, 8, generator=generator)
+    return TensorDataset(x, (x.mean(dim=(1, 2, 3)) > 0).long())
+
+
 def build(options: dict[str, str]) -> nn.Module:
     """The network, for a federation whose model is "my_task:build". Use group normalisation: batch statistics leak."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, int(options.get("classes", "2"))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,5 +52,8 @@ def test_set(spec: str, ctx: DataContext) -> Dataset[Any]:
         from puf_client.data.datasets import DATASETS
 
         return DATASETS[spec][1](ctx)
-    dataset: Dataset[Any] = plugins.call(plugins.load(f"{spec.partition(':')[0]}:test_set"), ctx)
+    module = spec.partition(":")[0]
+    if not hasattr(sys.modules[plugins.load(spec).__module__], "test_set"):
+        raise UsageError(f"an experiment with {spec} needs a function test_set(ctx) in {module}: samples of no client")
+    dataset: Dataset[Any] = plugins.call(plugins.load(f"{module}:test_set"), ctx)
     return dataset

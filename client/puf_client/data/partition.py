@@ -10,11 +10,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from puf_common.config import plugins
 from puf_common.errors import UsageError
 from puf_common.seeds import derive
 
 Indices = NDArray[np.int64]
 
+KINDS = ("iid", "dirichlet", "hsu")
 # Number of draws before an error, if every draw leaves a shard empty.
 _ATTEMPTS = 10
 
@@ -33,8 +35,11 @@ def partition(labels: ArrayLike, shards: int, spec: str, seed: int) -> list[Indi
       rounding may leave a few samples unassigned.
     * `hsu:ALPHA`: for every client, a mix of classes drawn from Dir(ALPHA * p) with p the classes' shares. All sizes
       are equal. Both kinds are called label skew with ALPHA, but `hsu` has far more skew for equal ALPHA.
+    * `package.module:function` of the user: gets labels, shards and seed, and returns one list of indices per shard.
     """
     array = np.asarray(labels)
+    if ":" in spec and spec.partition(":")[0] not in KINDS:
+        return _own(array, shards, spec, seed)
     kind, alpha = _parse(spec)
     if shards < 1:
         raise UsageError(f"data cannot be split into {shards} shards")
@@ -49,6 +54,17 @@ def partition(labels: ArrayLike, shards: int, spec: str, seed: int) -> list[Indi
         _dirichlet(pools, shards, alpha, spec, random) if kind == "dirichlet" else _hsu(pools, shards, alpha, random)
     )
     return [part[random.permutation(part.size)].astype(np.int64) for part in split]
+
+
+def _own(labels: NDArray[np.int64], shards: int, spec: str, seed: int) -> list[Indices]:
+    """The split of the user's function. Raises if it is not one list of different samples per shard."""
+    split = [np.asarray(part, np.int64) for part in plugins.call(plugins.load(spec), labels, shards, seed)]
+    used = np.concatenate(split) if split else np.empty(0, np.int64)
+    if len(split) != shards or any(part.size == 0 for part in split):
+        raise UsageError(f"partition {spec} must return {shards} lists of indices, none of them empty")
+    if len(np.unique(used)) != used.size or used.min() < 0 or used.max() >= labels.size:
+        raise UsageError(f"partition {spec} must use each index from 0 to {labels.size - 1} at most once")
+    return split
 
 
 def _parse(spec: str) -> tuple[str, float]:

@@ -37,6 +37,18 @@ def add_experiments(commands: Any) -> None:
     run.add_argument("--goals", action="store_true", help="fail if forgetting misses the setting's goals")
     run.set_defaults(run=_run)
 
+    tune = commands.add_parser("tune", help="sweep the parameters of methods on seeds that are not reported")
+    tune.add_argument("setting", metavar="SETTING", help="a name from `puf-lab list`, or FILE.toml, with [tuning]")
+    tune.add_argument("--methods", metavar="A,B", help="methods of the grid (default: all that the setting compares)")
+    tune.add_argument("--profile", default="paper", metavar="NAME", help="paper (default) or author-code")
+    tune.add_argument(
+        "--out", type=Path, metavar="DIR", help="directory of rows and values (default runs/tune/SETTING)"
+    )
+    tune.add_argument("--weights", type=Path, metavar="FILE", help="published checkpoint, for settings that need one")
+    _machine_flags(tune)
+    _executor_flags(tune)
+    tune.set_defaults(run=_tune)
+
     quality = commands.add_parser("quality", help="run the quality settings and say which goals are met")
     quality.add_argument(
         "--settings", metavar="A,B", help="only these, e.g. digits,digits-two or FILE.toml (default: all built-in)"
@@ -169,6 +181,27 @@ def _run(arguments: argparse.Namespace) -> int:
         options=ExecutorOptions.of(executor, arguments.jobs, arguments.ray_address),
         metrics=arguments.metric,
         goals=arguments.goals,
+    )
+
+
+def _tune(arguments: argparse.Namespace) -> int:
+    from puf_lab.experiments.cache import Cache
+    from puf_lab.experiments.executors import ExecutorOptions
+    from puf_lab.experiments.tune import run_tuning
+    from puf_lab.spec.settings_files import load_experiment
+
+    experiment = load_experiment(arguments.setting, profile=arguments.profile)
+    placed = experiment.placed(
+        device=arguments.device,
+        data_dir=arguments.data_dir.resolve() if arguments.data_dir else None,
+        weights=arguments.weights.resolve() if arguments.weights else None,
+    )
+    return run_tuning(
+        placed,
+        arguments.out or Path("runs/tune") / experiment.name,
+        methods=arguments.methods.split(",") if arguments.methods else (),
+        cache=Cache(arguments.cache.resolve()),
+        options=ExecutorOptions.of(arguments.executor, arguments.jobs, arguments.ray_address),
     )
 
 

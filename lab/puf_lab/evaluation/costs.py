@@ -67,7 +67,8 @@ def _unlearning(method: str, s: Shape, options: dict[str, float]) -> Cost:
     if method == "PUF-Special":
         return _rounds(s, s.targets, s.unlearning_epochs, 1)
     if method == "PUF-Regular":
-        return _rounds(s, s.clients, s.epochs, 1)
+        others = _rounds(s, s.clients - s.targets, s.epochs, 1)
+        return others.then(_rounds(s, s.targets, s.unlearning_epochs, 1))
     if method == "FedEraser":
         retained = options.get("retained_rounds", s.rounds)
         calibration = _rounds(s, s.retained, options.get("calibration_epochs", 0.5), retained)

@@ -6,15 +6,16 @@ Only an experiment has the data of all clients in one place. A federation never 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from puf_client.data import ClientData, load_data, test_set
-from puf_client.data.samples import Samples, resident, select
+from puf_client.data.samples import Samples, count, resident, select
 from puf_client.routines.evaluate import PerSample, per_sample
 from puf_client.routines.train import prepare
 from puf_client.tasks import task_named
@@ -25,6 +26,8 @@ from puf_common.tensors.chunks import Payload
 from puf_lab.evaluation.comparison import percent
 from puf_lab.spec.federation import FederationSpec
 
+# Models on the line between two models at which the loss is measured, with both ends.
+LINE_POINTS = 5
 # The forgotten samples of each target. None stands for all of them.
 ForgetSet = Mapping[int, Sequence[str] | None]
 
@@ -33,7 +36,8 @@ ForgetSet = Mapping[int, Sequence[str] | None]
 class ModelOutputs:
     """Outputs of one model on test, retained and forget data.
 
-    `reference` has the mean outputs of models that were retrained without the same target, with other seeds.
+    `reference` has the mean outputs of models that were retrained without the same target, with other seeds. `original`
+    and `retrained` are the outputs of these two models, `sets` those on the named evaluation sets.
     """
 
     test: PerSample
@@ -41,6 +45,25 @@ class ModelOutputs:
     forget: PerSample
     seed: int
     reference: ModelOutputs | None = None
+    original: ModelOutputs | None = None
+    retrained: ModelOutputs | None = None
+    sets: Mapping[str, PerSample] = field(default_factory=dict)
+    moved: float | None = None
+    """L2 distance of the parameters from those before unlearning."""
+    line: tuple[float, ...] = ()
+    """Mean loss on the forget data at equal steps from the model before unlearning to this one."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What all models of a target are compared with."""
+
+    reference: ModelOutputs
+    original: ModelOutputs
+    retrained: ModelOutputs
+    before: bytes
+    """The model before unlearning."""
+    sets: Mapping[str, Samples]
 
 
 def mean_outputs(models: Sequence[ModelOutputs]) -> ModelOutputs:
@@ -81,6 +104,10 @@ class Evaluator:
     def _test(self) -> Samples:
         return resident(test_set(self._spec.data.name, self._spec.context(0)), self._device)
 
+    def check(self) -> None:
+        """Raises if the test set is missing or does not fit the model and the task."""
+        self._per_sample(select(self._test, range(min(2, count(self._test)))))
+
     def accuracies(self, payload: Payload, targets: Collection[int] | ForgetSet) -> tuple[float, float]:
         """Test and forget accuracy in per cent."""
         self._load(payload)
@@ -89,7 +116,7 @@ class Evaluator:
         return percent(self._per_sample(self._test).scores), percent(forget)
 
     def outputs(
-        self, payload: Payload, targets: Collection[int] | ForgetSet, reference: ModelOutputs | None = None
+        self, payload: Payload, targets: Collection[int] | ForgetSet, beside: Beside | None = None
     ) -> ModelOutputs:
         """The outputs from which metrics are computed."""
         self._load(payload)
@@ -98,13 +125,44 @@ class Evaluator:
         rest = {
             shard: np.setdiff1d(np.arange(len(part.scores)), parts.get(shard, [])) for shard, part in enumerate(seen)
         }
-        return ModelOutputs(
+        found = ModelOutputs(
             test=self._per_sample(self._test),
             retained=_joined(seen, rest),
             forget=_joined(seen, parts),
             seed=self._spec.recipe.seed,
-            reference=reference,
         )
+        if beside is None:
+            return found
+        sets = {name: self._per_sample(samples) for name, samples in beside.sets.items()}
+        line, moved = self._line(beside.before, payload, parts)
+        return replace(
+            found,
+            reference=beside.reference,
+            original=beside.original,
+            retrained=beside.retrained,
+            sets=sets,
+            moved=moved,
+            line=line,
+        )
+
+    def _line(
+        self, before: Payload, payload: Payload, parts: Mapping[int, Sequence[int]]
+    ) -> tuple[tuple[float, ...], float]:
+        """Losses on the forget data along the line between two models, and its length. Buffers are those of the second."""
+        ends = []
+        for each in (before, payload):
+            self._load(each)
+            ends.append([p.detach().clone() for p in self._model.parameters()])
+        moved = sum(float((b.double() - a.double()).square().sum()) for a, b in zip(*ends, strict=True)) ** 0.5
+        forget = [select(self._train[shard], positions) for shard, positions in parts.items()]
+        losses = []
+        for step in range(LINE_POINTS):
+            share = step / (LINE_POINTS - 1)
+            with torch.no_grad():
+                for parameter, a, b in zip(self._model.parameters(), *ends, strict=True):
+                    parameter.copy_(a + (b - a) * share)
+            losses.append(float(np.concatenate([self._per_sample(samples).losses for samples in forget]).mean()))
+        return tuple(losses), moved
 
     def _positions(self, targets: Collection[int] | ForgetSet) -> dict[int, list[int]]:
         """Positions of the forgotten samples in each target's data, by shard in order."""

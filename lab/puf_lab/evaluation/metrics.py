@@ -16,6 +16,7 @@ from puf_common.config import plugins
 from puf_common.errors import UsageError
 from puf_lab.evaluation import attacks
 from puf_lab.evaluation.comparison import percent
+from puf_lab.evaluation.three_sample import three_sample_test
 from puf_lab.spec.code_digest import code_digest
 from puf_lab.spec.user_code import digest
 
@@ -54,7 +55,32 @@ def _rmia(outputs: ModelOutputs) -> Mapping[str, float]:
     }
 
 
+def _three_samples(outputs: ModelOutputs) -> Mapping[str, float]:
+    if outputs.original is None or outputs.retrained is None:
+        return {}
+    models = (outputs, outputs.retrained, outputs.original)
+    found = three_sample_test(*(model.forget.confidences for model in models), seed=outputs.seed)
+    return {"closer": found.closer, "closer_p": found.p}
+
+
+def _way(outputs: ModelOutputs) -> Mapping[str, float]:
+    """How far the model is from the one before unlearning, and how far the loss rises above the line between both."""
+    if outputs.moved is None:
+        return {}
+    last = len(outputs.line) - 1
+    straight = [outputs.line[0] + (outputs.line[-1] - outputs.line[0]) * i / last for i in range(last + 1)]
+    rise = max(loss - level for loss, level in zip(outputs.line, straight, strict=True))
+    return {"moved": outputs.moved, "line_rise": rise}
+
+
+def _sets(outputs: ModelOutputs) -> Mapping[str, float]:
+    """The score on every named evaluation set. That of the set "backdoor" is the attack's success rate."""
+    return {name: percent(values.scores) for name, values in outputs.sets.items()}
+
+
 _CLASSES = ("classification",)
+# Numbers that describe a model by itself. They are not compared with those of Retrain.
+DESCRIPTIVE = ("closer", "closer_p", "moved", "line_rise")
 METRICS: dict[str, Metric] = {
     "test": Metric("test", lambda outputs: percent(outputs.test.scores)),
     "forget": Metric("forget", lambda outputs: percent(outputs.forget.scores)),
@@ -62,12 +88,15 @@ METRICS: dict[str, Metric] = {
     "yeom": Metric("MIA Yeom", lambda o: attacks.yeom(o.retained.losses, o.forget.losses), _CLASSES),
     "rmia": Metric("RMIA AUC", _rmia, _CLASSES),
     "loss": Metric("forget loss", lambda outputs: float(np.mean(outputs.forget.losses))),
+    "three-sample": Metric("three-sample test", _three_samples),
+    "way": Metric("way from the original", _way),
+    "sets": Metric("evaluation sets", _sets),
 }
 
 
 def names_for(task: str, extra: Sequence[str] = ()) -> tuple[str, ...]:
-    """The metrics of a task, and those of the user's code."""
-    return (*(name for name, m in METRICS.items() if not m.tasks or task in m.tasks), *extra)
+    """The metrics of a task, and those of the user's code. A task of the user's code states confidences, so it has all."""
+    return (*(name for name, m in METRICS.items() if not m.tasks or task in m.tasks or ":" in task), *extra)
 
 
 def stamps(names: Sequence[str]) -> list[str]:

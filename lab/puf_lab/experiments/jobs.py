@@ -13,6 +13,7 @@ from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
+from puf_client.data.partition import KINDS
 from puf_lab.federations.state_directories import initial_model
 from puf_lab.spec.code_digest import code_digest
 from puf_lab.spec.experiment import ExperimentSpec
@@ -80,7 +81,12 @@ class Job:
         if self.kind in ("original", "retrain"):
             return e.federation.rounds
         recovery = e.recovery_rounds if e.stop == "paper" else self.federation.forgetting.max_recovery_rounds
-        return 1 + max(recovery + max(e.persistence, default=0), e.horizon)
+        own = (
+            self.variant.own_rounds(e.federation.rounds, e.federation.forgetting.max_doses)
+            if self.kind == "forget"
+            else 0
+        )
+        return own + max(recovery + max(e.persistence, default=0), e.horizon)
 
     @cached_property
     def federation(self) -> FederationSpec:
@@ -102,7 +108,8 @@ class Job:
         e, federation = self.experiment, self.experiment.federation
         whole = e.described()
         model = federation.model
-        own = (federation.data.name, model.name, federation.task, self.variant.name)
+        split = federation.data.partition if federation.data.partition.partition(":")[0] not in KINDS else ""
+        own = (federation.data.name, self.federation.data.name, split, model.name, federation.task, self.variant.name)
         facts = {
             "format": _FORMAT,
             "software": [version("puf"), version("torch"), version("numpy")],
@@ -113,7 +120,8 @@ class Job:
             "initial_weights": _weights_digest(self.federation),
             "recipe": {**whole["recipe"], "seed": self.federation.recipe.seed},
             "data_seed": self.federation.data_seed,
-            **{name: whole[name] for name in ("data", "task", "rounds", "participation")},
+            "data": self.federation.data.model_dump(mode="json"),
+            **{name: whole[name] for name in ("task", "rounds", "participation")},
         }
         if self.kind != "retrain":
             facts["remembers"] = e.histories

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from puf_lab.evaluation.evaluator import Evaluator, ForgetSet, ModelOutputs, mean_outputs
+from puf_common.config import plugins
+from puf_lab.evaluation.evaluator import Beside, Evaluator, ForgetSet, mean_outputs
 from puf_lab.evaluation.metrics import compute, stamps
 from puf_lab.experiments.cache import Cache
 from puf_lab.experiments.forget_samples import forget_set
 from puf_lab.experiments.jobs import Job
+from puf_lab.spec.experiment import ExperimentSpec
 from puf_lab.spec.federation import FederationSpec
+from puf_lab.spec.user_code import digest
+
+BACKDOOR_SET = "puf_lab.federations.backdoor:triggered"
 
 
 def score(job: Job, targets: tuple[int, ...], cache: Cache, names: tuple[str, ...]) -> dict[str, dict[str, float]]:
@@ -15,17 +20,19 @@ def score(job: Job, targets: tuple[int, ...], cache: Cache, names: tuple[str, ..
     file = f"scores-{'+'.join(map(str, targets))}.json"
     known = cache.noted(job, file)
     retrained = Job(job.experiment, job.retrain.variant, job.seed, targets)
-    made_by = [*stamps(names), *(model.key for model in retrained.references)]
+    others = (job.original, retrained, *retrained.references)
+    sets = [f"{name} {digest(spec)}" for name, spec in sorted(sets_of(job.experiment).items())]
+    made_by = [*stamps(names), *(model.key for model in others), *sets]
     if known is None or known["stamps"] != made_by:
         stages = cache.outcome(job).get("stages") or {"trained": None}
         forgotten = forgotten_by(retrained)
-        reference = _reference(retrained, cache, forgotten)
+        beside = _beside(retrained, cache, forgotten)
         # One evaluator for all models of a target: the attacks draw the same samples for each of them.
         evaluator = evaluator_of(retrained.federation)
         found: dict[int | None, dict[str, float]] = {}
         for number in stages.values():
             if number not in found:
-                found[number] = compute(evaluator.outputs(cache.payload(job, number), forgotten, reference), names)
+                found[number] = compute(evaluator.outputs(cache.payload(job, number), forgotten, beside), names)
         known = {"stamps": made_by, "stages": {stage: found[number] for stage, number in stages.items()}}
         cache.note(job, file, known)
     scores: dict[str, dict[str, float]] = known["stages"]
@@ -34,7 +41,7 @@ def score(job: Job, targets: tuple[int, ...], cache: Cache, names: tuple[str, ..
 
 # A process works on one experiment at a time. It loads the data once, and evaluates each reference model once per target.
 _EVALUATORS: dict[str, Evaluator] = {}
-_REFERENCES: dict[str, ModelOutputs] = {}
+_BESIDE: dict[str, Beside] = {}
 
 
 def evaluator_of(federation: FederationSpec) -> Evaluator:
@@ -45,14 +52,30 @@ def evaluator_of(federation: FederationSpec) -> Evaluator:
     return _EVALUATORS[key]
 
 
-def _reference(job: Job, cache: Cache, forgotten: ForgetSet) -> ModelOutputs:
-    """Mean outputs of the models that were retrained with other seeds. All models of a target are compared with them."""
-    if job.key not in _REFERENCES:
+def _beside(job: Job, cache: Cache, forgotten: ForgetSet) -> Beside:
+    """What all models of a target are compared with: the original, Retrain, and models retrained with other seeds."""
+    if job.key not in _BESIDE:
         evaluator = evaluator_of(job.federation)
-        outputs = [evaluator.outputs(cache.payload(model), forgotten) for model in job.references]
-        _REFERENCES.clear()
-        _REFERENCES[job.key] = mean_outputs(outputs)
-    return _REFERENCES[job.key]
+        before = cache.payload(job.original)
+        references = [evaluator.outputs(cache.payload(model), forgotten) for model in job.references]
+        context = job.federation.context(0)
+        _BESIDE.clear()
+        _BESIDE[job.key] = Beside(
+            reference=mean_outputs(references),
+            original=evaluator.outputs(before, forgotten),
+            retrained=evaluator.outputs(cache.payload(job), forgotten),
+            before=before,
+            sets={
+                name: plugins.call(plugins.load(spec), context, job.targets)
+                for name, spec in sets_of(job.experiment).items()
+            },
+        )
+    return _BESIDE[job.key]
+
+
+def sets_of(experiment: ExperimentSpec) -> dict[str, str]:
+    """The named evaluation sets with their functions. A backdoor adds one."""
+    return {**experiment.evaluation_sets, **({"backdoor": BACKDOOR_SET} if experiment.backdoor else {})}
 
 
 def forgotten_by(job: Job) -> ForgetSet:

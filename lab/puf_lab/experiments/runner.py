@@ -30,6 +30,7 @@ from puf_lab.reporting.results import Results, Run, write
 from puf_lab.reporting.summary import summarise
 from puf_lab.reporting.terminal import new_console, print_summary
 from puf_lab.spec.experiment import ExperimentSpec
+from puf_lab.spec.readings import readings
 
 
 def run_experiment(
@@ -80,8 +81,11 @@ def measured(
     if experiment.stop == "product" and experiment.federation.kind != "in-process":
         raise UsageError('stop = "product" follows the model of every round: use --federation in-process')
     console.print(f"[bold]{experiment.title}[/bold] ({experiment.name}, profile {experiment.profile})")
-    if experiment.note:
-        console.print(experiment.note)
+    for line in (experiment.note, *readings(experiment)):
+        if line:
+            console.print(line, markup=False)
+    # Loads the user's data, model and task before the first run, which may take hours.
+    evaluator_of(experiment.federation_for(experiment.seeds[0])).check()
     jobs = list(jobs_of(experiment))
     missing = [job for job in jobs if not cache.has(job)]
     console.print(f"{len(jobs)} runs, {len(jobs) - len(missing)} of them done before")

@@ -125,10 +125,10 @@ def scatter(path: Path, summary: Summary) -> None:
 
 
 def radar(path: Path, summary: Summary) -> None:
-    """One axis per metric and cost, from the centre (like the original, or as costly as retraining) to the rim.
+    """One axis per metric and cost. A smaller polygon is better, as in the paper.
 
-    The rim is the retrained model, or the lowest cost in this figure on a logarithmic scale. The band at the rim is the
-    noise floor.
+    The centre is the retrained model, or the lowest cost in this figure on a logarithmic scale. The rim is the distance of
+    the original, or the cost of retraining. The band at the centre is the noise floor.
     """
     rows = summary.recovering
     original, retrained = summary.row("original"), summary.row("retrain")
@@ -136,11 +136,11 @@ def radar(path: Path, summary: Summary) -> None:
         raise UsageError("a radar figure compares at least two methods with Original and Retrain")
     spokes = {}
     for name, label in compared(summary):
-        spokes[f"Δ {label}"] = [_closeness(row, original, name) for row in rows]
+        spokes[f"Δ {label}"] = [_remoteness(row, original, name) for row in rows]
     goal = retrained.values["test"].mean
-    spokes["test"] = [min(1.0, row.values["test"].mean / goal) if goal else 0.0 for row in rows]
-    spokes["communication"] = _savings([row.nbytes for row in rows], retrained.nbytes)
-    spokes["computation"] = _savings([row.samples for row in rows], retrained.samples)
+    spokes["test deficit"] = [max(0.0, 1 - row.values["test"].mean / goal) if goal else 1.0 for row in rows]
+    spokes["communication"] = _expense([row.nbytes for row in rows], retrained.nbytes)
+    spokes["computation"] = _expense([row.samples for row in rows], retrained.samples)
     angles = [2 * math.pi * i / len(spokes) for i in range(len(spokes))]
     figure = new_figure(6.6, 6.6)
     axes: Any = figure.add_subplot(projection="polar")
@@ -149,10 +149,10 @@ def radar(path: Path, summary: Summary) -> None:
         ring, closed = [*angles, angles[0]], [*values, values[0]]
         axes.plot(ring, closed, color=colour(i), linewidth=1.8, label=row.label, marker=marker(i), markersize=4.5)
         axes.fill(ring, closed, color=colour(i), alpha=0.06)
-    band = [_closeness(summary.floor, original, name) for name, _ in compared(summary)]
-    inner = [*band, *[1.0] * (len(spokes) - len(band))]
     if summary.floor is not None:
-        axes.fill_between([*angles, 2 * math.pi], [*inner, inner[0]], 1.0, color=BAND, label="noise floor", zorder=0)
+        band = [_remoteness(summary.floor, original, name) for name, _ in compared(summary)]
+        outer = [*band, *[0.0] * (len(spokes) - len(band))]
+        axes.fill_between([*angles, 2 * math.pi], 0.0, [*outer, outer[0]], color=BAND, label="noise floor", zorder=0)
     axes.set_xticks(angles, list(spokes))
     axes.set_ylim(0, 1.02)
     axes.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "", "", ""])
@@ -163,10 +163,10 @@ def radar(path: Path, summary: Summary) -> None:
     figure.savefig(path)
 
 
-def _closeness(row: SummaryRow | None, original: SummaryRow, metric: str) -> float:
-    """1 for the retrained model, 0 for the distance of the original."""
+def _remoteness(row: SummaryRow, original: SummaryRow, metric: str) -> float:
+    """0 for the retrained model, 1 for the distance of the original and everything beyond it."""
     worst = original.deltas[metric].mean
-    return max(0.0, 1 - row.deltas[metric].mean / worst) if row and worst > 0 else 1.0
+    return min(1.0, row.deltas[metric].mean / worst) if worst > 0 else 0.0
 
 
 def _recovering(summary: Summary) -> list[SummaryRow]:
@@ -175,8 +175,8 @@ def _recovering(summary: Summary) -> list[SummaryRow]:
     return summary.recovering
 
 
-def _savings(costs: Sequence[float], reference: float) -> list[float]:
-    """1 for the lowest cost, 0 for the cost of the reference."""
+def _expense(costs: Sequence[float], reference: float) -> list[float]:
+    """0 for the lowest cost, 1 for the cost of the reference."""
     least = min((c for c in costs if c > 0), default=reference)
-    best = math.log(reference / least) if 0 < least < reference else 0.0
-    return [1.0 if c <= 0 else max(0.0, math.log(reference / c) / best) if best else 0.0 for c in costs]
+    most = math.log(reference / least) if 0 < least < reference else 0.0
+    return [0.0 if c <= 0 else min(1.0, 1 - math.log(reference / c) / most) if most else 1.0 for c in costs]

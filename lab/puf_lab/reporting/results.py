@@ -76,6 +76,31 @@ class Results:
     def methods(self) -> list[str]:
         return list(dict.fromkeys(run.method for run in self.runs))
 
+    def frame(self) -> Any:
+        """`table` as a DataFrame of pandas, which is not one of the lab's own requirements."""
+        try:
+            import pandas
+        except ImportError:
+            raise UsageError("frame() needs pandas: pip install pandas, or use table()") from None
+        return pandas.DataFrame(self.table())
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row per value, with method, target, seed, stage, round and metric."""
+        return [
+            {
+                "setting": self.name,
+                "profile": self.experiment["profile"],
+                **{name: getattr(run, name) for name in ("method", "label", "targets", "seed", "recovered")},
+                "stage": stage,
+                "round": run.stages.get(stage),
+                "metric": metric,
+                "value": value,
+            }
+            for run in self.runs
+            for stage, values in run.values.items()
+            for metric, value in values.items()
+        ]
+
 
 def lines(results: Results) -> Iterable[dict[str, Any]]:
     base = {"setting": results.name, "profile": results.experiment["profile"]}

@@ -21,7 +21,7 @@ from puf_lab.evaluation.comparison import (
     recovery_near,
     summarise_recoveries,
 )
-from puf_lab.evaluation.metrics import METRICS
+from puf_lab.evaluation.metrics import DESCRIPTIVE, METRICS
 from puf_lab.evaluation.statistics import Cell, Interval, best, bootstrap, differ, paired
 from puf_lab.reporting.results import Results, Run
 
@@ -143,7 +143,7 @@ def format_value(name: str, value: Mean | None) -> str:
 def compared(summary: Summary) -> list[tuple[str, str]]:
     """(name, label) of the metrics of these results that are compared with the retrained model."""
     values = summary.rows[0].values
-    user = [name for name in values if name not in ("test", *_COMPARED) and not name.startswith("rmia_")]
+    user = [name for name in values if name not in ("test", *_COMPARED, *DESCRIPTIVE) and not name.startswith("rmia_")]
     names = [name for name in (*_COMPARED, *user) if name in values]
     if "song" in names and "loss" in names:
         names.remove("loss")  # for a classifier the attacks are more informative

@@ -5,6 +5,7 @@ from __future__ import annotations
 from puf_lab.evaluation.costs import Cost, Shape, cost
 from puf_lab.evaluation.statistics import MIN_CELLS
 from puf_lab.reporting.beside_paper import beside_paper
+from puf_lab.reporting.evidence_table import evidence
 from puf_lab.reporting.sheet import MISSING, Sheet, ratio, size
 from puf_lab.reporting.summary import Summary, SummaryRow, compared, format_value
 
@@ -15,7 +16,8 @@ _RATES = (("rmia_member_at_1", "TPR at 1 % FPR"), ("rmia_member_at_01", "TPR at 
 
 def sheets(summary: Summary) -> list[Sheet]:
     """All tables of an experiment."""
-    made = [_efficacy(summary), _lasting(summary), _pairs(summary), _costs(summary), beside_paper(summary)]
+    made = [_efficacy(summary), _lasting(summary), evidence(summary), _pairs(summary), _costs(summary)]
+    made.append(beside_paper(summary))
     return [sheet for sheet in made if sheet is not None]
 
 
@@ -43,7 +45,7 @@ def short_table(summary: Summary) -> Sheet:
 
 
 def _efficacy(summary: Summary) -> Sheet:
-    metrics = compared(summary)
+    metrics, experiment = compared(summary), summary.results.experiment
     rates = [(name, head) for name, head in _RATES if name in summary.rows[0].values]
     rows = [
         [
@@ -62,7 +64,8 @@ def _efficacy(summary: Summary) -> Sheet:
         "of the absolute differences to the model retrained without the same target, with its 95 % bootstrap interval "
         "over seeds and targets.",
         *_ranking_notes(summary),
-        _RECOVERY_NOTES[summary.results.experiment.get("stop", "paper")],
+        " ".join([f"Profile {experiment['profile']}.", *experiment.get("readings", ())]),
+        _RECOVERY_NOTES[experiment.get("stop", "paper")],
     ]
     if any(name == "rmia" for name, _ in metrics):
         notes.append(_RMIA_NOTES[summary.floor is not None])
@@ -177,7 +180,7 @@ def _pairs(summary: Summary) -> Sheet | None:
     return Sheet("pairs", "Paired comparison", head, body, notes)
 
 
-def _shape(summary: Summary) -> Shape:
+def _shape(summary: Summary, unlearning_epochs: float) -> Shape:
     e, facts = summary.results.experiment, summary.results.facts[0]
     samples = facts["samples_per_client"]
     return Shape(
@@ -190,17 +193,29 @@ def _shape(summary: Summary) -> Shape:
         rounds=e["rounds"],
         head_parameters=e["model"]["head_parameters"],
         targets_stay=e["samples"] is not None,
+        unlearning_epochs=unlearning_epochs,
     )
+
+
+# Names in the formulas of options of methods.
+_FORMULA = {
+    ("FedEraser", "epochs"): "calibration_epochs",
+    ("PGA", "epochs"): "ascent_epochs",
+    ("MoDe", "rounds"): "guidance_rounds",
+    ("MoDe", "degrade_rounds"): "degradation_rounds",
+}
 
 
 def _formula_cost(summary: Summary, row: SummaryRow) -> Cost | None:
     """Cost by the paper's appendix, or None for a method without a formula."""
     name = row.label.split()[0]
-    known = ("retained_rounds", "calibration_epochs", "ascent_epochs", "degradation_rounds", "guidance_rounds")
-    words = (word.split("=", 1) for word in row.method.split()[1:])
-    options = {key: float(value) for key, value in words if key in known}
+    given = dict(word.split("=", 1) for word in row.method.split()[1:])
+    options = {_FORMULA[name, key]: float(value) for key, value in given.items() if (name, key) in _FORMULA}
+    if name == "FedEraser":
+        options["retained_rounds"] = -(-summary.results.experiment["rounds"] // int(given.get("delta_t", 1)))
+    epochs = float(given.get("epochs", 1)) if name.startswith("PUF") else 1.0
     try:
-        return cost(name, _shape(summary), row.recovery.mean if row.recovery else 0.0, **options)
+        return cost(name, _shape(summary, epochs), row.recovery.mean if row.recovery else 0.0, **options)
     except ValueError:
         return None
 

@@ -10,12 +10,15 @@ from pydantic import Field, ValidationError, model_validator
 from puf_common.config.messages import about, explain
 from puf_common.errors import UsageError
 from puf_common.seeds import derive
-from puf_lab.spec.federation import FederationSpec, Part
+from puf_lab.spec.federation import DataSpec, FederationSpec, Part
+from puf_lab.spec.readings import readings
+from puf_lab.spec.tuning import TunedOn, Tuning
 from puf_lab.spec.variants import Variant
 from puf_server.core.config import Forgetting
 
 # Keys and tables of the TOML file that describe the federation.
 _FEDERATION = ("data", "model", "task", "recipe", "rounds", "participation", "forgetting")
+_BACKDOOR_DATA = "puf_lab.federations.backdoor:data"
 # With the paper's stop rule the lab drives recovery itself, round by round: it ends at the retrained model's accuracy.
 # The bounds are wide: an experiment may ask for values that an operator would refuse.
 _PAPER_POLICY = {
@@ -37,6 +40,15 @@ class SampleSelection(Part):
 
     fraction: float = Field(0.5, gt=0, lt=1)
     by: Literal["sample", "group"] = "sample"
+
+
+class Backdoor(Part):
+    """Poisons the targets' data: a share of their images gets a trigger and a wrong label, both different for each."""
+
+    fraction: float = Field(0.5, gt=0, le=1)
+    size: int = Field(3, ge=1)
+    """Side of the trigger in pixels."""
+    classes: int = Field(10, ge=2)
 
 
 class Goals(Part):
@@ -63,6 +75,10 @@ class ExperimentSpec(Part):
     targets: tuple[tuple[int, ...], ...] = ()
     """Each entry is one client, or several clients that are forgotten together."""
     samples: SampleSelection | None = None
+    backdoor: Backdoor | None = None
+    """Shows by a planted behaviour what a model still has from the target."""
+    evaluation_sets: dict[str, str] = Field(default_factory=dict)
+    """Further data by name: functions package.module:name of (context, targets) that return a dataset."""
     seeds: tuple[int, ...] = (1,)
     """Seeds of training. Every seed repeats all runs."""
     data_seed: int | None = None
@@ -72,7 +88,7 @@ class ExperimentSpec(Part):
     references: int = Field(1, ge=1)
     """Number of models that are retrained with other seeds as the reference of RMIA."""
     methods: tuple[str, ...] = ("original", "retrain", "natural", "puf-special", "puf-regular", "not")
-    defaults: dict[str, dict[str, str | int | float]] = Field(default_factory=dict)
+    defaults: dict[str, dict[str, bool | str | int | float]] = Field(default_factory=dict)
     """Options of a method that is named without options."""
     stop: Literal["paper", "product"] = "paper"
     """When a run is completed: at the retrained model's test accuracy, or by the service's own stop rule."""
@@ -82,6 +98,10 @@ class ExperimentSpec(Part):
     """All methods are also compared after this many rounds, recovered or not."""
     persistence: tuple[int, ...] = (5, 10, 20)
     """Numbers of rounds after completion at which forgetting is measured again."""
+    tuning: Tuning | None = None
+    """What `puf-lab tune` tries."""
+    tuned_on: TunedOn | None = None
+    """The runs on which the defaults were chosen. They cannot be reported."""
     goals: Goals | None = None
     """What forgetting must reach, for `--goals` and `puf-lab quality`."""
 
@@ -111,6 +131,10 @@ class ExperimentSpec(Part):
                 raise ValueError("at least one client must remain in the federation")
         if not self.seeds:
             raise ValueError("seeds must name at least one seed")
+        both = self.tuned_on.overlap(self.seeds, self.targets) if self.tuned_on else []
+        if both:
+            seed, targets = both[0]
+            raise ValueError(f"values were chosen on seed {seed} with target {list(targets)}: report other seeds")
         for name, options in self.defaults.items():
             if {"kappa", "eta_u"} <= options.keys():
                 raise ValueError(f"defaults of {name}: kappa and eta_u both state the strength; give one of them")
@@ -152,7 +176,22 @@ class ExperimentSpec(Part):
             init=init if repeat < 2 else derive(init, "init", repeat),
             training=seed if repeat == 0 else derive(seed, "training", repeat),
         )
-        return seeded.model_copy(update={"forgetting": policy})
+        return seeded.model_copy(update={"forgetting": policy, "data": self._data()})
+
+    def _data(self) -> DataSpec:
+        """The data, behind the function that poisons the targets' part of it if there is a backdoor."""
+        data, backdoor = self.federation.data, self.backdoor
+        if backdoor is None:
+            return data
+        targets = sorted({t for together in self.targets for t in together})
+        options: dict[str, str | int | float | bool] = {
+            "backdoor_data": data.name,
+            "backdoor_clients": "+".join(map(str, targets)),
+            "backdoor_fraction": backdoor.fraction,
+            "backdoor_size": backdoor.size,
+            "backdoor_classes": backdoor.classes,
+        }
+        return data.model_copy(update={"name": _BACKDOOR_DATA, "options": {**data.options, **options}})
 
     def placed(self, **fields: Any) -> ExperimentSpec:
         """The same experiment on this machine: kind, device, data_dir and weights of its federation."""
@@ -181,7 +220,8 @@ class ExperimentSpec(Part):
         """The experiment in the layout of its TOML file, without what depends on the machine."""
         federation = self.federation.model_dump(mode="json", include=set(_FEDERATION))
         federation["forgetting"] = self.federation.forgetting.model_dump(mode="json", exclude_unset=True)
-        return {**self.model_dump(mode="json", exclude={"federation"}), **federation}
+        described = {**self.model_dump(mode="json", exclude={"federation"}), **federation}
+        return {**described, "readings": readings(self)}
 
     @classmethod
     def checked(cls, raw: Mapping[str, Any], source: str) -> ExperimentSpec:

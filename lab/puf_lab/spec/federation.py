@@ -101,7 +101,12 @@ class FederationSpec(Part):
             "data_seed": self.data_seed,
             "partition": self.data.partition,
             "device": self.device,
+            **self._own_code(),
         }
+
+    def _own_code(self) -> dict[str, str]:
+        """The user's model and task. A client takes built-in ones from the federation's description."""
+        return {key: name for key, name in (("model", self.model.name), ("task", self.task)) if ":" in name}
 
     def client_options(self, shard: int) -> RunOptions:
         """The options of the client with this shard."""

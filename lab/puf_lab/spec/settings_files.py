@@ -40,11 +40,24 @@ def _profile(profile: str, raw: Mapping[str, Any]) -> dict[str, Any]:
     tables = tomllib.loads(files("puf_lab.settings").joinpath("profiles", f"{profile}.toml").read_text())
     change: dict[str, Any] = tables.get(str(raw.get("data", {}).get("name", "digits")), {})
     rate = raw.get("defaults", {}).get("puf-special", {}).get("eta_u")
-    if profile == "author-code" and "samples" in raw and rate is not None:
-        # The code divides the forget data's update by all samples of the target, the paper by those that take part.
-        share = raw["samples"].get("fraction", 0.5)
-        change = _merged(change, {"defaults": {"puf-special": {"eta_u": rate * share}}})
+    if "samples" in raw and rate is not None:
+        change = _merged(change, {"defaults": _samples_reading(profile, rate, raw["samples"].get("fraction", 0.5))})
+    lr = raw.get("recipe", {}).get("lr")
+    if profile == "author-code" and lr is not None:
+        # In the code the two rates of MoDe's guidance are exchanged: targets learn their labels at the rate of training.
+        change = _merged(change, {"defaults": {"mode": {"lr_guide_target": lr}}})
     return change
+
+
+def _samples_reading(profile: str, rate: float, share: float) -> dict[str, dict[str, Any]]:
+    """How strongly PUF forgets single samples under the literal rates.
+
+    In the code a target also sends an update of its other samples in Regular, and Special divides by all samples of the
+    target. The paper speaks of the forget data only, and its figures of both modes are alike: the same strength.
+    """
+    if profile == "author-code":
+        return {"puf-special": {"eta_u": rate * share}, "puf-regular": {"rest": True}}
+    return {"puf-regular": {"kappa": rate, "rest": False}}
 
 
 def _is_path(spec: str) -> bool:

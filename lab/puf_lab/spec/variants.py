@@ -14,6 +14,10 @@ from typing import Any, Literal
 from puf_common.errors import UsageError
 from puf_server import plugins
 from puf_server.core.methods import named
+from puf_server.core.methods.federaser import FedEraserOptions
+from puf_server.core.methods.fukd import FukdOptions
+from puf_server.core.methods.mode import ModeOptions, phases
+from puf_server.core.methods.rapid_retraining import RapidOptions
 
 Kind = Literal["original", "retrain", "natural", "forget"]
 
@@ -29,6 +33,10 @@ class Method:
     kind: Kind = "forget"
     mode: str | None = None
     policy: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_puf(self) -> bool:
+        return self.kind == "forget" and not self.policy
 
 
 METHODS: dict[str, Method] = {
@@ -50,6 +58,9 @@ METHODS: dict[str, Method] = {
 }
 # PUF's strength is part of the request. Options of other methods are part of the policy.
 _STRENGTH = ("kappa", "eta_u", "epochs")
+_PUF_POLICY = ("rest",)
+# E_u where a setting and a variant do not state it. The paper's Algorithm 1 would have E, its tuning section has 1.
+_UNLEARNING_EPOCHS = "1"
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,10 @@ class Variant:
             options[key] = value
         if {"kappa", "eta_u"} <= options.keys():
             raise UsageError(f"method {text!r}: kappa and eta_u both state the strength; give one of them")
-        base = {key: str(value) for key, value in defaults.get(name, {}).items()}
+        base = {key: _text(value) for key, value in defaults.get(name, {}).items()}
+        if name in METHODS and METHODS[name].is_puf:
+            # E_u is part of every variant of PUF, so that all outputs show it.
+            base.setdefault("epochs", _UNLEARNING_EPOCHS)
         if {"kappa", "eta_u"} & options.keys():
             base = {key: value for key, value in base.items() if key not in ("kappa", "eta_u")}
         return cls(name, tuple(sorted({**base, **options}.items())))
@@ -95,7 +109,26 @@ class Variant:
 
     @property
     def is_puf(self) -> bool:
-        return self.method.kind == "forget" and not self.method.policy
+        return self.method.is_puf
+
+    def own_rounds(self, trained: int, doses: int) -> int:
+        """Upper bound of the method's rounds before recovery, in a federation with so many rounds.
+
+        `doses` is the largest number of doses of adaptive strength.
+        """
+        name = str(self.method.policy.get("method", "puf"))
+        options = named(name).options_type.model_validate(self.policy().get("method_options", {}))
+        match options:
+            case FedEraserOptions():
+                return -(-trained // options.delta_t)
+            case ModeOptions():
+                return len(phases(options))
+            case RapidOptions():
+                return options.rounds or trained
+            case FukdOptions():
+                return 2
+            case _:
+                return doses if self.method.policy.get("strength") == "auto" else 1
 
     @property
     def text(self) -> str:
@@ -110,17 +143,23 @@ class Variant:
     def policy(self) -> dict[str, Any]:
         """Changes to the federation's forgetting policy."""
         policy = dict(self.method.policy)
-        options = dict(self.options) if not self.is_puf else {}
+        options = {key: value for key, value in self.options if not self.is_puf or key in _PUF_POLICY}
         return {**policy, "method_options": options} if options else policy
 
     def strength(self) -> dict[str, Any]:
         """Strength of the request. Unknown options are refused, because the server would not read them."""
         if not self.is_puf:
             return {}
-        unknown = [key for key, _ in self.options if key not in _STRENGTH]
+        unknown = [key for key, _ in self.options if key not in (*_STRENGTH, *_PUF_POLICY)]
         if unknown:
-            raise UsageError(f"{self.name} has no option {unknown[0]!r}; it takes {', '.join(_STRENGTH)}")
+            takes = ", ".join((*_STRENGTH, *_PUF_POLICY))
+            raise UsageError(f"{self.name} has no option {unknown[0]!r}; it takes {takes}")
+        stated = [(key, value) for key, value in self.options if key in _STRENGTH]
         try:
-            return {key: int(float(value)) if key == "epochs" else float(value) for key, value in self.options}
+            return {key: int(float(value)) if key == "epochs" else float(value) for key, value in stated}
         except ValueError:
             raise UsageError(f"{self.text!r}: options of PUF are numbers") from None
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

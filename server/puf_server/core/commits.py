@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from puf_server.core import norm_bounds
+from puf_server.core import norm_bounds, streams
 from puf_server.core.state.members import CountedUpdate, Member
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.rounds import Round, RoundKind, RoundPhase, RoundRecord
@@ -42,6 +42,8 @@ def commit(state: State, file: ModelFile, status: ModelStatus, now: float, nbyte
         number=current.number,
         attempt=0,
         trained=state.trained + (current.kind is RoundKind.TRAIN),
+        decays=state.decays + (current.kind in (RoundKind.TRAIN, RoundKind.RECOVER) or current.step.decays),
+        streams=streams.name_of(state, current.kind, current.method) if current.step.last else state.streams,
         round=None,
         members=_took_part(state.members, current),
         records={**state.records, current.number: _record(current, version, now, nbytes_down)},

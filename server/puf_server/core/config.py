@@ -18,7 +18,7 @@ class Recipe(_Settings):
 
     optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="local optimizer")
     lr: float = Field(0.1, gt=0, description="local learning rate of round 1")
-    lr_decay: float = Field(0.998, gt=0, le=1, description="round t trains with lr * lr_decay^(t-1)")
+    lr_decay: float = Field(0.998, gt=0, le=1, description="training round t has lr * lr_decay^(t-1)")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
     weight_decay: float = Field(0.0, ge=0, description="weight decay of the local optimizer")
     batch_size: int = Field(32, ge=1, description="local batch size; the last, smaller batch is used")

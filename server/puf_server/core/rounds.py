@@ -8,7 +8,7 @@ from math import ceil
 
 from puf_common.errors import Conflict, InvalidUpdate, StaleRound
 from puf_common.receipts.gap import DoseReport
-from puf_server.core import roster
+from puf_server.core import roster, streams
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import CountedUpdate, Member
 from puf_server.core.state.presence import Presence
@@ -55,12 +55,14 @@ def open_round(
 ) -> State:
     """Opens round `number + 1`. The cohort is part of the state, so it is on disk before any client is asked."""
     number, attempt = state.number + 1, state.attempt + 1
+    if step.stream is None:
+        step = replace(step, stream=streams.number_of(streams.name_of(state, kind, method), number))
     current = Round(
         number=number,
         attempt=attempt,
         kind=kind,
         step=step,
-        lr=config.recipe.lr_at(number) if step.lr is None else step.lr,
+        lr=config.recipe.lr_at(state.decays + 1) if step.lr is None else step.lr,
         opened_at=now,
         deadline_at=_deadline(config, now),
         method=method,

@@ -49,7 +49,18 @@ from puf_server.storage.spool import Spool
 plugins.allow()
 
 # Persistent fields of State: scalars and single records go to `meta`, mappings to a table of their own.
-_SCALARS = ("version", "number", "attempt", "trained", "planned", "paused", "halted", "evaluations")
+_SCALARS = (
+    "version",
+    "number",
+    "attempt",
+    "trained",
+    "planned",
+    "decays",
+    "streams",
+    "paused",
+    "halted",
+    "evaluations",
+)
 _SINGLES: dict[str, TypeAdapter[Any]] = {
     "round": records.adapter(Round),
     "evaluation": records.adapter(Evaluation),
@@ -195,6 +206,8 @@ class Store:
         meta: dict[str, str] = dict(self.db.execute("SELECT key, value FROM meta"))
         # A field that an older version did not have gets its default.
         values: dict[str, Any] = {name: json.loads(meta[name]) for name in _SCALARS if name in meta}
+        # Older versions counted every round.
+        values.setdefault("decays", values.get("number", 0))
         values |= {
             name: records.read(adapter, meta[name], name, where) for name, adapter in _SINGLES.items() if name in meta
         }

@@ -13,7 +13,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from puf_client.routines import ascent
+from puf_client.routines import train as train_module
 from puf_client.routines.ascent import AscentOptions, ascend, clip, distance, project, radius_of, reference
+from puf_client.routines.context import RoutineContext
 from puf_client.routines.evaluate import evaluate
 from puf_client.routines.train import train
 from puf_common.errors import UsageError
@@ -181,3 +184,27 @@ def test_the_options_set_the_batch_size() -> None:
         context=replace(RUN, progress=lambda *told: done(told)),
     )
     assert sizes == [(1, 1)]
+
+
+def _steps(options: AscentOptions, batch_size: int = 6) -> int:
+    """Steps of an ascent over 20 samples in two epochs."""
+    done: list[int] = []
+    context = RoutineContext(CPU, stream, lambda step, total: done.append(step))
+    wanted = settings(0.01, epochs=2.0, batch_size=batch_size)
+    ascend(network(), points(), TASK, wanted, options, context, last=network(2))
+    return len(done)
+
+
+def test_the_ascent_has_batches_of_its_own_size() -> None:
+    """20 samples in two epochs: 4 batches of 6, 2 of 10, 1 of 512 in each."""
+    free = AscentOptions(share=0.25, last_round=1, delta_l2=100.0, stop_distance=0.0)
+    assert _steps(free) == 8
+    assert _steps(replace(free, batch_size=10)) == 4
+    assert _steps(replace(free, batch_size=512)) == 2
+
+
+def test_the_mutation_to_the_recipes_batches_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = train_module.passes
+    monkeypatch.setattr(ascent, "passes", lambda d, s, *a, **k: original(d, replace(s, batch_size=6), *a, **k))
+    with pytest.raises(AssertionError):
+        test_the_ascent_has_batches_of_its_own_size()

@@ -51,12 +51,15 @@ def test_a_file_builds_on_another_and_a_profile_on_both(tmp_path: Path) -> None:
 
 
 def test_strengths_by_profile_and_by_setting() -> None:
-    for profile, rate in (("paper", 2.0), ("author-code", 1.0)):
+    # The same strength in both modes under the paper's reading, the literal rates of the code under the other.
+    for profile, rate, regular in (("paper", 2.0, {"kappa": 2.0}), ("author-code", 1.0, {"eta_u": 20.0})):
         e = load_experiment("cifar100-iid-samples", profile=profile)
-        assert Variant.parse("puf-special", e.defaults).strength() == {"eta_u": rate}
-        assert Variant.parse("puf-regular", e.defaults).strength() == {"eta_u": 20.0}
+        assert Variant.parse("puf-special", e.defaults).strength() == {"eta_u": rate, "epochs": 1}
+        assert Variant.parse("puf-regular", e.defaults).strength() == {**regular, "epochs": 1}
     small = load_experiment("cifar100-noniid-small")
-    assert Variant.parse("puf-regular", small.defaults).strength() == {"kappa": 2.0}, "kappa replaces the base's eta_u"
+    assert Variant.parse("puf-regular", small.defaults).strength() == {"kappa": 2.0, "epochs": 1}, (
+        "kappa replaces the base's eta_u"
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,7 +112,7 @@ def test_narrowing_replaces_targets_methods_and_seeds(tiny: ExperimentSpec) -> N
 
 def test_methods_with_options() -> None:
     defaults = {"puf-special": {"eta_u": 2.0}}
-    assert Variant.parse("puf-special", defaults).strength() == {"eta_u": 2.0}
+    assert Variant.parse("puf-special", defaults).strength() == {"eta_u": 2.0, "epochs": 1}
     other = Variant.parse("puf-special kappa=3 epochs=2", defaults)
     assert other.strength() == {"kappa": 3.0, "epochs": 2.0}
     assert other.label(defaults) == "PUF-Special epochs=2 kappa=3"
@@ -147,7 +150,7 @@ def test_quality_settings_share_methods_and_goals() -> None:
         assert len(e.targets) * len(e.seeds) >= 20
         for text in e.methods:
             if text != "puf-auto":
-                assert Variant.parse(text, e.defaults).strength() == {"kappa": 2.0}
+                assert Variant.parse(text, e.defaults).strength() == {"kappa": 2.0, "epochs": 1}
     assert found["quality-digits-decay"].federation.recipe.lr_decay == 0.97
     assert found["quality-digits-20"].federation.data.options["per_client"] == 40
 

@@ -291,7 +291,7 @@ def test_federaser_replays_its_history_and_deletes_that_of_the_target() -> None:
     assert (f.round.assignments, f.round.base) == ((), 0)
     f.commit()
     for number in (2, 3):
-        assert (f.round.step.stream, f.round.step.combine.rule) == (number, "calibrate")
+        assert (f.round.step.method_state, f.round.step.combine.rule) == ({"replayed": number}, "calibrate")
         assert f.round.step.combine.values == dict.fromkeys(("a", "c", "d"), (2.0,))
         assert {s.epochs for s in f.round.assignments} == {0.5}
         f.run_round(RoundKind.UNLEARN)
@@ -305,7 +305,7 @@ def test_every_second_round_is_replayed() -> None:
     f.state = kept(f)
     f.file("b")
     f.commit()
-    assert (f.round.step.stream, f.round.step.last) == (3, True)
+    assert (f.round.step.method_state, f.round.step.last) == ({"replayed": 3}, True)
 
 
 def test_a_sum_that_is_not_finite_sends_a_job_back_to_its_start() -> None:

@@ -87,7 +87,7 @@ class FedEraser(Method):
             assignments=view.ordinary(members, epochs=self.options.epochs),
             combine=Combine(rule=CombineRule.CALIBRATE, values={m.name: lengths[m.name] for m in members}),
             lr=view.config.recipe.lr_at(number),
-            stream=number,
+            plain=False,
             last=len(coming) == 1,
             method_state={"replayed": number},
         )

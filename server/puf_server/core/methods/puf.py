@@ -31,6 +31,9 @@ class PufOptions(Options):
         "paper",
         description="author-code: for single samples, n of PUF-Special counts all samples of a target; matters for eta_u only",
     )
+    rest: bool = Field(
+        True, description="for single samples in Regular: the target also sends an update of its other samples"
+    )
 
 
 class Puf(Method):
@@ -88,8 +91,15 @@ def planned_step(view: View, options: PufOptions) -> Step:
         retained_rate=view.config.forgetting.retained_rate,
         epochs=float(view.config.recipe.epochs),
         whole_n=options.compat == "author-code",
+        with_rest=options.rest,
     )
-    return Step(base=view.state.version, assignments=planned.assignments, denominator=planned.denominator, last=True)
+    return Step(
+        base=view.state.version,
+        assignments=planned.assignments,
+        denominator=planned.denominator,
+        decays=True,
+        last=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +116,18 @@ def plan(
     retained_rate: float,
     epochs: float,
     whole_n: bool = False,
+    with_rest: bool = True,
 ) -> RoundPlan:
     """The assignments of the unlearning round with their scales, and n. In Special, `retained` is ignored.
 
     `whole_n` counts the remaining samples of a target in n although it does not train on them, as the authors' code does
-    in Special. In Regular it trains on them, and n is the same.
+    in Special. In Regular it trains on them, and n is the same. Without `with_rest` it trains on its forget data only.
     """
     ordinary = [(m, Part.MAIN, "", Flip.CLIENT) for m in retained] if mode is Mode.REGULAR else []
     remaining = [
         (t.member, Part.RETAIN, t.ticket.id, t.ticket.request.flip)
         for t in targets
-        if not t.ticket.whole_client and mode is Mode.REGULAR
+        if not t.ticket.whole_client and mode is Mode.REGULAR and with_rest
     ]
     n = sum(m.samples for m, *_ in (*ordinary, *remaining)) + sum(t.forget_samples for t in targets)
     if whole_n and mode is Mode.SPECIAL:

@@ -57,7 +57,6 @@ class Rapid(Method):
                 view.cohort(drawn_as=number), routine="curvature", options=self.options.routine()
             ),
             lr=self.options.lr,
-            stream=number,
             plain=False,
             last=view.started.step + 1 >= int(method_state["rounds"]),
             method_state=method_state,

@@ -130,10 +130,12 @@ class Step:
     combine: Combine = field(default_factory=Combine)
     # The frozen n. None: n is what was received, and the server's learning rate applies.
     denominator: int | None = None
-    # None: that of the round's own number.
+    # None: the recipe's, after the rounds that count for its decay.
     lr: float | None = None
-    # Random choices derive from this round. None: from the round's own number.
+    # Random choices derive from this number. None: from the round's own number, and from the method after a request.
     stream: int | None = None
+    # Whether a round of a method counts as a round of training for the decay of the learning rate.
+    decays: bool = False
     # Whether the federation's setting for unlearning without augmentation applies.
     plain: bool = True
     # Whether the result is the federation's model; in a job, whether the commit applies the tickets.

@@ -37,6 +37,10 @@ class State:
     # Committed and planned training rounds. Unlearning and recovery rounds are not counted.
     trained: int = 0
     planned: int = 0
+    # Committed rounds that lower the learning rate: training, recovery and PUF. Steps of other methods are not counted.
+    decays: int = 0
+    # The name of the random streams: the method that made the model last; empty before the first request.
+    streams: str = ""
     paused: bool = False
     # Why the federation stopped by itself; empty if it did not.
     halted: str = ""

@@ -1,0 +1,35 @@
+"""Which reading of the paper an experiment follows, in sentences for every output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from puf_lab.spec.variants import Variant
+
+if TYPE_CHECKING:
+    from puf_lab.spec.experiment import ExperimentSpec
+
+
+def readings(experiment: ExperimentSpec) -> list[str]:
+    """What the methods of the experiment do where the paper and the authors' code allow more than one reading."""
+    variants = experiment.variants
+    puf = [v for v in variants if v.is_puf]
+    found = [_unlearning_epochs(puf, experiment.federation.recipe.epochs)] if puf else []
+    if experiment.federation.recipe.plain_unlearning and any(v.method.kind == "forget" for v in variants):
+        found.append("PUF, PGA, FedAU and MoDe's guidance train without augmentation.")
+    if experiment.samples is not None:
+        found += [_samples(v) for v in puf if v.method.mode == "regular"]
+    return list(dict.fromkeys(found))
+
+
+def _unlearning_epochs(puf: Sequence[Variant], epochs: int) -> str:
+    stated = sorted({int(float(dict(v.options)["epochs"])) for v in puf})
+    return f"E_u, the target's epochs in PUF's unlearning round: {', '.join(map(str, stated))} (E = {epochs})."
+
+
+def _samples(variant: Variant) -> str:
+    with_rest = dict(variant.options).get("rest", "true").lower() not in ("false", "0", "no")
+    sends = "its negated update and an update of its other samples" if with_rest else "only its negated update"
+    strength = ", ".join(f"{k} = {v}" for k, v in variant.options if k in ("kappa", "eta_u")) or "the policy's kappa"
+    return f"Single samples in PUF-Regular: the target sends {sends}, {strength}."
