@@ -59,6 +59,9 @@ class LocalOptions(_Options):
     partition: str = Field("iid", description="how the data is split: iid, dirichlet:ALPHA or hsu:ALPHA")
     model: str = Field("", description="package.module:function that builds the model (default: the federation's)")
     task: str = Field("", description="package.module:Class with loss and metrics (default: the federation's)")
+    routine: list[str] = Field(
+        [], description="package.module:function that a method of the federation may ask this client to run; repeatable"
+    )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     memory_fraction: float | None = Field(None, gt=0, le=1, description="largest share of a GPU's memory")
     plugin_version: str = Field("", description="version of your code, if the federation requires one")

@@ -59,6 +59,9 @@ STEPS = [
     ("fedau", {"epochs": "2"}, [1]),
     ("fukd", {"epochs": "1"}, [0, 1]),
     ("rapid", {}, [2, 2]),
+    ("fedquit", {}, [1]),
+    ("negmerge", {"runs": "2"}, [1]),
+    ("fedosd", {"rounds": "2"}, [3, 3]),
 ]
 
 

@@ -72,6 +72,8 @@ class Contribution:
     source: Source
     scale: float = 1.0
     negated: bool = False
+    # Whether a target sent it for the data to forget.
+    target: bool = False
     # The tensors of the update; None: all of the model.
     layout: Manifest | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,12 +11,13 @@ from puf_common.tensors.digests import DigestKind, hasher
 from puf_common.tensors.model_file import write_header
 from puf_server.aggregation.fold import Contribution, NotFinite, fold
 from puf_server.aggregation.history_writer import read_history, write_history
-from puf_server.aggregation.method_rules import combine
+from puf_server.aggregation.method_rules import Vectors
 from puf_server.aggregation.verified import VerifiedSource
 from puf_server.core import methods
 from puf_server.core.methods.layers import outputs
+from puf_server.core.methods.products import combined
 from puf_server.core.state.models import ModelVersion
-from puf_server.core.state.rounds import HistoryRecord, Round
+from puf_server.core.state.rounds import CombineRule, HistoryRecord, Part, Round
 from puf_server.core.state.state import State
 from puf_server.core.unlearning import history
 from puf_server.failpoints import hit
@@ -35,6 +36,8 @@ class FoldResult:
     blake3: str = ""
     failure: str = ""
     history: tuple[HistoryRecord, ...] = ()
+    # Of a step with the rule LINEAR: the factors by vector.
+    factors: Mapping[str, float] | None = None
     # The client whose update made the fold fail; empty where this is unknown.
     culprit: str = ""
 
@@ -67,7 +70,7 @@ class Folder:
         try:
             # The digest is known only at the end, so it is not in the file's header.
             file.write(write_header(self._manifest, {"version": str(version), "round": str(current.number)}))
-            self._compute(state, current, write)
+            factors = self._compute(state, current, write)
             hit("fold.end")
             self._store.models.publish(file, version, sha.hexdigest())
             kinds = history.wanted(state, self._config, current)
@@ -79,7 +82,12 @@ class Folder:
             failure = f"round {current.number}: {error.message}"
             return FoldResult(current, failure=failure, culprit=error.facts.get("client", ""))
         return FoldResult(
-            current, sha.hexdigest(), self._manifest.nbytes("model"), blake3=quick.hexdigest(), history=records
+            current,
+            sha.hexdigest(),
+            self._manifest.nbytes("model"),
+            blake3=quick.hexdigest(),
+            history=records,
+            factors=factors,
         )
 
     def _server_lr(self, current: Round) -> float:
@@ -95,6 +103,7 @@ class Folder:
                 source=inputs.update(current, assignment.key),
                 scale=current.scale_of(assignment) if assignment.flip == "server" else 1.0,
                 negated=assignment.negated,
+                target=bool(assignment.ticket) and assignment.part is not Part.RETAIN,
                 layout=outputs(self._manifest, assignment.outputs),
             )
             for assignment in current.assignments
@@ -106,8 +115,13 @@ class Folder:
             found.append(Contribution(client=record.client, part="main", samples=record.samples, source=source))
         return found
 
-    def _compute(self, state: State, current: Round, write: Callable[[memoryview], object]) -> None:
-        """Writes the blocks of the new model: by the weighted sum, or by the rule of the round's method."""
+    def _compute(
+        self, state: State, current: Round, write: Callable[[memoryview], object]
+    ) -> Mapping[str, float] | None:
+        """Writes the blocks of the new model: by the weighted sum, or by the rule of the round's method.
+
+        Returns the factors of the rule LINEAR.
+        """
         rule = current.step.combine
         with ExitStack() as stack:
             inputs = _Inputs(self._store, stack)
@@ -122,20 +136,24 @@ class Folder:
                     inputs.verify()
                     raise
                 inputs.finish()
-                return
+                return None
             method = methods.serving_round(self._config.forgetting, current)
             others = {name: inputs.model(state.models[v]) for name, v in rule.others.items()}
             # Rules of methods read files in an order of their own.
             inputs.verify()
-            combine(
+            vectors = Vectors(
                 self._manifest,
                 base.raw,
                 {name: source.raw for name, source in others.items()},
                 [replace(c, source=c.source.raw) if isinstance(c.source, VerifiedSource) else c for c in updates],
-                write,
-                lambda blocks: method.rule(rule, self._manifest, blocks),
-                measure=method.measures,
             )
+            if rule.rule == CombineRule.LINEAR:
+                factors = method.factors(rule, vectors.updates, vectors.products())
+                vectors.combine(lambda block: combined(block, factors), write)
+                return factors
+            measured = vectors.measured() if method.measures else vectors.updates
+            vectors.combine(method.rule(rule, self._manifest, measured), write, measured)
+            return None
 
 
 class _Inputs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from tests.running import TINY, make_state, tiny_config, tiny_payload
 
 from puf_common.tensors.manifest import MODEL, UPDATE, Manifest
 from puf_server.aggregation.fold import ArraySource, Contribution, NotFinite
-from puf_server.aggregation.method_rules import combine, lengths
-from puf_server.core.methods.blocks import Rule, TensorBlock, UpdateBlock, mean_of_buffers
+from puf_server.aggregation.method_rules import Vectors, lengths
+from puf_server.core.methods.blocks import Rule, TensorBlock, mean_of_buffers
 from puf_server.maintenance.backup import backup
 from puf_server.maintenance.restore import restore
 from puf_server.storage.layout import history_name
@@ -34,11 +33,9 @@ def run(rule: Rule, *updates: Contribution, others: dict[str, bytearray] | None 
     out = bytearray()
     sources = {name: ArraySource(payload) for name, payload in (others or {}).items()}
 
-    def make(updates: Sequence[UpdateBlock]) -> Rule:
-        assert [p.client for p in updates] == sorted(p.client for p in updates)
-        return rule
-
-    combine(TINY, ArraySource(tiny_payload()), sources, updates, lambda b: out.extend(b), make)
+    vectors = Vectors(TINY, ArraySource(tiny_payload()), sources, updates)
+    assert [p.client for p in vectors.updates] == sorted(p.client for p in vectors.updates)
+    vectors.combine(rule, lambda b: out.extend(b))
     return {name: view.copy() for name, view in TINY.views(out, MODEL).items()}
 
 
@@ -58,6 +55,34 @@ def test_a_rule_gets_base_others_and_updates_of_any_layout() -> None:
     made = run(rule, came, others={"old": old})
     assert made["layer.bias"].tolist() == [1.5, 2.5, 3.5]
     assert not made["layer.weight"].any()
+
+
+def test_products_are_those_of_parameters_in_one_fixed_order() -> None:
+    came = [
+        Contribution(part="main", client=c, samples=1, source=ArraySource(update_bytes(v)), layout=TINY)
+        for c, v in (("b", 2.0), ("a", 6.0))
+    ]
+    old = bytearray(TINY.nbytes(MODEL))
+    vectors = Vectors(TINY, ArraySource(tiny_payload()), {"old": ArraySource(old)}, came)
+    products = vectors.products()
+    assert products.names == ("a/main", "b/main", "old")
+
+    def flat(payload: Any, kind: Any) -> Any:
+        views = TINY.views(payload, kind)
+        return np.concatenate([views[t.name].astype(np.float64).ravel() for t in TINY.tensors if t.role == "parameter"])
+
+    rows = [flat(update_bytes(6.0), UPDATE), flat(update_bytes(2.0), UPDATE), flat(tiny_payload(), MODEL)]
+    assert np.array(products.rows) == pytest.approx(np.array([[x @ y for y in rows] for x in rows]))
+    again = Vectors(TINY, ArraySource(tiny_payload()), {"old": ArraySource(old)}, came[::-1]).products()
+    assert again == products
+
+
+def test_an_update_of_one_layer_has_no_product_with_the_others() -> None:
+    head = Manifest(TINY.tensors[1:2])
+    came = Contribution(
+        part="main", client="b", samples=3, source=ArraySource(np.full(3, 0.5, "<f4").tobytes()), layout=head
+    )
+    assert Vectors(TINY, ArraySource(tiny_payload()), {}, [came]).products().rows == ((0.75,),)
 
 
 def test_buffers_are_averaged_and_never_scaled() -> None:

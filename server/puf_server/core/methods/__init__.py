@@ -11,6 +11,9 @@ mode       momentum degradation and memory guidance
 fedau      auxiliary heads of the targets
 fukd       subtraction of the target's updates, then distillation
 rapid      rollback, then retraining with curvature
+fedquit    the target distils from the model without the true class
+negmerge   negation of what several trainings of the target agree on
+fedosd     steps at a right angle to the retained updates
 """
 
 from __future__ import annotations
@@ -24,9 +27,12 @@ from puf_server.core.config import Forgetting
 from puf_server.core.methods.base import Method, StoredHistory
 from puf_server.core.methods.fedau import FedAU
 from puf_server.core.methods.federaser import FedEraser
+from puf_server.core.methods.fedosd import FedOsd
+from puf_server.core.methods.fedquit import FedQuit
 from puf_server.core.methods.fukd import Fukd
 from puf_server.core.methods.mode import MoDe
 from puf_server.core.methods.natural import Natural
+from puf_server.core.methods.negmerge import NegMerge
 from puf_server.core.methods.pga import Pga
 from puf_server.core.methods.puf import Puf
 from puf_server.core.methods.puf_auto import PufAuto
@@ -40,7 +46,23 @@ _load: Callable[[str], type[Method]] | None = None
 _own: dict[str, type[Method]] = {}
 _made: dict[tuple[str, tuple[tuple[str, str], ...]], Method] = {}
 _METHODS: dict[str, type[Method]] = {
-    m.name: m for m in (Puf, PufAuto, Natural, Retrain, NoT, FedEraser, Pga, MoDe, FedAU, Fukd, Rapid)
+    m.name: m
+    for m in (
+        Puf,
+        PufAuto,
+        Natural,
+        Retrain,
+        NoT,
+        FedEraser,
+        Pga,
+        MoDe,
+        FedAU,
+        Fukd,
+        Rapid,
+        FedQuit,
+        NegMerge,
+        FedOsd,
+    )
 }
 
 

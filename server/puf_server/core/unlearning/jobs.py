@@ -276,6 +276,7 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
         at_least=at_least,
         at_most=at_most,
         lr=None if reset else method.rate(config),
+        method="" if reset else job.method,
     )
     return replace(state, job=None, recovery=recovery)
 
