@@ -73,7 +73,7 @@ def test_a_users_method_and_routine_survive_a_killed_server(tmp_path: Path, monk
         federation.idle()
         leaving = federation.unlearn(1)
         port = federation.server.address
-        wait_until(lambda: federation.server.control.tickets(), 60, federation.server, leaving)
+        wait_until(lambda: bool(federation.server.control.tickets()), 60, federation.server, leaving)
         federation.server.send(signal.SIGKILL)
         federation.server.wait(30)
         again = ServerProcess(federation.directory / "server", federation.directory / "logs" / "again.log", listen=port)

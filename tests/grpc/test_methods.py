@@ -62,6 +62,7 @@ STEPS = [
     ("fedquit", {}, [1]),
     ("negmerge", {"runs": "2"}, [1]),
     ("fedosd", {"rounds": "2"}, [3, 3]),
+    ("sifu", {}, [0]),
 ]
 
 
@@ -92,8 +93,8 @@ def test_a_client_is_forgotten_by(
         asked = [r for r in state.records.values() if r.kind is RoundKind.UNLEARN]
         assert [r.contributions for r in asked] == steps
         kept = {r.client for r in state.history.values()}
-        assert kept == ({"client-0", "client-1"} if method in ("federaser", "fukd") else set())
-        assert ticket.deleted_records == {"federaser": 3, "fukd": 1}.get(method, 0)
+        assert kept == ({"client-0", "client-1"} if method in ("federaser", "fukd", "sifu") else set())
+        assert ticket.deleted_records == {"federaser": 3, "fukd": 1, "sifu": 2}.get(method, 0)
         # The target's directory contains nothing either.
         assert not list(clinic.state_of(2).path.glob("last-models*"))
         if method == "fedau":

@@ -6,6 +6,7 @@ that the result does not depend on the order of arrival.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import fsum, sqrt
@@ -63,9 +64,16 @@ class Vectors:
         return Products(names, tuple(tuple(float(x) for x in row) for row in total))
 
     def combine(
-        self, rule: Rule, write: Callable[[memoryview], object], updates: Sequence[UpdateBlock] | None = None
+        self,
+        rule: Rule,
+        write: Callable[[memoryview], object],
+        updates: Sequence[UpdateBlock] | None = None,
+        noise: bytes = b"",
     ) -> None:
-        """Writes the new model in manifest order. `updates` are the measured ones if the rule reads norms."""
+        """Writes the new model in manifest order.
+
+        `updates` are the measured ones if the rule reads norms. `noise` is the secret seed if it adds noise.
+        """
         parameter = -1
         for tensor in self._manifest.ranges(MODEL):
             parameter += tensor.spec.role == "parameter"
@@ -81,6 +89,7 @@ class Vectors:
                         replace(update, u=u)
                         for update, u in zip(updates or self.updates, self._values(tensor, start, count), strict=True)
                     ],
+                    noise=normal(noise, tensor, start, count) if noise else None,
                 )
                 with np.errstate(over="ignore", invalid="ignore"):  # checked below
                     made = rule(block).astype(w.dtype)
@@ -106,6 +115,14 @@ class Vectors:
             for row, (_, other) in zip(rows[len(self._ordered) :], sorted(self._others.items()), strict=True):
                 row[:] = w - read_block(other, tensor, start, count)
         return rows
+
+
+def normal(secret: bytes, tensor: TensorRange, start: int, count: int) -> NDArray[np.float64] | None:
+    """Standard normal values of one block of a parameter, always the same for the same seed; None for buffers."""
+    if tensor.spec.role != "parameter":
+        return None
+    seed = hashlib.sha256(secret + f"/{tensor.spec.name}/{start}".encode()).digest()
+    return np.random.default_rng(int.from_bytes(seed)).standard_normal(count)
 
 
 def lengths(source: Source, ranges: Iterable[TensorRange]) -> tuple[float, ...]:

@@ -13,7 +13,8 @@ from tests.running import TINY, make_state, tiny_config, tiny_payload
 
 from puf_common.tensors.manifest import MODEL, UPDATE, Manifest
 from puf_server.aggregation.fold import ArraySource, Contribution, NotFinite
-from puf_server.aggregation.method_rules import Vectors, lengths
+from puf_server.aggregation.method_rules import Vectors, lengths, normal
+from puf_server.aggregation.spreads import spreads
 from puf_server.core.methods.blocks import Rule, TensorBlock, mean_of_buffers
 from puf_server.maintenance.backup import backup
 from puf_server.maintenance.restore import restore
@@ -128,6 +129,50 @@ def test_history_survives_a_restart_and_a_backup(tmp_path: Path) -> None:
         assert federation.engine.state.history == kept
     for name in names:
         assert (tmp_path / "again" / "history" / name).read_bytes() == (state / "history" / name).read_bytes()
+
+
+def test_distances_of_a_round_without_each_client_are_stored(tmp_path: Path) -> None:
+    state = _trained(tmp_path / "state", "sifu")
+    with OnDisk(state) as federation:
+        records = federation.engine.state.history.values()
+        assert {(r.kind, r.digest, r.nbytes) for r in records} == {("spreads", "", 0)}
+        assert sorted((r.round, r.client) for r in records) == [(n, c) for n in (1, 2) for c in EVERYONE]
+        assert all(len(r.norms) == 1 and r.norms[0] >= 0 for r in records)
+
+
+def test_a_distance_is_that_between_the_averages_with_and_without_the_client(tmp_path: Path) -> None:
+    make_state(tmp_path / "state", tiny_config(plan={"rounds": 1, "min_clients": 3, "server_lr": 0.5}))
+    with OnDisk(tmp_path / "state") as federation:
+        federation.join(*EVERYONE)
+        values = {client: federation.submit(client) for client in EVERYONE}
+        current = federation.engine.state.round
+        assert current is not None
+        found = spreads(federation.engine.store, current, 0.5)
+    for left_out in EVERYONE:
+        n = {c: current.received[f"{c}/main"].samples for c in EVERYONE}
+        rows = {c: _parameters(update_bytes(v)) for c, v in values.items()}
+        mean = sum(n[c] * rows[c] for c in EVERYONE) / sum(n.values())
+        others = [c for c in EVERYONE if c != left_out]
+        without = sum(n[c] * rows[c] for c in others) / sum(n[c] for c in others)
+        assert found[f"{left_out}/main"] == pytest.approx(0.5 * float(np.linalg.norm(mean - without)))
+
+
+def test_noise_is_normal_and_depends_on_the_secret() -> None:
+    tensor = next(iter(TINY.ranges(MODEL)))
+    one, same, other = (normal(key, tensor, 0, 20000) for key in (b"a", b"a", b"b"))
+    assert one is not None
+    assert other is not None
+    assert np.array_equal(one, same)  # type: ignore[arg-type]
+    assert abs(float(one.mean())) < 0.05
+    assert float(one.std()) == pytest.approx(1, abs=0.05)
+    assert abs(float(np.corrcoef(one, other)[0, 1])) < 0.05
+    assert normal(b"a", tensor, 20000, 5) is not None
+    assert all(normal(b"a", t, 0, 1) is None for t in TINY.ranges(MODEL) if t.spec.role != "parameter")
+
+
+def _parameters(payload: Any) -> Any:
+    views = TINY.views(payload, UPDATE)
+    return np.concatenate([views[t.name].astype(np.float64).ravel() for t in TINY.tensors if t.role == "parameter"])
 
 
 def test_a_directory_without_its_history_is_refused(tmp_path: Path) -> None:

@@ -78,6 +78,8 @@ class StoredHistory:
     first_updates: bool = False
     # Per client, the sum of its updates as they entered the model.
     sums: bool = False
+    # Per round and client, the distance of the round's model from the same round without the client.
+    spreads: bool = False
     # All model versions.
     checkpoints: bool = False
     # On the client's disk: its last local model.
@@ -88,7 +90,7 @@ class StoredHistory:
     @property
     def words(self) -> tuple[str, ...]:
         """The kinds of history, as the contract names them."""
-        names = ("norms", "first_updates", "sums", "checkpoints", "last_local_model")
+        names = ("norms", "first_updates", "sums", "spreads", "checkpoints", "last_local_model")
         return tuple(name.replace("_", "-") for name in names if getattr(self, name))
 
 
@@ -113,6 +115,8 @@ class Method:
     measures: ClassVar[bool] = False
     # Works on the model of the moment of filing: an open ordinary round is abandoned, because it would change the model.
     as_it_was: ClassVar[bool] = False
+    # Rebuilds or subtracts rounds as averages of updates: not possible if the server steps by moments.
+    plain_averages: ClassVar[bool] = False
     # Routines of the user's code that its assignments name, as package.module:function. Clients list them themselves.
     routines: ClassVar[tuple[str, ...]] = ()
 
@@ -186,12 +190,20 @@ class Method:
 
     @property
     def recovery_bounds(self) -> tuple[int, int | None]:
-        """The least and the largest number of recovery rounds; None: the federation's policy."""
+        """The least and the largest number of recovery rounds of every job; None: the federation's policy."""
         return 0, None
 
     def factors(self, combine: Combine, updates: Sequence[UpdateBlock], products: Products) -> Mapping[str, float]:
         """The factor of each vector in a step with the rule LINEAR; missing ones are 0. `updates` have no values here."""
         raise NotImplementedError(f"{self.name} has no factors")
+
+    def recovery_rounds(self, method_state: Mapping[str, float | int | str]) -> tuple[int, int | None]:
+        """The least and the largest number of recovery rounds of this job; None: the federation's policy."""
+        return self.recovery_bounds
+
+    def rebuilt_from(self, method_state: Mapping[str, float | int | str]) -> int:
+        """The round whose model a method that `rewrites` began with. History of later rounds is outdated."""
+        return 0
 
     def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
         """How a step combines blocks. `updates` have no values here, only clients, samples and norms."""

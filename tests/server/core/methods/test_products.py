@@ -10,8 +10,8 @@ from puf_server.core.methods.blocks import TensorBlock, UpdateBlock
 from puf_server.core.methods.products import Products, combined, vector_of
 
 
-def update(client: str, u: tuple[float, ...], **more: bool) -> UpdateBlock:
-    return UpdateBlock(client=client, samples=1, u=np.array(u, np.float32), **more)
+def update(client: str, u: tuple[float, ...], *, target: bool = False) -> UpdateBlock:
+    return UpdateBlock(client=client, samples=1, u=np.array(u, np.float32), target=target)
 
 
 def block(role: str, *updates: UpdateBlock) -> TensorBlock:
