@@ -113,6 +113,9 @@ class UnlearnOptions(LocalOptions, Connection):
     """Ask to be forgotten."""
 
     forget: Path | None = Field(None, description="sample ids or group:NAME, one per line (default: the whole client)")
+    forget_class: list[int] = Field(
+        [], description="forget all samples of this class number; repeatable; instead of --forget"
+    )
     mode: Literal["regular", "special"] | None = Field(None, description="how to forget (default: the federation's)")
     strength: Literal["auto", "fixed"] | None = Field(
         None,
@@ -135,6 +138,17 @@ class UnlearnOptions(LocalOptions, Connection):
         False, description="confirm that the data is that of training, if the state directory has no record of it"
     )
     dry_run: bool = Field(False, description="perform all checks and show the request, without filing it")
+
+    @model_validator(mode="after")
+    def _names_samples_once(self) -> Self:
+        if self.forget is not None and self.forget_class:
+            raise ValueError("--forget and --forget-class both name the samples: give one of them")
+        return self
+
+    @property
+    def names_samples(self) -> bool:
+        """Whether the request is for samples, not for the whole client."""
+        return self.forget is not None or bool(self.forget_class)
 
     @model_validator(mode="after")
     def _has_one_strength(self) -> Self:

@@ -103,7 +103,13 @@ def test_a_client_is_forgotten_by(
 
 
 @pytest.mark.parametrize(
-    ("method", "options"), [("fedau", {"epochs": "2"}), ("mode", {"rounds": "1", "degrade_rounds": "1"})]
+    ("method", "options"),
+    [
+        ("fedau", {"epochs": "2"}),
+        ("mode", {"rounds": "1", "degrade_rounds": "1"}),
+        ("fedosd", {"rounds": "1"}),
+        ("negmerge", {"runs": "2"}),
+    ],
 )
 def test_samples_are_forgotten_beside_the_rest_by(
     method: str, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

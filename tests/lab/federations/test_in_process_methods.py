@@ -169,7 +169,7 @@ def test_a_method_without_stored_history_is_refused(tmp_path: Path) -> None:
             changed.forget([1])
 
 
-@pytest.mark.parametrize("method", ["federaser", "mode", "fukd", "rapid", "fedosd", "sifu"])
+@pytest.mark.parametrize("method", ["federaser", "mode", "fukd", "rapid", "fedosd"])
 def test_a_restart_within_any_step_gives_the_same_weights(
     method: str, trained: InProcessFederation, tmp_path: Path
 ) -> None:

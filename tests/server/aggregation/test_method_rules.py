@@ -170,6 +170,22 @@ def test_noise_is_normal_and_depends_on_the_secret() -> None:
     assert all(normal(b"a", t, 0, 1) is None for t in TINY.ranges(MODEL) if t.spec.role != "parameter")
 
 
+def test_a_repeated_fold_adds_the_same_noise_and_another_request_other_noise(tmp_path: Path) -> None:
+    digests = []
+    for number in range(2):
+        state = _trained(tmp_path / str(number), "sifu")
+        for _ in range(2):
+            with OnDisk(state) as federation:
+                if federation.engine.round_to_fold() is None:
+                    federation.handlers.tickets.forget("cleo", "", 0.0)
+                current = federation.engine.round_to_fold()
+                assert current is not None
+                # The process ends before the commit.
+                digests.append(federation.engine.fold(current).digest)
+    assert digests[0] == digests[1]
+    assert digests[2] == digests[3] != digests[0]
+
+
 def _parameters(payload: Any) -> Any:
     views = TINY.views(payload, UPDATE)
     return np.concatenate([views[t.name].astype(np.float64).ravel() for t in TINY.tensors if t.role == "parameter"])

@@ -67,15 +67,15 @@ def test_without_retained_updates_the_targets_update_is_the_direction() -> None:
     assert orthogonal([update("u", target=True)], products(vectors), 0.5) == {"u/main": 0.5}
 
 
-@given(st.lists(st.tuples(*[st.floats(-3, 3)] * 5), min_size=4, max_size=4))
-def test_the_direction_never_opposes_a_retained_client(rows: list[tuple[float, ...]]) -> None:
+@given(st.lists(st.tuples(*[st.integers(-3, 3)] * 5), min_size=4, max_size=4))
+def test_the_direction_never_opposes_a_retained_client(rows: list[tuple[int, ...]]) -> None:
     names = ("a/main", "b/main", "c/main", "u/main")
     vectors = dict(zip(names, rows, strict=True))
     updates = [update(n[0], target=n[0] == "u") for n in names]
     d = np.array(total(vectors, orthogonal(updates, products(vectors), 1.0)))
+    assert float(np.linalg.norm(d)) == pytest.approx(float(np.linalg.norm(vectors["u/main"]))) or not d.any()
     for name in names[:3]:
-        length = float(np.linalg.norm(vectors[name]) * np.linalg.norm(d))
-        assert abs(float(d @ vectors[name])) <= 1e-4 * length + 1e-9
+        assert abs(float(d @ vectors[name])) <= 1e-6
 
 
 def test_recovery_removes_the_part_along_the_way_and_keeps_the_length() -> None:
