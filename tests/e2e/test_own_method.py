@@ -1,4 +1,4 @@
-"""A user's method with a user's routine in real processes: inner products, a recovery round of its own, a killed server."""
+"""A user's method and routine in real processes: inner products, own recovery, a server optimizer, a killed server."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def test_a_users_method_and_routine_survive_a_killed_server(tmp_path: Path, monk
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
     policy = Forgetting(method="opposite:Opposite", max_recovery_rounds=1, blind_recovery_rounds=1, strength="fixed")
-    setting = SETTING.model_copy(update={"forgetting": policy})
+    # The server steps by moments: those of recovery are new, and survive the kill.
+    plan = {"server_optimizer": "yogi", "server_lr": 0.02}
+    setting = SETTING.model_copy(update={"forgetting": policy, "plan": plan})
     with InProcessFederation(setting, tmp_path / "undisturbed") as here:
         here.train()
         [ticket] = here.forget([1])
@@ -83,6 +85,7 @@ def test_a_users_method_and_routine_survive_a_killed_server(tmp_path: Path, monk
         assert (done.state, done.method) == (tk.TICKET_STATE_COMPLETED, "opposite")
         assert hashlib.sha256(federation.payload()).digest() == expected
         entries = [json.loads(line) for line in (federation.directory / "logs" / "again.log").read_text().splitlines()]
+        assert [e["event"] for e in entries].count("optimizer.reset") == 1
         [factors] = [e["factors"] for e in entries if e.get("event") == "round.combined"]
         assert set(factors) == {"client-1/main"}
         assert factors["client-1/main"] < 0
