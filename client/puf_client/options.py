@@ -59,6 +59,9 @@ class LocalOptions(_Options):
     partition: str = Field("iid", description="how the data is split: iid, dirichlet:ALPHA or hsu:ALPHA")
     model: str = Field("", description="package.module:function that builds the model (default: the federation's)")
     task: str = Field("", description="package.module:Class with loss and metrics (default: the federation's)")
+    routine: list[str] = Field(
+        [], description="package.module:function that a method of the federation may ask this client to run; repeatable"
+    )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     memory_fraction: float | None = Field(None, gt=0, le=1, description="largest share of a GPU's memory")
     plugin_version: str = Field("", description="version of your code, if the federation requires one")
@@ -110,6 +113,9 @@ class UnlearnOptions(LocalOptions, Connection):
     """Ask to be forgotten."""
 
     forget: Path | None = Field(None, description="sample ids or group:NAME, one per line (default: the whole client)")
+    forget_class: list[int] = Field(
+        [], description="forget all samples of this class number; repeatable; instead of --forget"
+    )
     mode: Literal["regular", "special"] | None = Field(None, description="how to forget (default: the federation's)")
     strength: Literal["auto", "fixed"] | None = Field(
         None,
@@ -132,6 +138,17 @@ class UnlearnOptions(LocalOptions, Connection):
         False, description="confirm that the data is that of training, if the state directory has no record of it"
     )
     dry_run: bool = Field(False, description="perform all checks and show the request, without filing it")
+
+    @model_validator(mode="after")
+    def _names_samples_once(self) -> Self:
+        if self.forget is not None and self.forget_class:
+            raise ValueError("--forget and --forget-class both name the samples: give one of them")
+        return self
+
+    @property
+    def names_samples(self) -> bool:
+        """Whether the request is for samples, not for the whole client."""
+        return self.forget is not None or bool(self.forget_class)
 
     @model_validator(mode="after")
     def _has_one_strength(self) -> Self:

@@ -59,6 +59,10 @@ STEPS = [
     ("fedau", {"epochs": "2"}, [1]),
     ("fukd", {"epochs": "1"}, [0, 1]),
     ("rapid", {}, [2, 2]),
+    ("fedquit", {}, [1]),
+    ("negmerge", {"runs": "2"}, [1]),
+    ("fedosd", {"rounds": "2"}, [3, 3]),
+    ("sifu", {}, [0]),
 ]
 
 
@@ -89,8 +93,8 @@ def test_a_client_is_forgotten_by(
         asked = [r for r in state.records.values() if r.kind is RoundKind.UNLEARN]
         assert [r.contributions for r in asked] == steps
         kept = {r.client for r in state.history.values()}
-        assert kept == ({"client-0", "client-1"} if method in ("federaser", "fukd") else set())
-        assert ticket.deleted_records == {"federaser": 3, "fukd": 1}.get(method, 0)
+        assert kept == ({"client-0", "client-1"} if method in ("federaser", "fukd", "sifu") else set())
+        assert ticket.deleted_records == {"federaser": 3, "fukd": 1, "sifu": 2}.get(method, 0)
         # The target's directory contains nothing either.
         assert not list(clinic.state_of(2).path.glob("last-models*"))
         if method == "fedau":
@@ -99,7 +103,13 @@ def test_a_client_is_forgotten_by(
 
 
 @pytest.mark.parametrize(
-    ("method", "options"), [("fedau", {"epochs": "2"}), ("mode", {"rounds": "1", "degrade_rounds": "1"})]
+    ("method", "options"),
+    [
+        ("fedau", {"epochs": "2"}),
+        ("mode", {"rounds": "1", "degrade_rounds": "1"}),
+        ("fedosd", {"rounds": "1"}),
+        ("negmerge", {"runs": "2"}),
+    ],
 )
 def test_samples_are_forgotten_beside_the_rest_by(
     method: str, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,13 +1,15 @@
 """Routines by the names that a server may request.
 
-A name from the network is looked up here and never imported. The routines of other unlearning methods are imported when
-the server requests them, because most clients never need them.
+A name from the network is looked up and never imported: it is built in, or the client's own command line lists it as
+`--routine package.module:function`. The routines of other unlearning methods are imported when the server requests them,
+because most clients never need them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ from puf_client.routines.context import RoutineContext
 from puf_client.routines.inputs import options_from
 from puf_client.routines.train import TrainResult, TrainSettings, train
 from puf_client.tasks import Task
+from puf_common.config import plugins
 from puf_common.errors import UsageError
 from puf_common.receipts.gap import ClassTable
 
@@ -58,13 +61,41 @@ class RoutineInputs:
         return self.second
 
 
-def run_routine(name: str, inputs: RoutineInputs, context: RoutineContext) -> TrainResult:
+# Changes the model of the inputs in place.
+Routine: TypeAlias = Callable[[RoutineInputs, RoutineContext], TrainResult]
+
+
+def routines_with(own: Iterable[str] = ()) -> Mapping[str, Routine]:
+    """The built-in routines, and functions of the user's code under their names package.module:function."""
+    return {**ROUTINES, **{spec: _own(spec) for spec in own}}
+
+
+def _own(spec: str) -> Routine:
+    """The user's function, checked when it returns: a wrong result would be an error far from its cause."""
+    function = plugins.load(spec)
+
+    def run(given: RoutineInputs, context: RoutineContext) -> TrainResult:
+        result = function(given, context)
+        if not isinstance(result, TrainResult):
+            raise UsageError(
+                f"the routine {spec} returned {type(result).__name__}: it must return puf_client.routines.train.TrainResult"
+            )
+        return result
+
+    return run
+
+
+def run_routine(
+    name: str, inputs: RoutineInputs, context: RoutineContext, known: Mapping[str, Routine] | None = None
+) -> TrainResult:
     """Runs a routine by name. Raises `Abandoned` when the context asks it to stop."""
-    if name not in ROUTINES:
+    known = ROUTINES if known is None else known
+    if name not in known:
         raise UsageError(
-            f"this client does not have the routine {name!r}, only {', '.join(ROUTINES)}: install a newer version"
+            f"this client does not have the routine {name!r}, only {', '.join(known)}: install a newer version, or start "
+            "the client with --routine for a routine of your code"
         )
-    return ROUTINES[name](inputs, context)
+    return known[name](inputs, context)
 
 
 def _train(given: RoutineInputs, context: RoutineContext) -> TrainResult:
@@ -111,7 +142,26 @@ def _dose(given: RoutineInputs, context: RoutineContext) -> TrainResult:
     return dose(*given.common, options, context, plain=given.plain, unseen=Unseen(given.holdout, given.unseen))
 
 
-ROUTINES: dict[str, Callable[[RoutineInputs, RoutineContext], TrainResult]] = {
+def _quit(given: RoutineInputs, context: RoutineContext) -> TrainResult:
+    from puf_client.routines.quit import QuitOptions, quit_true_class
+
+    options = options_from(QuitOptions, given.options)
+    return quit_true_class(given.model, given.samples, given.settings, options, context)
+
+
+def _merge(given: RoutineInputs, context: RoutineContext) -> TrainResult:
+    from puf_client.routines.merge import MergeOptions, merge
+
+    return merge(*given.common, options_from(MergeOptions, given.options), context)
+
+
+def _doubt(given: RoutineInputs, context: RoutineContext) -> TrainResult:
+    from puf_client.routines.doubt import doubt
+
+    return doubt(given.model, given.samples, given.settings, context)
+
+
+ROUTINES: dict[str, Routine] = {
     "train": _train,
     "dose": _dose,
     "ascent": _ascent,
@@ -119,4 +169,7 @@ ROUTINES: dict[str, Callable[[RoutineInputs, RoutineContext], TrainResult]] = {
     "aux_head": _aux_head,
     "curvature": _curvature,
     "distill": _distill,
+    "quit": _quit,
+    "merge": _merge,
+    "doubt": _doubt,
 }

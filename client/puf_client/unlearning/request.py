@@ -64,10 +64,27 @@ def plan(
         request.strength.kappa = policy.default_kappa
     if puf and not request.strength.epochs and not request.strength.auto:
         request.strength.epochs = policy.default_epochs
-    if options.forget is None or trainer is None:
+    if not options.names_samples or trainer is None:
         return _whole_client(request, tickets)
-    indices = sample_list.read(options.forget, trainer.data.ids, trainer.data.groups)
+    if options.forget is not None:
+        indices = sample_list.read(options.forget, trainer.data.ids, trainer.data.groups)
+    else:
+        indices = _of_classes(options, trainer, state, tickets)
     return _samples(request, state, trainer.data.ids, indices, tickets)
+
+
+def _of_classes(
+    options: UnlearnOptions, trainer: Trainer, state: StateDirectory, tickets: list[tk.Ticket]
+) -> list[int]:
+    """The samples of the classes. Those that were forgotten before are left out, unless this is the request for all."""
+    from puf_client.data.labels import of_classes
+
+    ids = trainer.data.ids
+    indices = of_classes(trainer.data, options.forget_class)
+    key = state.request_key(tuple(ids[i] for i in indices))
+    gone = state.excluded(ids)
+    left = [i for i in indices if not gone[i]]
+    return left if left and not any(t.request.request_key.startswith(key) for t in tickets) else indices
 
 
 def _whole_client(request: tk.UnlearningRequest, tickets: list[tk.Ticket]) -> Plan:

@@ -33,7 +33,7 @@ def run_unlearn(options: UnlearnOptions) -> Exit:
     """Files the request, or finds an equal one, and follows it to its end."""
     if options.data:
         require_available(options.data, options.data_dir)
-    elif options.forget is not None:
+    elif options.names_samples:
         raise UsageError("samples are named by the ids of the data: set --data as for `puf-client run`")
     require_writable(options.receipt_dir)
     with dial(options, server=options.server, name=options.name, patience=options.patience) as transport:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol, TypeVar
 
@@ -19,7 +19,14 @@ from puf_client.routines.context import Progress, RoutineContext
 from puf_client.routines.evaluate import PerSample, outputs, per_sample
 from puf_client.routines.inputs import model_from
 from puf_client.routines.measure import class_table
-from puf_client.routines.registry import WITHOUT_AUGMENTATION, RoutineInputs, run_routine
+from puf_client.routines.registry import (
+    ROUTINES,
+    WITHOUT_AUGMENTATION,
+    Routine,
+    RoutineInputs,
+    routines_with,
+    run_routine,
+)
 from puf_client.routines.train import TrainResult, TrainSettings
 from puf_client.routines.train import prepare as prepare_torch
 from puf_client.session.assignment import Assignment
@@ -64,6 +71,7 @@ def prepare(options: LocalOptions, description: pb.DescribeReply, data: ClientDa
         recipe=description.recipe,
         plugin_version=options.plugin_version or (plugins.plugin_version(plugins.load(own)) if own else ""),
         fresh=lambda seed: build_any(model_spec, description.model_options, seed),
+        routines=routines_with(options.routine),
     )
 
 
@@ -110,6 +118,8 @@ class Trainer:
     plugin_version: str
     # Builds a model with the weights of another seed.
     fresh: Callable[[int], nn.Module]
+    # What the server may request, by name.
+    routines: Mapping[str, Routine] = field(default_factory=lambda: ROUTINES)
 
     def check_fit(self, *, labels: bool = True) -> None:
         """Raises `UsageError` if a batch of the data does not fit the model or the task. Changes no weights."""
@@ -162,7 +172,7 @@ class Trainer:
             unseen=class_table(assignment.unseen) if assignment.unseen else None,
         )
         context = RoutineContext(self.choice.device, assignment.stream, progress, assignment.abandoned)
-        return run_routine(assignment.routine, inputs, context)
+        return run_routine(assignment.routine, inputs, context, self.routines)
 
     def evaluate_holdout(self, payload: Payload) -> PerSample:
         """Returns the values of a model on every hold-out sample."""

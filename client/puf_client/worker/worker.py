@@ -9,7 +9,6 @@ import numpy as np
 from puf_client.machine import THIS_MACHINE, Machine
 from puf_client.routines.context import Abandoned
 from puf_client.routines.measure import summed
-from puf_client.routines.registry import ROUTINES
 from puf_client.session.assignment import Assignment, EvaluationRequest, Work
 from puf_client.session.connect import connect
 from puf_client.session.samples import ALL_PARTS, WITH_RETAINED_SAMPLES, KnownSamples
@@ -68,7 +67,7 @@ class Worker:
             self._transport,
             data=self.samples,
             parts=ALL_PARTS,
-            routines=ROUTINES,
+            routines=trainer.routines,
             added_samples=added_samples,
             heartbeats=heartbeats,
             # Data without labels cannot score a model.

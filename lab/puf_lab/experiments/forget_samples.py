@@ -1,10 +1,11 @@
-"""Selection of the samples that a target wants forgotten, by the seed, as single samples or whole groups."""
+"""Selection of the samples that a target wants forgotten, by the seed, as single samples, whole groups or classes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from puf_client.data import ClientData
+from puf_client.data.labels import of_classes
 from puf_client.data.partition import stream
 from puf_common.errors import UsageError
 from puf_lab.evaluation.evaluator import ForgetSet
@@ -12,7 +13,12 @@ from puf_lab.spec.experiment import SampleSelection
 
 
 def chosen(data: ClientData, wanted: SampleSelection, *, seed: int, shard: int) -> tuple[str, ...]:
-    """Ids of about the wanted share of the samples: at least one sample or group, and never all."""
+    """Ids of about the wanted share of the samples: at least one sample or group, and never all. Or all of a class."""
+    if wanted.by == "class":
+        of_class = of_classes(data, wanted.classes)
+        if len(of_class) == data.samples:
+            raise UsageError("all samples of a target have the classes to forget; forget the whole client instead")
+        return tuple(sorted(data.ids[i] for i in of_class))
     order = stream(seed, "forget", wanted.by, shard)
     size = min(max(1, round(wanted.fraction * data.samples)), data.samples - 1)
     if wanted.by == "sample":

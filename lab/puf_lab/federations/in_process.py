@@ -27,6 +27,7 @@ from puf_lab.federations.base import Spent, Strength
 from puf_lab.federations.direct_transport import DirectTransport
 from puf_lab.federations.state_directories import copy_state, create_server, leave_out
 from puf_lab.spec.federation import FederationSpec, client_name
+from puf_server.core import methods
 from puf_server.core.config import Forgetting
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket
@@ -200,8 +201,13 @@ class InProcessFederation:
     def _state_dir(self, transport: DirectTransport) -> StateDirectory:
         return StateDirectory.of(transport.describe().federation_id, transport.name, self.directory / "clients")
 
+    @property
+    def _own_routines(self) -> list[str]:
+        """Routines of the user's code that the method names. The user's experiment may load the user's code."""
+        return list(methods.method_of(self.engine.config.forgetting).routines)
+
     def _join(self, shard: int) -> tuple[Session, Worker]:
-        options = self.spec.client_options(shard)
+        options = self.spec.client_options(shard).model_copy(update={"routine": self._own_routines})
         transport = DirectTransport(self.handlers, options.name)
         description = transport.describe()
         state = self._state_dir(transport)

@@ -39,7 +39,17 @@ class SampleSelection(Part):
     """Only a part of the target's samples is forgotten. The target stays with the rest."""
 
     fraction: float = Field(0.5, gt=0, lt=1)
-    by: Literal["sample", "group"] = "sample"
+    by: Literal["sample", "group", "class"] = "sample"
+    classes: tuple[int, ...] = ()
+    """By class: all samples of these classes are forgotten, whatever their share."""
+
+    @model_validator(mode="after")
+    def _names_classes_only_by_class(self) -> Self:
+        if (self.by == "class") != bool(self.classes):
+            raise ValueError('samples: classes = [...] belongs to by = "class", which needs it')
+        if self.by == "class" and "fraction" in self.model_fields_set:
+            raise ValueError('samples: by = "class" forgets all samples of the classes; leave out fraction')
+        return self
 
 
 class Backdoor(Part):
@@ -127,7 +137,7 @@ class ExperimentSpec(Part):
         for targets in self.targets:
             if len(set(targets)) != len(targets) or not all(0 <= t < clients for t in targets):
                 raise ValueError(f"targets {list(targets)} must be different clients from 0 to {clients - 1}")
-            if len(targets) >= clients:
+            if self.samples is None and len(targets) >= clients:
                 raise ValueError("at least one client must remain in the federation")
         if not self.seeds:
             raise ValueError("seeds must name at least one seed")

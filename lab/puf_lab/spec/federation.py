@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from puf_client.data import DataContext
 from puf_client.options import RunOptions
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
+from puf_server.core.methods import method_of
 
 # The client that provides the public shard.
 DISTILLER = "distiller"
@@ -102,6 +103,8 @@ class FederationSpec(Part):
             "partition": self.data.partition,
             "device": self.device,
             **self._own_code(),
+            # The user starts the experiment with code of this machine, so clients may run the routines of its method.
+            **({"routine": list(own)} if (own := method_of(self.forgetting).routines) else {}),
         }
 
     def _own_code(self) -> dict[str, str]:

@@ -55,6 +55,10 @@ METHODS: dict[str, Method] = {
     "fedau": Method("FedAU", policy={"method": "fedau"}),
     "fukd": Method("FUKD", policy={"method": "fukd"}),
     "rapid": Method("Rapid", policy={"method": "rapid"}),
+    "fedquit": Method("FedQUIT", policy={"method": "fedquit"}),
+    "negmerge": Method("NegMerge", policy={"method": "negmerge"}),
+    "fedosd": Method("FedOSD", policy={"method": "fedosd"}),
+    "sifu": Method("SIFU", policy={"method": "sifu"}),
 }
 # PUF's strength is part of the request. Options of other methods are part of the policy.
 _STRENGTH = ("kappa", "eta_u", "epochs")

@@ -72,6 +72,8 @@ class Contribution:
     source: Source
     scale: float = 1.0
     negated: bool = False
+    # Whether a target sent it for the data to forget.
+    target: bool = False
     # The tensors of the update; None: all of the model.
     layout: Manifest | None = None
 
@@ -88,11 +90,11 @@ def fold(
     """Writes the new model in manifest order. `denominator` is the fixed n of an unlearning round; None: received samples."""
     ordered = sorted(contributions, key=lambda c: (c.client.encode(), c.part))
     n = sum(c.samples for c in ordered) if denominator is None else denominator
-    spaces: SimpleQueue[_Space] = SimpleQueue()
+    spaces: SimpleQueue[Space] = SimpleQueue()
     for _ in range(_THREADS):
-        spaces.put(_Space())
+        spaces.put(Space())
 
-    def compute(block: _Block) -> NDArray[Any]:
+    def compute(block: Block) -> NDArray[Any]:
         space = spaces.get()
         try:
             return _computed(block, base, ordered, n, server_lr, space)
@@ -104,11 +106,11 @@ def fold(
         finally:
             spaces.put(space)
 
-    for w in _in_order(compute, _blocks(manifest)):
+    for w in _in_order(compute, blocks(manifest)):
         write(w.data.cast("B"))
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
     """Neighbouring elements of one tensor, in the model and in the updates."""
 
     here: TensorRange
@@ -118,7 +120,7 @@ class _Block(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Space:
+class Space:
     """Memory of one thread, used for every block: new pages would cost as much time as the sums."""
 
     raw: NDArray[np.uint8] = field(default_factory=lambda: np.empty(_BLOCK * 8, np.uint8))
@@ -126,13 +128,13 @@ class _Space:
     total: NDArray[np.float64] = field(default_factory=lambda: np.empty(_BLOCK, np.float64))
 
 
-def _blocks(manifest: Manifest) -> Iterator[_Block]:
+def blocks(manifest: Manifest) -> Iterator[Block]:
     for here, there in zip(manifest.ranges(MODEL), manifest.ranges(UPDATE), strict=True):
         for start in range(0, here.spec.size, _BLOCK):
-            yield _Block(here, there, start, min(_BLOCK, here.spec.size - start))
+            yield Block(here, there, start, min(_BLOCK, here.spec.size - start))
 
 
-def _in_order(compute: Callable[[_Block], NDArray[Any]], blocks: Iterator[_Block]) -> Iterator[NDArray[Any]]:
+def _in_order(compute: Callable[[Block], NDArray[Any]], blocks: Iterator[Block]) -> Iterator[NDArray[Any]]:
     """The results in the order of the blocks. A few blocks are computed at the same time."""
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="fold") as pool:
         under_way: deque[Future[NDArray[Any]]] = deque()
@@ -145,7 +147,7 @@ def _in_order(compute: Callable[[_Block], NDArray[Any]], blocks: Iterator[_Block
 
 
 def _computed(
-    block: _Block, base: Source, updates: Sequence[Contribution], n: int, server_lr: float, space: _Space
+    block: Block, base: Source, updates: Sequence[Contribution], n: int, server_lr: float, space: Space
 ) -> NDArray[Any]:
     """One block of the new model."""
     spec = block.here.spec
@@ -154,7 +156,7 @@ def _computed(
         if spec.role == "parameter":
             _step(w, block, updates, n, server_lr, space)
         else:
-            w = _merge(w, block.there, block.start, updates)
+            w = merge(w, block.there, block.start, updates)
     if spec.floating and not all_finite(w):
         client = _culprit(block.there, block.start, np.flatnonzero(~np.isfinite(w)), updates)
         raise NotFinite(
@@ -172,23 +174,29 @@ def _fail(source: Source, tensor: TensorRange, start: int) -> None:
 
 
 def _step(
-    w: NDArray[Any], block: _Block, updates: Sequence[Contribution], n: int, server_lr: float, space: _Space
+    w: NDArray[Any], block: Block, updates: Sequence[Contribution], n: int, server_lr: float, space: Space
 ) -> None:
     """Computes w + server_lr * sum of (n_i / n) * u_i in place."""
-    total, product = space.total[: w.size], space.product[: w.size]
-    raw = space.raw[: w.size * block.there.dtype.itemsize].view(block.there.dtype)
-    total.fill(0.0)
-    for c in updates:
-        np.copyto(product, scale_block(read_block(c.source, block.there, block.start, w.size, raw), c.scale))
-        np.multiply(product, c.samples / n, out=product)
-        np.add(total, product, out=total)
+    total, product = average(block, updates, n, space), space.product[: w.size]
     np.multiply(total, server_lr, out=total)
     np.copyto(product, w)
     np.add(product, total, out=product)
     np.copyto(w, product, casting="same_kind")
 
 
-def _merge(w: NDArray[Any], tensor: TensorRange, start: int, updates: Sequence[Contribution]) -> NDArray[Any]:
+def average(block: Block, updates: Sequence[Contribution], n: int, space: Space) -> NDArray[np.float64]:
+    """One block of the sum of (n_i / n) * u_i, in the memory of `space`."""
+    total, product = space.total[: block.size], space.product[: block.size]
+    raw = space.raw[: block.size * block.there.dtype.itemsize].view(block.there.dtype)
+    total.fill(0.0)
+    for c in updates:
+        np.copyto(product, scale_block(read_block(c.source, block.there, block.start, block.size, raw), c.scale))
+        np.multiply(product, c.samples / n, out=product)
+        np.add(total, product, out=total)
+    return total
+
+
+def merge(w: NDArray[Any], tensor: TensorRange, start: int, updates: Sequence[Contribution]) -> NDArray[Any]:
     """A block of a buffer: the mean or the maximum over retained clients. Without any it stays as it is."""
     # Negated updates are read, too: every byte of a file is hashed.
     read = [(c, read_block(c.source, tensor, start, w.size)) for c in updates]

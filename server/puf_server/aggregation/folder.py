@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,13 +11,15 @@ from pathlib import Path
 from puf_common.tensors.digests import DigestKind, hasher
 from puf_common.tensors.model_file import write_header
 from puf_server.aggregation.fold import Contribution, NotFinite, fold
-from puf_server.aggregation.history_writer import read_history, write_history
-from puf_server.aggregation.method_rules import combine
+from puf_server.aggregation.history_writer import HistoryFile, read_history, write_history
+from puf_server.aggregation.method_rules import Vectors
+from puf_server.aggregation.server_step import Moments, step
 from puf_server.aggregation.verified import VerifiedSource
-from puf_server.core import methods
+from puf_server.core import methods, server_optimizer
 from puf_server.core.methods.layers import outputs
+from puf_server.core.methods.products import combined
 from puf_server.core.state.models import ModelVersion
-from puf_server.core.state.rounds import HistoryRecord, Round
+from puf_server.core.state.rounds import CombineRule, HistoryRecord, Part, Round
 from puf_server.core.state.state import State
 from puf_server.core.unlearning import history
 from puf_server.failpoints import hit
@@ -35,6 +38,8 @@ class FoldResult:
     blake3: str = ""
     failure: str = ""
     history: tuple[HistoryRecord, ...] = ()
+    # Of a step with the rule LINEAR: the factors by vector.
+    factors: Mapping[str, float] | None = None
     # The client whose update made the fold fail; empty where this is unknown.
     culprit: str = ""
 
@@ -67,11 +72,12 @@ class Folder:
         try:
             # The digest is known only at the end, so it is not in the file's header.
             file.write(write_header(self._manifest, {"version": str(version), "round": str(current.number)}))
-            self._compute(state, current, write)
+            factors, moments = self._compute(state, current, write)
             hit("fold.end")
             self._store.models.publish(file, version, sha.hexdigest())
             kinds = history.wanted(state, self._config, current)
-            records = write_history(self._store, state, current, kinds, server_lr=self._server_lr(current))
+            rate = server_optimizer.plain_rate(self._config.plan, current)
+            records = (*moments, *write_history(self._store, state, current, kinds, server_lr=rate))
         except BaseException as error:
             file.discard()
             if not isinstance(error, NotFinite):
@@ -79,11 +85,13 @@ class Folder:
             failure = f"round {current.number}: {error.message}"
             return FoldResult(current, failure=failure, culprit=error.facts.get("client", ""))
         return FoldResult(
-            current, sha.hexdigest(), self._manifest.nbytes("model"), blake3=quick.hexdigest(), history=records
+            current,
+            sha.hexdigest(),
+            self._manifest.nbytes("model"),
+            blake3=quick.hexdigest(),
+            history=records,
+            factors=factors,
         )
-
-    def _server_lr(self, current: Round) -> float:
-        return self._config.plan.server_lr if current.denominator is None else 1.0
 
     def _contributions(self, state: State, current: Round, inputs: _Inputs) -> list[Contribution]:
         """The received updates, and the stored updates that the step adds."""
@@ -95,6 +103,7 @@ class Folder:
                 source=inputs.update(current, assignment.key),
                 scale=current.scale_of(assignment) if assignment.flip == "server" else 1.0,
                 negated=assignment.negated,
+                target=bool(assignment.ticket) and assignment.part is not Part.RETAIN,
                 layout=outputs(self._manifest, assignment.outputs),
             )
             for assignment in current.assignments
@@ -106,36 +115,84 @@ class Folder:
             found.append(Contribution(client=record.client, part="main", samples=record.samples, source=source))
         return found
 
-    def _compute(self, state: State, current: Round, write: Callable[[memoryview], object]) -> None:
-        """Writes the blocks of the new model: by the weighted sum, or by the rule of the round's method."""
+    def _compute(
+        self, state: State, current: Round, write: Callable[[memoryview], object]
+    ) -> tuple[Mapping[str, float] | None, tuple[HistoryRecord, ...]]:
+        """Writes the blocks of the new model: by the weighted sum, or by the rule of the round's method.
+
+        Returns the factors of the rule LINEAR, and the moments of the server's optimizer.
+        """
         rule = current.step.combine
         with ExitStack() as stack:
             inputs = _Inputs(self._store, stack)
             base = inputs.model(state.models[current.base])
             updates = self._contributions(state, current, inputs)
-            if rule.rule == "fold":
-                lr, n = self._server_lr(current), current.denominator
+            if rule.rule == CombineRule.FOLD:
                 try:
-                    fold(self._manifest, base, updates, write, denominator=n, server_lr=lr)
+                    stored = self._fold(state, current, base, updates, inputs, write)
                 except NotFinite:
                     # A changed bit makes a number large. The client is to blame only if its file is whole.
                     inputs.verify()
                     raise
-                inputs.finish()
-                return
+                return None, stored
             method = methods.serving_round(self._config.forgetting, current)
             others = {name: inputs.model(state.models[v]) for name, v in rule.others.items()}
             # Rules of methods read files in an order of their own.
             inputs.verify()
-            combine(
+            vectors = Vectors(
                 self._manifest,
                 base.raw,
                 {name: source.raw for name, source in others.items()},
                 [replace(c, source=c.source.raw) if isinstance(c.source, VerifiedSource) else c for c in updates],
-                write,
-                lambda blocks: method.rule(rule, self._manifest, blocks),
-                measure=method.measures,
             )
+            if rule.rule == CombineRule.LINEAR:
+                factors = method.factors(rule, vectors.updates, vectors.products())
+                vectors.combine(lambda block: combined(block, factors), write)
+                return factors, ()
+            measured = vectors.measured() if method.measures else vectors.updates
+            noise = self._noise(current) if rule.rule == CombineRule.NOISE else b""
+            vectors.combine(method.rule(rule, self._manifest, measured), write, measured, noise)
+            return None, ()
+
+    def _fold(
+        self,
+        state: State,
+        current: Round,
+        base: VerifiedSource,
+        updates: list[Contribution],
+        inputs: _Inputs,
+        write: Callable[[memoryview], object],
+    ) -> tuple[HistoryRecord, ...]:
+        """Writes the weighted sum, or the step of the server's optimizer. Returns the records of its new moments."""
+        plan = self._config.plan
+        if not server_optimizer.applies(plan, current):
+            rate = server_optimizer.plain_rate(plan, current)
+            fold(self._manifest, base, updates, write, denominator=current.denominator, server_lr=rate)
+            inputs.finish()
+            return ()
+        known = server_optimizer.moments(state)
+        old = Moments(inputs.stored(known[0]), inputs.stored(known[1])) if known else None
+        files = [HistoryFile(self._store, key) for key in (server_optimizer.FIRST, server_optimizer.SECOND)]
+        try:
+            step(self._manifest, base, updates, old, plan, (write, files[0].write, files[1].write))
+            inputs.finish()
+            about = {
+                "kind": server_optimizer.KIND,
+                "client": "",
+                "membership": 0,
+                "round": current.number,
+                "samples": 0,
+            }
+            return tuple(file.publish(**about) for file in files)
+        except BaseException:
+            for file in files:
+                file.discard()
+            raise
+
+    def _noise(self, current: Round) -> bytes:
+        """A seed that only the holder of the signing key can compute. The same fold gets the same one after a restart."""
+        about = f"{self._config.id}/{current.number}/{current.attempt}/{','.join(current.targets)}"
+        return hashlib.sha256(self._store.key.sign(f"puf noise 1\n{about}".encode())).digest()
 
 
 class _Inputs:

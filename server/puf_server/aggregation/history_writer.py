@@ -16,6 +16,7 @@ from puf_common.errors import StorageCorrupted
 from puf_common.tensors.manifest import UPDATE
 from puf_server.aggregation.fold import read_block
 from puf_server.aggregation.method_rules import lengths
+from puf_server.aggregation.spreads import spreads
 from puf_server.aggregation.verified import VerifiedSource
 from puf_server.core.methods.fukd import accumulate
 from puf_server.core.state.rounds import HistoryRecord, Round
@@ -33,12 +34,16 @@ def write_history(
     """Writes the history of a closed round and returns its records, which take effect with the round's commit."""
     found: list[HistoryRecord] = []
     total = sum(update.samples for update in current.received.values())
+    apart = spreads(store, current, server_lr) if "spreads" in kinds else {}
     for assignment in sorted(current.assignments, key=lambda s: s.key):
         if not kinds or assignment.key not in current.received:
             continue
         client, samples = assignment.client, current.received[assignment.key].samples
         about: dict[str, Any] = {"client": client, "membership": assignment.membership}
         about |= {"round": current.number, "samples": samples}
+        if assignment.key in apart:
+            key = f"spreads/{current.number:08d}/{client}"
+            found.append(HistoryRecord(key=key, kind="spreads", norms=(apart[assignment.key],), **about))
         with store.spool.read(current, assignment.key) as source:
             if "norms" in kinds:
                 norms = lengths(source, store.manifest.ranges(UPDATE))
@@ -66,27 +71,43 @@ def read_history(store: Store, record: HistoryRecord, stack: ExitStack) -> Verif
     return VerifiedSource(raw, path, record.digest, "sha256")
 
 
+class HistoryFile:
+    """A file of the history that is being written. It gets its name when its digest is known."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        self._folder, self._key = store.layout.history, key
+        if not self._folder.exists():
+            store.files.mkdir(self._folder)
+            sync_directory(store.directory, store.files)
+        path = self._folder / f"{key.replace('/', '.')}.part"
+        remove(path, store.files)
+        self._sha, self._nbytes = hashlib.sha256(), 0
+        self._file = NewFile(path, store.files)
+
+    def write(self, block: memoryview) -> None:
+        self._sha.update(block)
+        self._file.write(block)
+        self._nbytes += len(block)
+
+    def publish(self, **about: Any) -> HistoryRecord:
+        record = HistoryRecord(key=self._key, digest=self._sha.hexdigest(), nbytes=self._nbytes, **about)
+        self._file.publish(self._folder / history_name(record))
+        return record
+
+    def discard(self) -> None:
+        self._file.discard()
+
+
 def _file(store: Store, blocks: Iterator[memoryview], *, key: str, **about: Any) -> HistoryRecord:
-    """Writes the file of a record. It gets its name when its digest is known."""
-    folder = store.layout.history
-    if not folder.exists():
-        store.files.mkdir(folder)
-        sync_directory(store.directory, store.files)
-    path = folder / f"{key.replace('/', '.')}.part"
-    remove(path, store.files)
-    sha, nbytes = hashlib.sha256(), 0
-    file = NewFile(path, store.files)
+    """Writes the file of a record."""
+    file = HistoryFile(store, key)
     try:
         for block in blocks:
-            sha.update(block)
             file.write(block)
-            nbytes += len(block)
-        record = HistoryRecord(key=key, digest=sha.hexdigest(), nbytes=nbytes, **about)
-        file.publish(folder / history_name(record))
+        return file.publish(**about)
     except BaseException:
         file.discard()
         raise
-    return record
 
 
 def _added(store: Store, known: HistoryRecord | None, source: FileSource, share: float) -> Iterator[memoryview]:

@@ -60,6 +60,13 @@ class Plan(_Settings):
     server_lr: float = Field(
         1.0, gt=0, description="learning rate of the server (the paper's eta_s) in ordinary rounds"
     )
+    server_optimizer: Literal["sgd", "adam", "yogi"] = Field(
+        "sgd",
+        description="how ordinary rounds step: sgd is FedAvg; adam and yogi are FedOpt with moments on the server",
+    )
+    server_beta1: float = Field(0.9, ge=0, lt=1, description="adam, yogi: decay of the mean update")
+    server_beta2: float = Field(0.99, ge=0, lt=1, description="adam, yogi: decay of the mean squared update")
+    server_tau: float = Field(1e-3, gt=0, description="adam, yogi: added to the root of the mean square (adaptivity)")
     evaluate_every: int = Field(10, ge=0, description="rounds between evaluations on the clients' hold-outs; 0: never")
     survey_seconds: float = Field(600.0, gt=0, description="seconds that an evaluation waits for alive clients")
     max_evaluators: int = Field(100, ge=1, description="largest number of clients that evaluate a model")
@@ -229,6 +236,15 @@ class FederationConfig(_Settings):
     plan: Plan = Plan()
     forgetting: Forgetting = Forgetting()
     limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _methods_fit_the_optimizer(self) -> Self:
+        if self.plan.server_optimizer != "sgd":
+            # The methods import this module.
+            from puf_server.core import methods
+
+            methods.check_optimizer(self.forgetting, self.plan.server_optimizer)
+        return self
 
     def recipe_fingerprint(self) -> bytes:
         """A hash of everything that influences what clients compute."""

@@ -244,7 +244,11 @@ def _repeat(state: State, presence: Presence, config: FederationConfig, current:
     spare = [
         m for m in roster.retained(state) if m.name not in taken and roster.worker_alive(presence, m.name, config, now)
     ]
-    swapped = dict(zip(absent, _ordinary(spare, config), strict=False))
+    planned = {s.client: s for s in current.assignments}
+    swapped = {
+        gone: replace(planned[gone], client=m.name, membership=m.membership, samples=m.samples)
+        for gone, m in zip(absent, spare, strict=False)
+    }
     late = current.deadline_at is not None and now >= current.deadline_at
     if not swapped and not late:
         return _ask_again(state, config, current, now)

@@ -6,6 +6,7 @@ without sums; clients do the assignments, and the engine has closed rounds folde
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from puf_server.core import roster, rounds, tickets
@@ -74,12 +75,15 @@ def committed(
     *,
     nbytes_down: int = 0,
     stored: tuple[HistoryRecord, ...] = (),
+    factors: Mapping[str, float] | None = None,
 ) -> State:
     """Commits the folded model. Model, round, roster, tickets and history change together."""
     current = state.round
     if current is None:
         raise AssertionError("no round to commit")
     before = state.version
+    if factors is not None:
+        state = state.note("round.combined", now, round=current.number, factors=dict(factors))
     state = jobs.recorded(state, config, current, now)
     recovering = current.kind in (RoundKind.UNLEARN, RoundKind.RESET) or (
         state.recovery is not None and current.kind is not RoundKind.ROLLBACK

@@ -313,6 +313,7 @@ class Engine:
                 now,
                 nbytes_down=self.presence.nbytes_down,
                 stored=result.history,
+                factors=result.factors,
             )
             return after, True
 

@@ -19,8 +19,11 @@ from puf_client.routines.aux_head import AuxHeadOptions, aux_head
 from puf_client.routines.context import Abandoned, RoutineContext
 from puf_client.routines.curvature import CurvatureOptions, descend_by_curvature
 from puf_client.routines.distill import DistillOptions, distill
+from puf_client.routines.doubt import doubt
 from puf_client.routines.guide import guide
 from puf_client.routines.inputs import model_from, options_from
+from puf_client.routines.merge import MergeOptions, merge
+from puf_client.routines.quit import QuitOptions, quit_true_class
 from puf_client.routines.train import TrainResult
 from puf_common.errors import PufError, UsageError
 from puf_common.models import module_tensors
@@ -50,11 +53,23 @@ def _distill(model: nn.Module, data: Any, **run: Any) -> TrainResult:
     return distill(model, data, settings(1e-2, epochs=2.5), DistillOptions(), teacher=network(2), **run)
 
 
+def _quit(model: nn.Module, data: Any, **run: Any) -> TrainResult:
+    return quit_true_class(model, data, settings(epochs=2.5), QuitOptions(batch_size=0), **run)
+
+
+def _doubt(model: nn.Module, data: Any, **run: Any) -> TrainResult:
+    return doubt(model, data, settings(epochs=2.5), **run)
+
+
+def _merge(model: nn.Module, data: Any, **run: Any) -> TrainResult:
+    return merge(model, data, TASK, settings(epochs=2.5), MergeOptions(runs=2), **run)
+
+
 def _stream_of(seed: int, epoch: int) -> int:
     return stream(epoch + 100 * seed)
 
 
-EVERY = pytest.mark.parametrize("routine", [_ascent, _guide, _aux_head, _curvature, _distill])
+EVERY = pytest.mark.parametrize("routine", [_ascent, _guide, _aux_head, _curvature, _distill, _quit, _doubt, _merge])
 
 
 @EVERY

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch.utils.data import TensorDataset
 
 from puf_client.data import ClientData
@@ -37,6 +38,21 @@ def test_whole_groups_are_selected() -> None:
         chosen(client(20), SampleSelection(by="group"), seed=1, shard=0)
     with pytest.raises(UsageError, match="one group is all"):
         chosen(client(4, ["g"] * 4), SampleSelection(by="group"), seed=1, shard=0)
+
+
+def test_all_samples_of_a_class_are_selected() -> None:
+    data = TensorDataset(torch.zeros(6, 1), torch.tensor([3, 1, 3, 0, 1, 3]))
+    labelled = ClientData(data, data, None, [f"s{i}" for i in range(6)])
+    three = SampleSelection(by="class", classes=(3,))
+    assert chosen(labelled, three, seed=1, shard=0) == chosen(labelled, three, seed=2, shard=5) == ("s0", "s2", "s5")
+    with pytest.raises(UsageError, match="forget the whole client"):
+        chosen(labelled, SampleSelection(by="class", classes=(0, 1, 3)), seed=1, shard=0)
+    with pytest.raises(ValidationError, match='belongs to by = "class", which needs it'):
+        SampleSelection(by="class")
+    with pytest.raises(ValidationError, match='belongs to by = "class"'):
+        SampleSelection(classes=(1,))
+    with pytest.raises(ValidationError, match="leave out fraction"):
+        SampleSelection(by="class", classes=(1,), fraction=0.2)
 
 
 def test_without_a_selection_whole_clients_are_forgotten() -> None:

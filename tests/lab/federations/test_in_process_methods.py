@@ -44,6 +44,9 @@ SHORT: dict[str, dict[str, str]] = {
     "fedau": {"epochs": "2"},
     "pga": {"epochs": "1"},
     "fukd": {"epochs": "1"},
+    "negmerge": {"runs": "2"},
+    "fedosd": {"rounds": "2"},
+    "sifu": {"rounds": "1"},
 }
 
 
@@ -116,7 +119,7 @@ def test_only_methods_that_declare_history_store_it(method: str, tmp_path: Path)
         federation.train()
         memory = methods.known()[method].stores
         files = list((tmp_path / "f" / "server").glob("history/*"))
-        assert bool(federation.state.history) == (memory.norms or memory.first_updates or memory.sums)
+        assert bool(federation.state.history) == (memory.norms or memory.first_updates or memory.sums or memory.spreads)
         assert bool(files) == (memory.first_updates or memory.sums)
         reply = federation.handlers.describe(fed.DescribeRequest())
         assert (reply.method, tuple(reply.remembers)) == (method.removesuffix("-auto"), memory.words)
@@ -166,7 +169,7 @@ def test_a_method_without_stored_history_is_refused(tmp_path: Path) -> None:
             changed.forget([1])
 
 
-@pytest.mark.parametrize("method", ["federaser", "mode", "fukd", "rapid"])
+@pytest.mark.parametrize("method", ["federaser", "mode", "fukd", "rapid", "fedosd"])
 def test_a_restart_within_any_step_gives_the_same_weights(
     method: str, trained: InProcessFederation, tmp_path: Path
 ) -> None:

@@ -11,6 +11,10 @@ mode       momentum degradation and memory guidance
 fedau      auxiliary heads of the targets
 fukd       subtraction of the target's updates, then distillation
 rapid      rollback, then retraining with curvature
+fedquit    the target distils from the model without the true class
+negmerge   negation of what several trainings of the target agree on
+fedosd     steps at a right angle to the retained updates
+sifu       back to a model near one without the target, plus noise
 """
 
 from __future__ import annotations
@@ -24,14 +28,18 @@ from puf_server.core.config import Forgetting
 from puf_server.core.methods.base import Method, StoredHistory
 from puf_server.core.methods.fedau import FedAU
 from puf_server.core.methods.federaser import FedEraser
+from puf_server.core.methods.fedosd import FedOsd
+from puf_server.core.methods.fedquit import FedQuit
 from puf_server.core.methods.fukd import Fukd
 from puf_server.core.methods.mode import MoDe
 from puf_server.core.methods.natural import Natural
+from puf_server.core.methods.negmerge import NegMerge
 from puf_server.core.methods.pga import Pga
 from puf_server.core.methods.puf import Puf
 from puf_server.core.methods.puf_auto import PufAuto
 from puf_server.core.methods.rapid_retraining import Rapid
 from puf_server.core.methods.retrain import Retrain
+from puf_server.core.methods.sifu import Sifu
 from puf_server.core.methods.weight_negation import NoT
 from puf_server.core.state.rounds import Round
 from puf_server.core.state.tickets import Ticket
@@ -40,7 +48,24 @@ _load: Callable[[str], type[Method]] | None = None
 _own: dict[str, type[Method]] = {}
 _made: dict[tuple[str, tuple[tuple[str, str], ...]], Method] = {}
 _METHODS: dict[str, type[Method]] = {
-    m.name: m for m in (Puf, PufAuto, Natural, Retrain, NoT, FedEraser, Pga, MoDe, FedAU, Fukd, Rapid)
+    m.name: m
+    for m in (
+        Puf,
+        PufAuto,
+        Natural,
+        Retrain,
+        NoT,
+        FedEraser,
+        Pga,
+        MoDe,
+        FedAU,
+        Fukd,
+        Rapid,
+        FedQuit,
+        NegMerge,
+        FedOsd,
+        Sifu,
+    )
 }
 
 
@@ -120,6 +145,17 @@ def stored_history(policy: Forgetting) -> Iterator[StoredHistory]:
     for name in dict.fromkeys((policy.method, policy.fallback, policy.escalate, *policy.also_remember)):
         if name:
             yield _kind(name).stores
+
+
+def check_optimizer(policy: Forgetting, optimizer: str) -> None:
+    """Raises ValueError if a method needs models that are plain averages, but the server steps by moments."""
+    for name in dict.fromkeys((policy.method, policy.fallback, policy.escalate, *policy.also_remember)):
+        if name and _kind(name).plain_averages:
+            able = ", ".join(n for n, kind in _METHODS.items() if not kind.plain_averages and n != PufAuto.name)
+            raise ValueError(
+                f"{name} needs models that are plain averages of updates, but server_optimizer is {optimizer}: use sgd, or "
+                f"one of {able}"
+            )
 
 
 def check(policy: Forgetting) -> None:

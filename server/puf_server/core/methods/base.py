@@ -11,7 +11,7 @@ The file of a method holds its equations, as a rule over blocks of tensors. The 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from puf_common.tensors.manifest import Manifest
 from puf_server.core.config import FederationConfig
 from puf_server.core.methods.blocks import Rule, TensorBlock, UpdateBlock
+from puf_server.core.methods.products import Products
 from puf_server.core.methods.view import Target, View
 from puf_server.core.state.rounds import Combine, CombineRule, Round, Step
 from puf_server.core.state.state import State
@@ -28,6 +29,7 @@ from puf_server.core.state.tickets import RequestForm, Scope, Ticket
 __all__ = [
     "Method",
     "Options",
+    "Products",
     "Requirements",
     "Rule",
     "Step",
@@ -76,6 +78,8 @@ class StoredHistory:
     first_updates: bool = False
     # Per client, the sum of its updates as they entered the model.
     sums: bool = False
+    # Per round and client, the distance of the round's model from the same round without the client.
+    spreads: bool = False
     # All model versions.
     checkpoints: bool = False
     # On the client's disk: its last local model.
@@ -86,7 +90,7 @@ class StoredHistory:
     @property
     def words(self) -> tuple[str, ...]:
         """The kinds of history, as the contract names them."""
-        names = ("norms", "first_updates", "sums", "checkpoints", "last_local_model")
+        names = ("norms", "first_updates", "sums", "spreads", "checkpoints", "last_local_model")
         return tuple(name.replace("_", "-") for name in names if getattr(self, name))
 
 
@@ -111,6 +115,10 @@ class Method:
     measures: ClassVar[bool] = False
     # Works on the model of the moment of filing: an open ordinary round is abandoned, because it would change the model.
     as_it_was: ClassVar[bool] = False
+    # Rebuilds or subtracts rounds as averages of updates: not possible if the server steps by moments.
+    plain_averages: ClassVar[bool] = False
+    # Routines of the user's code that its assignments name, as package.module:function. Clients list them themselves.
+    routines: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -168,6 +176,10 @@ class Method:
         """The clients' learning rate in recovery; None: that of the round's number."""
         return None
 
+    def recovery_step(self, view: View, step: Step) -> Step:
+        """The step of a recovery round. `step` is an ordinary one: a method may change routines, options or the rule."""
+        return step
+
     def possible(self, view: View) -> bool:
         """Whether the job can still run: the clients that it needs have not all asked to be forgotten."""
         return bool(view.retained) or not self.requires.retained_take_part
@@ -178,8 +190,20 @@ class Method:
 
     @property
     def recovery_bounds(self) -> tuple[int, int | None]:
-        """The least and the largest number of recovery rounds; None: the federation's policy."""
+        """The least and the largest number of recovery rounds of every job; None: the federation's policy."""
         return 0, None
+
+    def factors(self, combine: Combine, updates: Sequence[UpdateBlock], products: Products) -> Mapping[str, float]:
+        """The factor of each vector in a step with the rule LINEAR; missing ones are 0. `updates` have no values here."""
+        raise NotImplementedError(f"{self.name} has no factors")
+
+    def recovery_rounds(self, method_state: Mapping[str, float | int | str]) -> tuple[int, int | None]:
+        """The least and the largest number of recovery rounds of this job; None: the federation's policy."""
+        return self.recovery_bounds
+
+    def rebuilt_from(self, method_state: Mapping[str, float | int | str]) -> int:
+        """The round whose model a method that `rewrites` began with. History of later rounds is outdated."""
+        return 0
 
     def rule(self, combine: Combine, manifest: Manifest, updates: Sequence[UpdateBlock]) -> Rule:
         """How a step combines blocks. `updates` have no values here, only clients, samples and norms."""

@@ -19,6 +19,9 @@ class UpdateBlock:
     client: str
     samples: int
     u: NDArray[Any] | None
+    part: str = "main"
+    # Whether a target sent it for the data to forget.
+    target: bool = False
     # Norms of the whole update, per parameter in manifest order. Only if the method `measures`.
     norms: tuple[float, ...] = ()
 
@@ -33,10 +36,24 @@ class TensorBlock:
     w: NDArray[Any]
     others: Mapping[str, NDArray[Any]]
     updates: Sequence[UpdateBlock]
+    # Standard normal values from a secret stream of the server. Only if the rule is NOISE.
+    noise: NDArray[np.float64] | None = None
 
 
 # Gives a block of the new model in any floating type. The caller converts it once and refuses values that are not finite.
 Rule = Callable[[TensorBlock], NDArray[Any]]
+
+
+def weighted_mean(block: TensorBlock) -> NDArray[Any]:
+    """The base model plus the mean of the updates by samples. Buffers stay as they are."""
+    if block.tensor.role != "parameter":
+        return block.w
+    n = sum(update.samples for update in block.updates)
+    total = np.zeros(block.w.size, np.float64)
+    for update in block.updates:
+        if update.u is not None:
+            total += np.multiply(update.u, update.samples / n, dtype=np.float64)
+    return block.w.astype(np.float64) + total
 
 
 def installed(block: TensorBlock) -> NDArray[Any]:

@@ -48,6 +48,7 @@ class FedEraser(Method):
     options_type = FedEraserOptions
     options: FedEraserOptions
     rewrites = True
+    plain_averages = True
     measures = True
 
     def refuse(self, client: str, form: RequestForm, state: State, config: FederationConfig) -> str | None:

@@ -47,6 +47,7 @@ class Fukd(Method):
     stores = StoredHistory(sums=True)
     options_type = FukdOptions
     options: FukdOptions
+    plain_averages = True
 
     def refuse(self, client: str, form: RequestForm, state: State, config: FederationConfig) -> str | None:
         refused = super().refuse(client, form, state, config)

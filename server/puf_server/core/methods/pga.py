@@ -69,6 +69,7 @@ class Pga(Method):
     options_type = PgaOptions
     options: PgaOptions
     as_it_was = True
+    plain_averages = True
 
     def refuse(self, client: str, form: RequestForm, state: State, config: FederationConfig) -> str | None:
         refused = super().refuse(client, form, state, config)

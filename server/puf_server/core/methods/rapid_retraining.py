@@ -43,6 +43,7 @@ class Rapid(Method):
     options_type = RapidOptions
     options: RapidOptions
     rewrites = True
+    plain_averages = True
 
     def step(self, view: View) -> Step | None:
         method_state = view.started.method_state or self._plan(view)

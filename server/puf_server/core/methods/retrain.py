@@ -23,6 +23,7 @@ class Retrain(Method):
     options_type = RetrainOptions
     options: RetrainOptions
     rewrites = True
+    plain_averages = True
 
     def step(self, view: View) -> Step | None:
         # The number of rounds is read once: training may be extended meanwhile.

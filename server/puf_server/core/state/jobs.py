@@ -63,5 +63,7 @@ class Recovery:
     course: tuple[Mapping[str, Sums], ...] = ()
     # The clients' learning rate in these rounds; None: that of the round's number.
     lr: float | None = None
+    # The method of the last job. It may change the rounds of recovery.
+    method: str = ""
     # Since when the owners of the tickets may measure the last model.
     over_since: float | None = None

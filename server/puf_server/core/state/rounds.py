@@ -104,6 +104,10 @@ class CombineRule(StrEnum):
     BLEND = "blend"
     ERASE = "erase"
     INSTALL = "install"
+    # The base model plus a factor for each update and for each difference to another model, by inner products.
+    LINEAR = "linear"
+    # The base model with random noise from a secret stream.
+    NOISE = "noise"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ def words(policy: Forgetting) -> tuple[str, ...]:
 
 def kinds(policy: Forgetting) -> frozenset[str]:
     """The kinds of history that are made from updates."""
-    return frozenset(words(policy)) & {"norms", "first-updates", "sums"}
+    return frozenset(words(policy)) & {"norms", "first-updates", "sums", "spreads"}
 
 
 def wanted(state: State, config: FederationConfig, current: Round) -> frozenset[str]:
@@ -49,10 +49,13 @@ def forget(state: State, ticket: Ticket, now: float) -> State:
     return state.note("history.deleted", now, ticket=ticket.id, client=ticket.client, records=len(gone), bytes=nbytes)
 
 
-def rewritten(state: State, config: FederationConfig, now: float) -> State:
-    """Deletes history that is not valid for a rebuilt model: it would be subtracted from a model that lacks it."""
+def rewritten(state: State, config: FederationConfig, now: float, *, since: int = 0) -> State:
+    """Deletes history that is not valid for a model that was rebuilt from that of round `since`.
+
+    Later updates are not in it: they would be subtracted from a model that lacks them.
+    """
     stays = {word for m in methods.stored_history(config.forgetting) if m.survives_rewrite for word in m.words}
-    left = {k: r for k, r in state.history.items() if r.kind in stays}
+    left = {k: r for k, r in state.history.items() if r.kind in stays or r.round <= since}
     if len(left) == len(state.history):
         return state
     gone = len(state.history) - len(left)

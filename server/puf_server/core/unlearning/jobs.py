@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from puf_server.core import methods, roster, rounds, tickets
+from puf_server.core import methods, roster, rounds, server_optimizer, tickets
 from puf_server.core.config import FederationConfig
 from puf_server.core.methods.base import Method, View
 from puf_server.core.state.jobs import Recovery, UnlearningJob
@@ -263,11 +263,13 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
     for ticket_id in job.tickets:
         state = _cover(state, state.tickets[ticket_id], now)
     state = model_versions.delete(state, model_versions.made_by(job))
-    if current.kind is RoundKind.RESET or method.rewrites:
-        state = history.rewritten(state, config, now)
-    state = model_versions.withdraw(state, since)
     reset = current.kind is RoundKind.RESET
-    at_least, at_most = (0, None) if reset else method.recovery_bounds
+    known = {**job.method_state, **current.step.method_state}
+    if reset or method.rewrites:
+        state = history.rewritten(state, config, now, since=0 if reset else method.rebuilt_from(known))
+    state = server_optimizer.without_moments(state, now, f"round {current.number} forgot data that they contain")
+    state = model_versions.withdraw(state, since)
+    at_least, at_most = (0, None) if reset else method.recovery_rounds(known)
     recovery = Recovery(
         evaluators=job.evaluators,
         before=job.before,
@@ -276,6 +278,7 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
         at_least=at_least,
         at_most=at_most,
         lr=None if reset else method.rate(config),
+        method="" if reset else job.method,
     )
     return replace(state, job=None, recovery=recovery)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
-from puf_server.core import roster, rounds, tickets
+from puf_server.core import methods, roster, rounds, tickets
 from puf_server.core.config import FederationConfig
+from puf_server.core.methods.base import View
 from puf_server.core.state.jobs import Recovery
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import RoundKind
@@ -51,7 +52,11 @@ def _next_round(state: State, presence: Presence, config: FederationConfig, reco
         if ticket.state is TicketState.APPLIED:
             state = tickets.move(state, ticket.id, TicketState.RECOVERING, now, "recovery rounds have begun")
     step = replace(rounds.ordinary_step(state, config, alive), lr=recovery.lr)
-    return rounds.open_round(state, config, RoundKind.RECOVER, step, now)
+    if not recovery.method:
+        return rounds.open_round(state, config, RoundKind.RECOVER, step, now)
+    view = View(state=state, presence=presence, config=config, now=now)
+    step = methods.by_name(config.forgetting, recovery.method).recovery_step(view, step)
+    return rounds.open_round(state, config, RoundKind.RECOVER, step, now, method=recovery.method)
 
 
 def _end(state: State, config: FederationConfig, recovery: Recovery, now: float) -> RecoveryEnd | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from puf_common.errors import NotNow
-from puf_server.core import rounds, tickets
+from puf_server.core import rounds, server_optimizer, tickets
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus
@@ -63,4 +63,5 @@ def done(state: State, config: FederationConfig, current: Round, now: float) -> 
             deadline_at=now + config.forgetting.deadline_days * 86400,
         )
     state = model_versions.mark(state, ModelStatus.WITHDRAWN, lambda m: current.base < m.version < state.version)
+    state = server_optimizer.without_moments(state, now, "the model they belong to was rolled back")
     return replace(state, recovery=None)
