@@ -55,7 +55,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "cli": "*",
     },
     "puf_client": {
-        "__init__": "data session",
+        "__init__": "api data tasks",
         "options": "",
         "tasks": "",
         "terminal": "",
@@ -65,6 +65,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "routines": "data tasks",
         "session": "transport state",
         "worker": "options terminal tasks data state transport routines session",
+        "api": "options terminal tasks data state transport routines session worker",
         "unlearning": "options terminal tasks data state transport routines session worker",
         "cli": "*",
     },

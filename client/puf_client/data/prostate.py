@@ -70,7 +70,7 @@ def load(ctx: DataContext) -> ClientData:
     cap = options.per_client or len(ids)
     train = TensorDataset(torch.cat([x for x, _, _ in slices])[:cap], torch.cat([y for _, y, _ in slices])[:cap])
     holdout = _joined(options, site, cases[:held]) if held else None
-    return ClientData(train, train, holdout, ids[:cap], [name.rsplit("/", 1)[0] for name in ids[:cap]])
+    return ClientData(train, holdout=holdout, ids=ids[:cap], groups=[name.rsplit("/", 1)[0] for name in ids[:cap]])
 
 
 def test_set(ctx: DataContext) -> Dataset[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -59,14 +60,15 @@ class Worker:
         only_if_no_worker: bool = False,
         added_samples: int = 0,
         heartbeats: bool = True,
+        routines: Iterable[str] = ROUTINES,
     ) -> Session:
-        """Joins the federation with this client's data, model and device."""
+        """Joins the federation with this client's data, model and device. It can run the named routines."""
         trainer = self.trainer
         return connect(
             self._transport,
             data=self.samples,
             parts=ALL_PARTS,
-            routines=ROUTINES,
+            routines=routines,
             added_samples=added_samples,
             heartbeats=heartbeats,
             # Data without labels cannot score a model.
