@@ -55,7 +55,7 @@ def _digits_on_disk() -> NDArray[np.float64]:
         if path.is_file():
             with gzip.open(path, "rt", encoding="ascii") as file:
                 return np.loadtxt(file, delimiter=",")
-    raise UsageError("the dataset digits needs scikit-learn, which is not installed; install puf[train]")
+    raise UsageError("the dataset digits needs scikit-learn, which is not installed; install puf-fl[train]")
 
 
 def _digits(ctx: DataContext) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -143,7 +143,7 @@ def _volume(path: Path) -> NDArray[np.float32]:
         import nibabel
         from nibabel.filebasedimages import ImageFileError
     except ModuleNotFoundError:
-        raise UsageError("the dataset prostate needs nibabel: pip install 'puf[lab]'") from None
+        raise UsageError("the dataset prostate needs nibabel: pip install 'puf-fl[lab]'") from None
     try:
         return np.asarray(nibabel.load(path).dataobj, np.float32)
     except (OSError, ValueError, ImageFileError) as error:

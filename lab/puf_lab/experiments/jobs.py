@@ -105,7 +105,7 @@ class Job:
         own = (federation.data.name, model.name, federation.task, self.variant.name)
         facts = {
             "format": _FORMAT,
-            "software": [version("puf"), version("torch"), version("numpy")],
+            "software": [version("puf-fl"), version("torch"), version("numpy")],
             "kind": self.kind,
             "code": self.code,
             "user_code": [digest(spec) for spec in own],

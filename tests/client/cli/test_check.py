@@ -80,5 +80,5 @@ def test_without_torch_the_message_says_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == Exit.USAGE
-    assert "puf-client check needs PyTorch, which is not installed: install puf[train]" in done.stderr
+    assert "puf-client check needs PyTorch, which is not installed: install puf-fl[train]" in done.stderr
     assert "internal error" not in done.stderr
