@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIN    := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint test check docs protos bench bench-all quality lab lock clean torture soak compose systemd
+.PHONY: help demo lint test check docs protos bench bench-all quality lab lock clean dist torture soak compose systemd
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -55,6 +55,9 @@ bench: $(VENV)/.ready  ## Measure speed and memory against this machine's limits
 bench-all: $(VENV)/.ready  ## The same, also against NVIDIA FLARE, which takes long to install
 	$(BIN)/puf-lab bench --all
 
+dist: $(VENV)/.ready  ## Build sdist and wheel in dist/, install the wheel in a new environment and run the demo from it
+	$(BIN)/python deploy/try_dist.py
+
 compose:  ## Run a federation in containers with monitoring, and the commands of the pages; needs a Docker engine
 	$(PYTHON) deploy/try_compose.py --monitoring --own-certificates
 	$(PYTHON) deploy/try_pages.py
@@ -66,10 +69,10 @@ protos: $(VENV)/.ready  ## Regenerate the committed stubs from protos/
 	$(BIN)/python protos/generate.py common/puf_common/v1
 
 lock: $(VENV)/.ready  ## Pin names, versions and hashes in all requirements files
-	$(PIN) --extra train --extra dashboard --extra lab --extra dev -o requirements.txt pyproject.toml
+	$(PIN) --extra train --extra dashboard --extra tensorboard --extra otel --extra lab --extra dev -o requirements.txt pyproject.toml
 	$(PIN) --extra dashboard --constraints requirements.txt -o deploy/docker/requirements.txt pyproject.toml
 	echo hatchling | $(PIN) --constraints requirements.txt -o deploy/docker/build-requirements.txt -
 	echo uv | $(PIN) -o requirements-uv.txt -
 
 clean:  ## Remove the files that other targets made
-	rm -rf $(VENV) runs docs/_build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) dist runs docs/_build .pytest_cache .mypy_cache .ruff_cache

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +21,7 @@ from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, R
 from puf_server.runtime.server import Addresses, Server
 from puf_server.storage.creation import create
 from puf_server.storage.state_store import Store
+from puf_server.tracking.trackers import Tracker
 
 TINY = Manifest(
     (
@@ -65,13 +66,18 @@ def make_state(
 
 
 @contextmanager
-def running(directory: Path, tls: ServerTls | None = None, metrics: str = "") -> Iterator[Server]:
+def running(
+    directory: Path,
+    tls: ServerTls | None = None,
+    metrics: str = "",
+    tracker: Callable[[str], Tracker] | None = None,
+) -> Iterator[Server]:
     """Serves the state in `directory` on free loopback ports. The end of the block stops the server as SIGTERM does."""
     started: Future[tuple[Server, asyncio.AbstractEventLoop]] = Future()
 
     async def serve() -> None:
         listeners = Addresses("127.0.0.1:0", "127.0.0.1:0", metrics)
-        async with Server(Store.open(directory), listeners, tls) as server:
+        async with Server(Store.open(directory), listeners, tls, tracker=tracker) as server:
             started.set_result((server, asyncio.get_running_loop()))
             await server.stopped.wait()
 

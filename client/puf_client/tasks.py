@@ -17,6 +17,8 @@ from puf_common.errors import UsageError
 
 
 class Task(Protocol):
+    """The loss that training minimises, and what is measured for each sample."""
+
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Returns the mean loss over the batch, which training minimises."""
 

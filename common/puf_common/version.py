@@ -7,6 +7,6 @@ from importlib.metadata import PackageNotFoundError, version
 __all__ = ["VERSION"]
 
 try:
-    VERSION = version("puf")
+    VERSION = version("puf-fl")
 except PackageNotFoundError:  # not installed
     VERSION = "0+unknown"

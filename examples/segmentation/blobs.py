@@ -39,7 +39,7 @@ def load(ctx: DataContext) -> ClientData:
     kept = (patients - patients // 4) * IMAGES_PER_PATIENT
     x, y = torch.cat(images), torch.cat(masks)
     train = TensorDataset(x[:kept], y[:kept])
-    return ClientData(train, train, TensorDataset(x[kept:], y[kept:]), ids[:kept], groups[:kept])
+    return ClientData(train, holdout=TensorDataset(x[kept:], y[kept:]), ids=ids[:kept], groups=groups[:kept])
 
 
 def test_set(ctx: DataContext) -> TensorDataset:

@@ -14,13 +14,11 @@ from puf_client.data import DataContext
 from puf_client.routines.context import RoutineContext
 from puf_client.routines.evaluate import evaluate
 from puf_client.routines.train import TrainSettings, train
-from puf_client.session.assignment import Assignment
 from puf_client.tasks import task_named
 from puf_common.config import plugins
 from puf_common.models import module_tensors, networks
 from puf_common.seeds import derive
-from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorSpec
-from puf_common.v1 import federation_pb2 as pb
+from puf_common.tensors.manifest import MODEL, UPDATE, Manifest
 
 CPU = torch.device("cpu")
 
@@ -94,20 +92,3 @@ def test_the_task_measures_each_image_separately() -> None:
     assert (task.sample_losses(right, target) < task.sample_losses(wrong, target)).all()
     assert (task.confidences(right, target) > 0.99).all()
     assert torch.allclose(task.loss(right, target), task.sample_losses(right, target).mean())
-
-
-@pytest.mark.parametrize(("epochs", "seen"), [(0.5, 16), (0.01, 8), (1.0, 36), (2.25, 36 + 36 + 8)])
-def test_its_loop_trains_on_a_part_of_an_epoch(epochs: float, seen: int) -> None:
-    loop = plugins.load("own_loop:batches")
-    clinic = data.load_data("blobs:load", DataContext(0, 4))
-    work = Assignment(
-        message=pb.TrainWork(key=pb.WorkKey(round=3, part=pb.PART_MAIN), epochs=epochs),
-        client="clinic-0",
-        recipe=pb.Recipe(batch_size=8, seed=1),
-        manifest=Manifest((TensorSpec("w", "f32", (1,)),)),
-        payload=memoryview(b""),
-        announced=36,
-        deliver=lambda work, update: True,
-        refuse=lambda work, reason: None,
-    )
-    assert sum(len(x) for x, _ in loop(clinic.train, work)) == seen

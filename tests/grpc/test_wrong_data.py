@@ -167,14 +167,14 @@ def fewer(context: DataContext) -> ClientData:
     """The data of `digits` without its last five samples."""
     whole = load_data("digits", context)
     kept = range(whole.samples - 5)
-    return ClientData(Subset(whole.train, kept), Subset(whole.train_plain, kept), whole.holdout, whole.ids[:-5])
+    return ClientData(Subset(whole.train, kept), holdout=whole.holdout, ids=whole.ids[:-5])
 
 
 def more(context: DataContext) -> ClientData:
     """The data of `digits` with five further samples."""
     whole = load_data("digits", context)
     train: ConcatDataset[Any] = ConcatDataset([whole.train, Subset(whole.train, range(5))])
-    return ClientData(train, train, whole.holdout, [*whole.ids, *(f"new-{i}" for i in range(5))])
+    return ClientData(train, holdout=whole.holdout, ids=[*whole.ids, *(f"new-{i}" for i in range(5))])
 
 
 def test_without_a_record_only_a_confirmed_request_is_filed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -80,18 +80,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: list[str]) -> int:
     argv = _spelled_out(argv)
+    arguments = _parser(argv[:1]).parse_args(argv)
+    return _run(arguments.command, arguments)
+
+
+def _parser(chosen: Collection[str]) -> Parser:
+    """Returns the parser. Importing pydantic takes time, so only the chosen commands get their flags."""
     parser = Parser(prog="puf-client", description="A client of a federation that can forget.")
     parser.add_argument("--unlearn", action="store_true", help="the same as the command unlearn")
     parser.add_version()
+    parser.add_completion(lambda: _parser(_COMMANDS))
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=Parser)
     for name, (text, *_) in _COMMANDS.items():
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.set_defaults(command=name)
-        # Importing pydantic takes time, so only the requested command gets its flags.
-        if argv and argv[0] == name:
+        if name in chosen:
             _add_flags(command, name)
-    arguments = parser.parse_args(argv)
-    return _run(arguments.command, arguments)
+    return parser
 
 
 def _spelled_out(argv: list[str]) -> list[str]:
@@ -150,7 +155,7 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise
-        raise UsageError(f"puf-client {name} needs PyTorch, which is not installed: install puf[train]") from None
+        raise UsageError(f"puf-client {name} needs PyTorch, which is not installed: install puf-fl[train]") from None
 
 
 def _named(options: Connection, *, required: bool) -> Connection:

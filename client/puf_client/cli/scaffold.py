@@ -60,15 +60,14 @@ def load(ctx: DataContext) -> ClientData:
     y = (x.mean(dim=(1, 2, 3)) > 0).long()
     train, holdout = TensorDataset(x[:200], y[:200]), TensorDataset(x[200:], y[200:])
     return ClientData(
-        train=train,
-        # `train` without augmentation, in the same order; the same object if there is no augmentation.
-        train_plain=train,
+        train,
         # Never trained on; used to evaluate models. May be None.
         holdout=holdout,
         # Unique and permanent: `puf-client unlearn --forget FILE` names samples by id.
         ids=[f"sample-{i:04d}" for i in range(200)],
         # Samples that can be forgotten together as group:NAME, e.g. all samples of a patient. May be None.
         groups=[f"patient-{i // 10}" for i in range(200)],
+        # If `train` augments: train_plain=the same samples in the same order without augmentation.
     )
 
 

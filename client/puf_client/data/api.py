@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from puf_common.errors import UsageError
 
@@ -53,36 +53,53 @@ class DataContext:
                 raise UsageError(f"there is no data option {name!r}; known are {', '.join(known) or 'none'}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class ClientData:
-    """One client's data as map-style torch datasets of (x, y).
+    """One client's data as map-style torch datasets of (x, y): `ClientData(train, holdout=val, ids=ids)`.
 
     `ids[i]` identifies `train[i]` permanently. It must be unique and must not depend on order or restarts, because
     requests to forget name samples by id. Samples with equal `groups[i]` can be forgotten together, such as a patient.
     """
 
     train: Dataset[Any]
-    train_plain: Dataset[Any]
-    """The samples of `train` in the same order without augmentation; the same object if there is no augmentation."""
     holdout: Dataset[Any] | None
-    """Samples of this client that it never trains on."""
+    """Samples of this client that it never trains on. Without them this client cannot evaluate models."""
     ids: Sequence[str]
-    groups: Sequence[str] | None = None
+    groups: Sequence[str] | None
+    train_plain: Dataset[Any]
+    """The samples of `train` in the same order without augmentation; `train` itself if none is given."""
 
-    def __post_init__(self) -> None:
-        samples = _length(self.train, "train")
-        lengths = {"train_plain": _length(self.train_plain, "train_plain"), "ids": len(self.ids)}
-        if self.groups is not None:
-            lengths["groups"] = len(self.groups)
+    def __init__(
+        self,
+        train: Dataset[Any],
+        *unnamed: Never,
+        ids: Sequence[str] | None = None,
+        holdout: Dataset[Any] | None = None,
+        groups: Sequence[str] | None = None,
+        train_plain: Dataset[Any] | None = None,
+    ) -> None:
+        if unnamed or ids is None:
+            raise UsageError(
+                "ClientData takes everything but train by name: ClientData(train, holdout=..., ids=..., groups=..., "
+                "train_plain=...); only ids is required"
+            )
+        plain = train if train_plain is None else train_plain
+        values = {"train": train, "holdout": holdout, "ids": ids, "groups": groups, "train_plain": plain}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        samples = _length(train, "train")
+        lengths = {"train_plain": _length(plain, "train_plain"), "ids": len(ids)}
+        if groups is not None:
+            lengths["groups"] = len(groups)
         for name, length in lengths.items():
             if length != samples:
                 raise UsageError(f"the data's train has {samples} samples but {name} has {length}; they must be equal")
-        if self.holdout is not None:
-            _length(self.holdout, "holdout")
-        _require_names(self.ids, "id")
-        _require_names(self.groups or (), "group")
-        if len(set(self.ids)) != samples:
-            twice = Counter(self.ids).most_common(1)[0][0]
+        if holdout is not None:
+            _length(holdout, "holdout")
+        _require_names(ids, "id")
+        _require_names(groups or (), "group")
+        if len(set(ids)) != samples:
+            twice = Counter(ids).most_common(1)[0][0]
             raise UsageError(f"the data names two samples {twice!r}; ids must be unique")
 
     @property

@@ -55,7 +55,7 @@ def _digits_on_disk() -> NDArray[np.float64]:
         if path.is_file():
             with gzip.open(path, "rt", encoding="ascii") as file:
                 return np.loadtxt(file, delimiter=",")
-    raise UsageError("the dataset digits needs scikit-learn, which is not installed; install puf[train]")
+    raise UsageError("the dataset digits needs scikit-learn, which is not installed; install puf-fl[train]")
 
 
 def _digits(ctx: DataContext) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -83,7 +83,7 @@ def _load_digits(ctx: DataContext) -> ClientData:
     train, held = _shares(labels[:_DIGITS_POOL], ctx)
     dataset = _tensors(images[train], labels[train])
     holdout = _tensors(images[held], labels[held]) if held.size else None
-    return ClientData(dataset, dataset, holdout, _ids("digits", train))
+    return ClientData(dataset, holdout=holdout, ids=_ids("digits", train))
 
 
 def _test_digits(ctx: DataContext) -> Dataset[Any]:
@@ -126,7 +126,7 @@ class _Cifar:
             augmented = self.images(pixels[train], labels[train], ctx, augment=True, rotate=rotate)
         holdout = self.images(pixels[held], labels[held], ctx) if held.size else None
         groups = _groups(labels[train], ctx.option("group_size", 0))
-        return ClientData(augmented, plain, holdout, _ids(self.name, train), groups)
+        return ClientData(augmented, holdout=holdout, ids=_ids(self.name, train), groups=groups, train_plain=plain)
 
     def test(self, ctx: DataContext) -> Dataset[Any]:
         return self.images(*self.read(ctx, train=False), ctx)

@@ -70,7 +70,7 @@ def load(ctx: DataContext) -> ClientData:
     cap = options.per_client or len(ids)
     train = TensorDataset(torch.cat([x for x, _, _ in slices])[:cap], torch.cat([y for _, y, _ in slices])[:cap])
     holdout = _joined(options, site, cases[:held]) if held else None
-    return ClientData(train, train, holdout, ids[:cap], [name.rsplit("/", 1)[0] for name in ids[:cap]])
+    return ClientData(train, holdout=holdout, ids=ids[:cap], groups=[name.rsplit("/", 1)[0] for name in ids[:cap]])
 
 
 def test_set(ctx: DataContext) -> Dataset[Any]:
@@ -143,7 +143,7 @@ def _volume(path: Path) -> NDArray[np.float32]:
         import nibabel
         from nibabel.filebasedimages import ImageFileError
     except ModuleNotFoundError:
-        raise UsageError("the dataset prostate needs nibabel: pip install 'puf[lab]'") from None
+        raise UsageError("the dataset prostate needs nibabel: pip install 'puf-fl[lab]'") from None
     try:
         return np.asarray(nibabel.load(path).dataobj, np.float32)
     except (OSError, ValueError, ImageFileError) as error:

@@ -77,54 +77,83 @@ class Unseen:
     others: ClassTable | None
 
 
+class Dose:
+    """One dose on a model with the base weights: measures it now, and chooses kappa after the training.
+
+    `plain` are the samples without augmentation. Raises `UsageError` if there is too little unseen data to measure with.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Task,
+        options: DoseOptions,
+        context: RoutineContext,
+        *,
+        plain: Samples,
+        unseen: Unseen,
+    ) -> None:
+        self._model, self._task, self._options, self._context, self._plain = model, task, options, context, plain
+        self._before = before = self._measure(plain)
+        own = self._measure(unseen.own) if unseen.own is not None else None
+        if own is None and unseen.others is None:
+            raise UsageError("a dose needs hold-out samples to compare with, and no client has any")
+        found = gap(before.confidences, before.labels, all_unseen(unseen.others, own))
+        if found is None:
+            raise UsageError("a dose needs more hold-out samples to compare with: no dose without a measurement")
+        self._gap = found
+        self._need = options.need(found, _own_share(before, own, unseen.others))
+        self._base = _tensors(model)
+
+    @property
+    def skipped(self) -> DoseReport | None:
+        """The report of a dose that needs no training, because the model already knows the samples less than unseen ones."""
+        return self._report(0.0) if self._options.skip(self._gap) else None
+
+    @property
+    def shift(self) -> Tensor | None:
+        """What training adds to the logits; None if samples have no classes."""
+        return _shift(self._before, self._context.device)
+
+    def choose(self) -> DoseReport:
+        """Returns the strength for the model as it is trained now. The model keeps its trained weights."""
+        options, base, trained = self._options, self._base, _tensors(self._model)
+        samples = count(self._plain)
+        chosen = range(0, samples, max(1, -(-samples // _SEARCH_SAMPLES)))
+        few = self._plain if len(chosen) == samples else select(self._plain, list(chosen))
+        level = float(self._before.confidences[np.asarray(chosen)].mean())
+        wanted, kappa = min(self._need, options.largest_fall, level / 2), options.min_kappa
+        while kappa < options.max_kappa:
+            tried = [w - kappa * (t - w) for w, t in zip(base.parameters, trained.parameters, strict=True)]
+            _set(self._model, base, tried)
+            if level - float(np.nan_to_num(self._measure(few).confidences).mean()) >= wanted:
+                break
+            kappa = min(options.max_kappa, kappa * options.growth)
+        _set(self._model, trained, trained.parameters)
+        return self._report(kappa)
+
+    def _report(self, kappa: float) -> DoseReport:
+        return DoseReport(kappa=kappa, gap=self._gap, hold=self._need <= self._options.largest_fall)
+
+    def _measure(self, dataset: Samples) -> PerSample:
+        context = self._context
+        return per_sample(self._model, dataset, self._task, device=context.device, should_stop=context.should_stop)
+
+
 def dose(
-    model: nn.Module,
-    samples: Samples,
-    task: Task,
-    settings: TrainSettings,
-    options: DoseOptions,
-    context: RoutineContext,
-    *,
-    plain: Samples,
-    unseen: Unseen,
+    started: Dose, model: nn.Module, samples: Samples, task: Task, settings: TrainSettings, context: RoutineContext
 ) -> TrainResult:
-    """Trains the model in place and chooses kappa. `plain` are the samples without augmentation."""
-
-    def measure(dataset: Samples) -> PerSample:
-        return per_sample(model, dataset, task, device=context.device, should_stop=context.should_stop)
-
-    before = measure(plain)
-    own = measure(unseen.own) if unseen.own is not None else None
-    if own is None and unseen.others is None:
-        raise UsageError("a dose needs hold-out samples to compare with, and no client has any")
-    pool = all_unseen(unseen.others, own)
-    found = gap(before.confidences, before.labels, pool)
-    if found is None:
-        raise UsageError("a dose needs more hold-out samples to compare with: no dose without a measurement")
-    need = options.need(found, _own_share(before, own, unseen.others))
-    hold = need <= options.largest_fall
-    if options.skip(found):
-        return TrainResult(float("nan"), 0, DoseReport(kappa=0.0, gap=found, hold=hold))
-    base = _tensors(model)
-    forward, shift = forward_of(model, settings, context.device), _shift(before, context.device)
+    """Trains the model of a dose in place and chooses kappa."""
+    if started.skipped is not None:
+        return TrainResult(float("nan"), 0, started.skipped)
+    forward, shift = forward_of(model, settings, context.device), started.shift
 
     def loss_of(output: Tensor, y: Tensor) -> Tensor:
         return task.loss(output if shift is None else output + shift, y)
 
     step = descent(model, settings, lambda now: loss_of(forward(now.x), now.y), context.device)
     result = passes(samples, settings, step, context)
-    trained = _tensors(model)
-    chosen = range(0, count(plain), max(1, -(-count(plain) // _SEARCH_SAMPLES)))
-    few = plain if len(chosen) == count(plain) else select(plain, list(chosen))
-    level = float(before.confidences[np.asarray(chosen)].mean())
-    wanted, kappa = min(need, options.largest_fall, level / 2), options.min_kappa
-    while kappa < options.max_kappa:
-        _set(model, base, [w - kappa * (t - w) for w, t in zip(base.parameters, trained.parameters, strict=True)])
-        if level - float(np.nan_to_num(measure(few).confidences).mean()) >= wanted:
-            break
-        kappa = min(options.max_kappa, kappa * options.growth)
-    _set(model, trained, trained.parameters)
-    return replace(result, dose=DoseReport(kappa=kappa, gap=found, hold=hold))
+    return replace(result, dose=started.choose())
 
 
 def _own_share(forget: PerSample, own: PerSample | None, others: ClassTable | None) -> float:

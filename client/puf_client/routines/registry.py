@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from puf_client.tasks import Task
 from puf_common.config import plugins
 from puf_common.errors import UsageError
 from puf_common.receipts.gap import ClassTable
+
+if TYPE_CHECKING:
+    from puf_client.routines.dose import Dose
 
 # Features are computed once, so augmentation would be the same in every epoch.
 WITHOUT_AUGMENTATION = frozenset({"aux_head"})
@@ -136,10 +139,17 @@ def _distill(given: RoutineInputs, context: RoutineContext) -> TrainResult:
 
 
 def _dose(given: RoutineInputs, context: RoutineContext) -> TrainResult:
-    from puf_client.routines.dose import DoseOptions, Unseen, dose
+    from puf_client.routines.dose import dose
 
-    options = options_from(DoseOptions, given.options)
-    return dose(*given.common, options, context, plain=given.plain, unseen=Unseen(given.holdout, given.unseen))
+    return dose(begin_dose(given, context), *given.common, context)
+
+
+def begin_dose(given: RoutineInputs, context: RoutineContext) -> Dose:
+    """Measures the base model for the routine "dose". Training and the choice of the strength follow."""
+    from puf_client.routines.dose import Dose, DoseOptions, Unseen
+
+    options, unseen = options_from(DoseOptions, given.options), Unseen(given.holdout, given.unseen)
+    return Dose(given.model, given.task, options, context, plain=given.plain, unseen=unseen)
 
 
 def _quit(given: RoutineInputs, context: RoutineContext) -> TrainResult:

@@ -145,6 +145,21 @@ def passes(
 
     `enough` is called after each step. If it returns True, the routine ends early and counts as finished.
     """
+    loss_sum, processed = 0.0, 0
+    with explain_out_of_memory(context.device, f"training with batches of {settings.batch_size}"):
+        for now in batches(dataset, settings, context):
+            value = step(now)
+            loss_sum += value * len(now.chosen)
+            processed += len(now.chosen)
+            if context.progress is not None:
+                context.progress(now.number, now.total)
+            if enough is not None and enough():
+                break
+    return TrainResult(loss_sum / processed, processed)
+
+
+def batches(dataset: Samples, settings: TrainSettings, context: RoutineContext) -> Iterator[Batch]:
+    """Yields the batches of the settings' epochs. Raises `Abandoned` before a batch that the server no longer wants."""
     device = context.device
     samples = count(dataset)
     if samples == 0:
@@ -154,20 +169,11 @@ def passes(
     per_epoch = math.ceil(samples / settings.batch_size)
     # In floating point, 2.3 - 2 is less than 0.3. Without the margin one batch would be missing.
     total = max(1, int(settings.epochs) * per_epoch + math.floor(settings.epochs % 1 * per_epoch + 1e-9))
-    loss_sum, processed = 0.0, 0
-    with explain_out_of_memory(device, f"training with batches of {settings.batch_size}"):
-        for done, chosen in enumerate(_shuffled(samples, settings.batch_size, total, context.stream)):
-            if context.should_stop is not None and context.should_stop():
-                raise Abandoned
-            x, y = batch(dataset, chosen, device)
-            value = step(Batch(x, y, chosen, done // per_epoch, done + 1, total, settings.lr))
-            loss_sum += value * len(chosen)
-            processed += len(chosen)
-            if context.progress is not None:
-                context.progress(done + 1, total)
-            if enough is not None and enough():
-                break
-    return TrainResult(loss_sum / processed, processed)
+    for done, chosen in enumerate(_shuffled(samples, settings.batch_size, total, context.stream)):
+        if context.should_stop is not None and context.should_stop():
+            raise Abandoned
+        x, y = batch(dataset, chosen, device)
+        yield Batch(x, y, chosen, done // per_epoch, done + 1, total, settings.lr)
 
 
 def _shuffled(samples: int, batch_size: int, total: int, stream: Callable[[int], int]) -> Iterator[list[int]]:

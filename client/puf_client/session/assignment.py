@@ -1,14 +1,8 @@
 """Work that the server requests from a client: an assignment to train, or a request to evaluate.
 
-    for work in puf_client.connect("127.0.0.1:8000", name="clinic-7", data=data):
-        if isinstance(work, puf_client.Assignment):
-            load(model, work.weights); train(model, work.indices, lr=work.lr, epochs=work.epochs)
-            work.submit(model, indices=work.indices)
-        else:
-            work.report(*measure(model, work.weights))
-
-A loop trains by ordinary descent and does not handle the sign of unlearning: `submit` scales. The session declines work
-that the loop does not support before the loop sees it.
+`puf_client.api` builds the jobs of the user's training loops on it, `puf_client.worker` the worker. Training is ordinary
+descent and does not handle the sign of unlearning: `submit` scales. The session declines work that its caller does not
+support before the caller sees it.
 """
 
 from __future__ import annotations
@@ -167,11 +161,11 @@ class Assignment:
         if self.indices is None:
             used = len(indices) if indices is not None else self.announced
         elif indices is None:
-            raise InvalidUpdate("state which samples were trained on: submit(..., indices=work.indices)")
+            raise InvalidUpdate("state which samples were trained on: submit(..., indices=...) with those of the job")
         elif not np.array_equal(np.sort(indices), np.sort(self.indices)):
             raise InvalidUpdate(
                 f"round {self.round} assigned {len(self.indices)} samples, the loop trained on {len(indices)} others: train "
-                "on work.indices only",
+                "on the samples of job.indices only",
                 expected=len(self.indices),
                 stated=len(indices),
             )

@@ -1,4 +1,4 @@
-"""`connect`: joins a federation, for `puf-client run` and for training loops in the user's code."""
+"""`connect`: joins a federation as a worker. `puf_client.connect` and `puf-client run` build on it."""
 
 from __future__ import annotations
 

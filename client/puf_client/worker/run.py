@@ -8,13 +8,11 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from puf_client.data import require_available
 from puf_client.machine import THIS_MACHINE, Machine
 from puf_client.options import RunOptions
-from puf_client.session.reconcile import reconcile
 from puf_client.session.session import Session
 from puf_client.state.directory import StateDirectory
 from puf_client.state.local_models import LOCAL_MODEL, LocalModels
@@ -22,8 +20,8 @@ from puf_client.terminal import Display
 from puf_client.transport.base import Transport
 from puf_client.transport.dial import dial
 from puf_client.worker.lease import leased
+from puf_client.worker.membership import reconciled, refuse_forgotten
 from puf_common.config.exit_codes import Exit
-from puf_common.errors import Forgotten, NotFound, NotYours
 from puf_common.logging import get_logger
 from puf_common.v1 import federation_pb2 as pb
 
@@ -54,7 +52,7 @@ def work(
     description = transport.describe()
     state = StateDirectory.of(description.federation_id, transport.name, options.state, machine.files)
     state.check_server_key(description.server_key)
-    _refuse_forgotten(options, transport, description, state)
+    refuse_forgotten(transport, description, state, rejoin=options.rejoin)
     options = leased(options, transport, state, new_membership=options.rejoin)
     if load is None:
         from puf_client.worker.trainer import prepare
@@ -68,35 +66,6 @@ def work(
     with Display() as display:
         worker = Worker(trainer, state, transport, display, distiller=options.distiller, machine=machine)
         return _work(options, description, state, worker, display)
-
-
-def _refuse_forgotten(
-    options: RunOptions, transport: Transport, description: pb.DescribeReply, state: StateDirectory
-) -> None:
-    reopened = _reconciled(transport, state)
-    forgotten = state.forgotten
-    if forgotten is None:
-        return
-    if reopened:
-        raise Forgotten(
-            f"{transport.name} was forgotten by {description.title}, but the server was restored from an older backup "
-            "and knows the client again: run `puf-client --unlearn` with this client's data to have it forgotten again"
-        )
-    if not options.rejoin:
-        day = time.strftime("%Y-%m-%d", time.localtime(float(str(forgotten["at"]))))
-        raise Forgotten(
-            f"{transport.name} was forgotten by {description.title} on {day}; to return, the operator "
-            f"runs `puf-server clients readmit {transport.name}`, then this client runs `puf-client run --rejoin`"
-        )
-
-
-def _reconciled(transport: Transport, state: StateDirectory) -> list[str]:
-    """Returns the tickets that the server opened again; none if the server no longer accepts calls of this client."""
-    try:
-        return reconcile(transport, state)
-    except (NotYours, NotFound) as error:
-        log.debug("not reconciled", reason=error.message)
-        return []
 
 
 def _work(
@@ -125,7 +94,7 @@ def _work(
         for assigned in session:
             if session.joins != joins:
                 # Another server process answers now, possibly with an older state.
-                _reconciled(session.transport, state)
+                reconciled(session.transport, state)
                 joins = session.joins
             worker.do(assigned, session)
             display.say("waiting for work")

@@ -154,10 +154,17 @@ class Trainer:
         `forget` marks the samples to forget, for routines that also take retained samples; None means all. Raises
         `Abandoned` when the server no longer wants the update.
         """
+        inputs = self.inputs(assignment, indices, forget)
+        return run_routine(assignment.routine, inputs, self.context(assignment, progress), self.routines)
+
+    def inputs(
+        self, assignment: Assignment, indices: NDArray[np.intp], forget: NDArray[np.bool_] | None = None
+    ) -> RoutineInputs:
+        """Returns what the assignment's routine works on. The model has the assignment's base weights afterwards."""
         load_payload(self.model, self.manifest, assignment.payload)
         plain = assignment.plain or assignment.routine in WITHOUT_AUGMENTATION
         second = assignment.aux_payload
-        inputs = RoutineInputs(
+        return RoutineInputs(
             model=self.model,
             samples=_part(self._plain if plain else self._train, indices),
             task=self.task,
@@ -171,8 +178,9 @@ class Trainer:
             holdout=self._holdout if self.data.holdout_samples else None,
             unseen=class_table(assignment.unseen) if assignment.unseen else None,
         )
-        context = RoutineContext(self.choice.device, assignment.stream, progress, assignment.abandoned)
-        return run_routine(assignment.routine, inputs, context, self.routines)
+
+    def context(self, assignment: Assignment, progress: Progress | None = None) -> RoutineContext:
+        return RoutineContext(self.choice.device, assignment.stream, progress, assignment.abandoned)
 
     def evaluate_holdout(self, payload: Payload) -> PerSample:
         """Returns the values of a model on every hold-out sample."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -60,14 +61,15 @@ class Worker:
         only_if_no_worker: bool = False,
         added_samples: int = 0,
         heartbeats: bool = True,
+        routines: Iterable[str] | None = None,
     ) -> Session:
-        """Joins the federation with this client's data, model and device."""
+        """Joins the federation with this client's data, model and device. It can run the named routines; default: all of its trainer."""
         trainer = self.trainer
         return connect(
             self._transport,
             data=self.samples,
             parts=ALL_PARTS,
-            routines=trainer.routines,
+            routines=trainer.routines if routines is None else routines,
             added_samples=added_samples,
             heartbeats=heartbeats,
             # Data without labels cannot score a model.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from puf_common.config.messages import suggestion
@@ -20,6 +21,22 @@ class _ShowVersion(argparse.Action):
         parser.exit()
 
 
+class _ShowCompletion(argparse.Action):
+    """Prints a script for a shell. The parser with the flags of all commands is made only then."""
+
+    def __init__(self, *args: Any, whole: Callable[[], argparse.ArgumentParser], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._whole = whole
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: Any = None
+    ) -> NoReturn:
+        import shtab
+
+        sys.stdout.write(shtab.complete(self._whole(), str(values)))
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageError with one line and proposes the flag that was probably meant."""
 
@@ -31,6 +48,11 @@ class Parser(argparse.ArgumentParser):
     def add_version(self) -> None:
         """Adds --version."""
         self.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
+
+    def add_completion(self, whole: Callable[[], argparse.ArgumentParser]) -> None:
+        """Adds --completion. `whole` returns the parser with the flags of all commands."""
+        text = "print a script that completes commands and flags in this shell, and exit"
+        self.add_argument("--completion", choices=("bash", "zsh"), action=_ShowCompletion, whole=whole, help=text)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message.removeprefix('argument ')} (see {self.prog} --help)")

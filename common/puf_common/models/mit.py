@@ -41,7 +41,7 @@ def mit_b0(classes: int) -> nn.Module:
     try:
         from segmentation_models_pytorch.encoders import get_encoder
     except ModuleNotFoundError:
-        raise UsageError("the model mit-b0 needs segmentation-models-pytorch: pip install 'puf[lab]'") from None
+        raise UsageError("the model mit-b0 needs segmentation-models-pytorch: pip install 'puf-fl[lab]'") from None
 
     class MitClassifier(nn.Module):
         def __init__(self) -> None:

@@ -172,7 +172,7 @@ def _res_unet(classes: int, channels: int) -> nn.Module:
     try:
         from monai.networks.nets import UNet
     except ModuleNotFoundError:
-        raise UsageError("the model res-unet needs MONAI: pip install 'puf[lab]'") from None
+        raise UsageError("the model res-unet needs MONAI: pip install 'puf-fl[lab]'") from None
     network: nn.Module = UNet(
         spatial_dims=2,
         in_channels=channels,

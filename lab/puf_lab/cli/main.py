@@ -25,6 +25,7 @@ def _main(argv: list[str]) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="puf-lab", description="Experiments with federations that forget.")
     parser.add_version()
+    parser.add_completion(_parser)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=Parser)
 
     demo = commands.add_parser(

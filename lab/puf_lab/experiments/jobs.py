@@ -112,7 +112,7 @@ class Job:
         own = (federation.data.name, self.federation.data.name, split, model.name, federation.task, self.variant.name)
         facts = {
             "format": _FORMAT,
-            "software": [version("puf"), version("torch"), version("numpy")],
+            "software": [version("puf-fl"), version("torch"), version("numpy")],
             "kind": self.kind,
             "code": self.code,
             "user_code": [digest(spec) for spec in own],

@@ -23,7 +23,7 @@ def ray_tasks(address: str | None, device: str) -> Iterator[Callable[..., Iterat
     try:
         import ray
     except ModuleNotFoundError:
-        raise UsageError("--executor ray needs the package ray: pip install 'puf[lab]'") from None
+        raise UsageError("--executor ray needs the package ray: pip install 'puf-fl[lab]'") from None
     # Ray must not report usage, and a local cluster needs no dashboard.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     where: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}

@@ -63,7 +63,7 @@ def run(settings: DashboardSettings) -> None:
         from puf_server.dashboard.app import WebTls, serve
         from puf_server.dashboard.security import Access, allowed_hosts
     except ModuleNotFoundError as error:
-        raise UsageError(f"the dashboard needs {error.name}: pip install 'puf[dashboard]'") from None
+        raise UsageError(f"the dashboard needs {error.name}: pip install 'puf-fl[dashboard]'") from None
     from puf_common.logging import configure
 
     configure(level=settings.log_level, log_format=settings.log_format)

@@ -65,5 +65,5 @@ def _initial(settings: InitSettings) -> tuple[Manifest, bytearray]:
         if (error.name or "").partition(".")[0] not in ("torch", "torchvision"):
             raise
         raise UsageError(
-            f"making a model needs PyTorch ({error}); install puf[train], or give --model-file with weights made elsewhere"
+            f"making a model needs PyTorch ({error}); install puf-fl[train], or give --model-file with weights made elsewhere"
         ) from None

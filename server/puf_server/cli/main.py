@@ -27,6 +27,7 @@ _COMMON = {
     },
     "serve": {
         "--config", "--state", "--listen", "--operator", "--tls-cert", "--tls-key", "--client-ca", "--insecure", "--metrics",
+        "--track",
         "--receipts", "--no-receipts", "--announce", "--log-level", "--log-format",
     },
 }  # fmt: skip
@@ -45,9 +46,11 @@ def _main(argv: list[str]) -> int:
     return run(arguments) or Exit.OK
 
 
-def _parser(argv: list[str]) -> Parser:
+def _parser(argv: list[str], *, whole: bool = False) -> Parser:
+    """Returns the parser. Only the command in `argv` has its flags, or all of them in the whole parser."""
     parser = Parser(prog="puf-server", description="The server of a federation that can forget.")
     parser.add_version()
+    parser.add_completion(lambda: _parser([_HELP_ALL], whole=True))
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=Parser)
     chosen = next((word for word in argv if not word.startswith("-")), "")
 
@@ -56,19 +59,19 @@ def _parser(argv: list[str]) -> Parser:
     serve = commands.add_parser("serve", help="serve a federation until it is stopped")
     serve.set_defaults(run=_serve)
     # Importing pydantic models is slow, so only the chosen command does it.
-    if chosen == "init":
+    if whole or chosen == "init":
         from puf_server.cli.init import InitSettings
 
         add_settings(init, InitSettings, nested=True)
         _shorten_help(init, "init", argv)
-    if chosen == "serve":
+    if whole or chosen == "serve":
         from puf_server.cli.serve import ServeSettings
 
         add_settings(serve, ServeSettings, nested=True)
         _shorten_help(serve, "serve", argv)
     dashboard = commands.add_parser("dashboard", help="show a federation in the browser, read-only")
     dashboard.set_defaults(run=_dashboard)
-    if chosen == "dashboard":
+    if whole or chosen == "dashboard":
         from puf_server.cli.dashboard import DashboardSettings
 
         add_settings(dashboard, DashboardSettings)

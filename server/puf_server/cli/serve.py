@@ -48,6 +48,11 @@ class ServeSettings(BaseModel):
         description="name with a dot under which Prometheus reaches the metrics; may be repeated; IP addresses need none",
         json_schema_extra={"metavar": "NAME"},
     )
+    track: str = Field(
+        "",
+        description="send figures of rounds, and exported models: tensorboard:DIR, mlflow:URI or wandb:PROJECT",
+        json_schema_extra={"metavar": "KIND:WHERE"},
+    )
     limits: Limits = Limits()
     announce: Path | None = Field(None, description="file for the port numbers, written when the server listens")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
@@ -71,9 +76,11 @@ def run(settings: ServeSettings) -> None:
     from puf_common.network.tls import ServerTls
     from puf_server.maintenance.restore import apply_receipts
     from puf_server.runtime.server import Addresses, serve
+    from puf_server.tracking.trackers import tracker_named
 
     configure(level=settings.log_level, log_format=settings.log_format)
     keep_freed_memory()
+    tracker = tracker_named(settings.track) if settings.track else None
     log = get_logger(__name__)
     federation = settings.listen or (HERE if settings.insecure else EVERYWHERE)
     tls = None
@@ -89,4 +96,4 @@ def run(settings: ServeSettings) -> None:
     apply_receipts(settings.state, settings.receipts, waived=settings.no_receipts)
     given = {name: getattr(settings.limits, name) for name in settings.limits.model_fields_set}
     addresses = Addresses(federation, settings.operator, settings.metrics, tuple(settings.metrics_host))
-    serve(settings.state, addresses, settings.announce, tls=tls, limits=given)
+    serve(settings.state, addresses, settings.announce, tls=tls, limits=given, tracker=tracker)

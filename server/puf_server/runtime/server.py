@@ -37,6 +37,8 @@ from puf_server.runtime.fold_loop import FoldLoop
 from puf_server.runtime.metrics import Metrics
 from puf_server.runtime.metrics_http import MetricsEndpoint
 from puf_server.storage.state_store import Store
+from puf_server.tracking.feed import TrackingFeed
+from puf_server.tracking.trackers import Tracker
 
 _TICK_SECONDS = 0.5
 _LEAVE_SECONDS = 3.0
@@ -65,11 +67,18 @@ class Server:
     """Serves one federation inside `async with`. Without `tls` the server accepts every name that a caller claims."""
 
     def __init__(
-        self, store: Store, addresses: Addresses, tls: ServerTls | None = None, stopped: asyncio.Event | None = None
+        self,
+        store: Store,
+        addresses: Addresses,
+        tls: ServerTls | None = None,
+        stopped: asyncio.Event | None = None,
+        tracker: Callable[[str], Tracker] | None = None,
     ) -> None:
+        """`tracker` opens a tracker for the federation's id."""
         self._store = store
         self._addresses = addresses
         self._tls = tls
+        self._tracker = tracker
         self._threads = Threads()
         self.stopped = stopped or asyncio.Event()
 
@@ -86,6 +95,7 @@ class Server:
         self.engine = await self._threads.run(Engine, self._store, FederationClock(failpoints.wall_clock()))
         self.handlers = Handlers(self.engine)
         self.metrics = Metrics(self.handlers)
+        self._tracking = TrackingFeed(self.engine, self._tracker) if self._tracker else None
         self._folding = FoldLoop(self.engine, self._threads, self.metrics.phase_took)
         self._audit = AuditFeed(self._store.layout.database, self._threads)
         loop, notifier = asyncio.get_running_loop(), Notifier(self.engine.state)
@@ -94,6 +104,8 @@ class Server:
             notifier.notify(after)
             loop.call_soon_threadsafe(self._folding.wake)
             loop.call_soon_threadsafe(self._audit.wake)
+            if self._tracking is not None:
+                self._tracking.wake()
             if before.members is not after.members:
                 loop.call_soon_threadsafe(self._calls.members_changed)
 
@@ -152,6 +164,8 @@ class Server:
         )
         if self._endpoint is not None:
             await self._threads.run(self._endpoint.close)
+        if self._tracking is not None:
+            await self._threads.run(self._tracking.close)
         self._threads.shutdown()
         self.engine.close()
 
@@ -216,18 +230,24 @@ def serve(
     *,
     tls: ServerTls | None = None,
     limits: Mapping[str, Any] | None = None,
+    tracker: Callable[[str], Tracker] | None = None,
 ) -> None:
     """Serves until the operator stops the server or a signal arrives.
 
     The file `announce` gets the port numbers once the server listens. `limits` replace those of the federation for this
-    process.
+    process. `tracker` gets the figures of committed rounds.
     """
     failpoints.arm_from_environment()
-    asyncio.run(_serve(directory, addresses, announce, tls, limits or {}))
+    asyncio.run(_serve(directory, addresses, announce, tls, limits or {}, tracker))
 
 
 async def _serve(
-    directory: Path, addresses: Addresses, announce: Path | None, tls: ServerTls | None, limits: Mapping[str, Any]
+    directory: Path,
+    addresses: Addresses,
+    announce: Path | None,
+    tls: ServerTls | None,
+    limits: Mapping[str, Any],
+    tracker: Callable[[str], Tracker] | None,
 ) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -242,7 +262,7 @@ async def _serve(
     if fitting < limits_set.connections:
         fewer = limits_set.model_copy(update={"connections": fitting})
         store.config = store.config.model_copy(update={"limits": fewer})
-    async with Server(store, addresses, tls, stopped=stopped) as server:
+    async with Server(store, addresses, tls, stopped, tracker) as server:
         ports = {"port": server.port, "operator_port": server.operator_port}
         if server.metrics_port:
             ports["metrics_port"] = server.metrics_port

@@ -18,7 +18,7 @@ from puf_client import ClientData
 
 def load(ctx):
     data = TensorDataset(torch.zeros(6, 3, 5, 5), torch.zeros(6).long())
-    return ClientData(train=data, train_plain=data, holdout=None, ids=[f"s{i}" for i in range(6)])
+    return ClientData(data, ids=[f"s{i}" for i in range(6)])
 """
 
 
@@ -80,5 +80,5 @@ def test_without_torch_the_message_says_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == Exit.USAGE
-    assert "puf-client check needs PyTorch, which is not installed: install puf[train]" in done.stderr
+    assert "puf-client check needs PyTorch, which is not installed: install puf-fl[train]" in done.stderr
     assert "internal error" not in done.stderr

@@ -153,7 +153,7 @@ def test_ids_that_change_between_loads_are_refused(
         "from puf_client import ClientData\n"
         "def load(ctx):\n"
         "    d = TensorDataset(torch.zeros(4, 1, 8, 8), torch.zeros(4).long())\n"
-        "    return ClientData(train=d, train_plain=d, holdout=None, ids=[str(uuid.uuid4()) for _ in range(4)])\n"
+        "    return ClientData(d, ids=[str(uuid.uuid4()) for _ in range(4)])\n"
     )
     assert main(["check", "--data", "unstable_ids:load"]) == Exit.USAGE
     assert "names its samples differently" in capsys.readouterr().err

@@ -29,6 +29,15 @@ def test_client_data_states_its_sizes() -> None:
     assert _data(0, holdout=_dataset(2)).samples == 0, "a client that only evaluates has no training samples"
 
 
+def test_data_is_given_by_name() -> None:
+    train = _dataset(2)
+    assert ClientData(train, ids=["a", "b"]).train_plain is train
+    with pytest.raises(UsageError, match=r"ClientData\(train, holdout=\.\.\., ids="):
+        ClientData(train, train, None, ["a", "b"])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="only ids is required"):
+        ClientData(train)
+
+
 class _Endless(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return itertools.count()

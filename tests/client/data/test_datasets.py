@@ -118,7 +118,7 @@ def test_data_of_a_users_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "from puf_client import ClientData\n"
         "def load(ctx):\n"
         "    d = TensorDataset(torch.ones(2, 1) * ctx.shard, torch.zeros(2))\n"
-        "    return ClientData(d, d, None, ['a', 'b'])\n"
+        "    return ClientData(d, ids=['a', 'b'])\n"
         "def test_set(ctx): return [(1, 2)]\n"
         "def pair(ctx): return 1, 2\n"
         "def broken(ctx): return 1 / 0\n"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from puf_client.data.samples import Samples
-from puf_client.routines.dose import DoseOptions, Unseen, dose
+from puf_client.routines.dose import Dose, DoseOptions, Unseen, dose
 from puf_client.routines.evaluate import per_sample
 from puf_client.routines.train import TrainResult, train
 from puf_client.tasks import Segmentation, Task
@@ -23,15 +23,20 @@ UNSEEN = by_class((20, 20, 20), (2.0, 2.0, 2.0), (0.2, 0.2, 0.2))
 
 def give(model: torch.nn.Module, samples: Samples, options: DoseOptions = OPTIONS, task: Task = TASK) -> TrainResult:
     table = UNSEEN if task is TASK else by_class((60,), (6.0,), (0.6,))
-    return dose(
-        model, samples, task, settings(lr=0.5, epochs=3), options, RUN, plain=samples, unseen=Unseen(None, table)
-    )
+    started = Dose(model, task, options, RUN, plain=samples, unseen=Unseen(None, table))
+    return dose(started, model, samples, task, settings(lr=0.5, epochs=3), RUN)
 
 
 def fitted() -> torch.nn.Module:
     model = network()
     train(model, points(), TASK, settings(lr=0.5, epochs=40), RUN)
     return model
+
+
+def once(model: torch.nn.Module, options: DoseOptions, unseen: Unseen) -> TrainResult:
+    """One dose of one epoch on the points."""
+    started = Dose(model, TASK, options, RUN, plain=points(), unseen=unseen)
+    return dose(started, model, points(), TASK, settings(), RUN)
 
 
 def test_the_chosen_kappa_is_the_smallest_that_lowers_the_confidence_enough() -> None:
@@ -56,7 +61,7 @@ def test_the_chosen_kappa_is_the_smallest_that_lowers_the_confidence_enough() ->
 
 def test_a_model_that_does_not_know_the_samples_gets_the_smallest_dose() -> None:
     known = by_class((20, 20, 20), (18.0, 18.0, 18.0), (16.2, 16.2, 16.2))
-    found = dose(network(), points(), TASK, settings(), OPTIONS, RUN, plain=points(), unseen=Unseen(None, known)).dose
+    found = once(network(), OPTIONS, Unseen(None, known)).dose
     assert found is not None
     assert found.kappa == 0.125
 
@@ -101,7 +106,7 @@ def test_no_dose_without_a_measurement() -> None:
     few = by_class((10,), (1.0,), (0.1,))
     for unseen in (Unseen(None, None), Unseen(None, few), Unseen(points(10), None)):
         with pytest.raises(UsageError, match="hold-out samples"):
-            dose(network(), points(), TASK, settings(), OPTIONS, RUN, plain=points(), unseen=unseen)
+            once(network(), OPTIONS, unseen)
 
 
 def test_the_wanted_fall_follows_the_rule() -> None:
@@ -132,6 +137,6 @@ def test_a_skipped_dose_changes_nothing() -> None:
     known = by_class((20, 20, 20), (19.0, 19.0, 19.0), (18.1, 18.1, 18.1))
     model = network()
     before = payload(model)
-    found = dose(model, points(), TASK, settings(), options, RUN, plain=points(), unseen=Unseen(None, known))
+    found = once(model, options, Unseen(None, known))
     assert found.dose is not None
     assert (found.dose.kappa, found.samples_processed, payload(model)) == (0.0, 0, before)

@@ -20,7 +20,7 @@ from puf_client import ClientData
 
 def load(ctx):
     data = TensorDataset(torch.zeros(6, 3, 5, 5), torch.zeros(6).long())
-    return ClientData(train=data, train_plain=data, holdout=None, ids=[f"s{i}" for i in range(6)])
+    return ClientData(data, ids=[f"s{i}" for i in range(6)])
 """
 
 

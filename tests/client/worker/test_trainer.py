@@ -21,7 +21,7 @@ from puf_common.v1 import federation_pb2 as pb
 def trainer(train: TensorDataset, holdout: TensorDataset | None = None, model: nn.Module | None = None) -> Trainer:
     model = model or network()
     return Trainer(
-        data=ClientData(train, train, holdout, [f"s{i}" for i in range(len(train))]),
+        data=ClientData(train, holdout=holdout, ids=[f"s{i}" for i in range(len(train))]),
         model=model,
         manifest=manifest_of(model),
         task=TASK,

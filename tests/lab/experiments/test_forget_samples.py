@@ -13,7 +13,7 @@ from puf_lab.spec.experiment import SampleSelection
 
 def client(samples: int, groups: list[str] | None = None) -> ClientData:
     data = TensorDataset(torch.zeros(samples, 1), torch.zeros(samples))
-    return ClientData(data, data, None, [f"s{i:02d}" for i in range(samples)], groups)
+    return ClientData(data, ids=[f"s{i:02d}" for i in range(samples)], groups=groups)
 
 
 def test_the_seed_selects_a_share_of_the_samples() -> None:

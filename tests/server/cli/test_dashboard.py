@@ -89,4 +89,4 @@ def test_without_the_extra_the_command_says_what_to_install() -> None:
     program = "import sys; sys.modules['starlette'] = None; from puf_server.cli.main import main; sys.exit(main(['dashboard']))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == Exit.USAGE
-    assert "pip install 'puf[dashboard]'" in done.stderr
+    assert "pip install 'puf-fl[dashboard]'" in done.stderr

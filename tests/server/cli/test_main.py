@@ -56,7 +56,7 @@ def test_without_torch_init_says_what_to_install(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == Exit.USAGE, done.stderr
-    assert "install puf[train]" in done.stderr
+    assert "install puf-fl[train]" in done.stderr
     assert "internal error" not in done.stderr
     assert not (tmp_path / "state").exists()
 
