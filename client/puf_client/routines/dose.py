@@ -19,45 +19,14 @@ from torch import Tensor, nn
 
 from puf_client.data.samples import Samples, count, select
 from puf_client.routines.context import RoutineContext
-from puf_client.routines.evaluate import PerSample, per_sample
-from puf_client.routines.measure import unseen as all_unseen
+from puf_client.routines.dosing import DoseOptions, own_share, searched
+from puf_client.routines.evaluate import per_sample
+from puf_client.routines.per_sample import PerSample
+from puf_client.routines.per_sample import unseen as all_unseen
 from puf_client.routines.train import TrainResult, TrainSettings, descent, forward_of, passes
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
-from puf_common.receipts.gap import ClassTable, DoseReport, Gap, as_classes, gap
-
-# The search runs the model up to twenty times. More samples would not make the mean more exact than needed.
-_SEARCH_SAMPLES = 2000
-
-
-@dataclass(frozen=True)
-class DoseOptions:
-    """The server's rule in numbers: see `puf_server.core.methods.puf_auto`."""
-
-    min_kappa: float
-    max_kappa: float
-    growth: float
-    margin: float
-    largest_fall: float
-    damage: float = 0.0
-    share: float = 0.0
-    part: float = 1.0
-    little: float = 0.1
-    much: float = 1 / 3
-    first_gap: float = float("nan")
-    """The gap before the first dose; not a number in the first dose."""
-    may_skip: bool = False
-
-    def need(self, now: Gap, own_share: float) -> float:
-        """How much p(y|x) on the samples has to fall. `own_share` is the client's share of its own classes."""
-        over = self.margin * now.value if np.isnan(self.first_gap) else min(self.margin * self.first_gap, now.error)
-        leaving = max(self.share, self.part * own_share)
-        delta = min(1.0, max(0.0, (self.much - leaving) / (self.much - self.little)))
-        return now.value - delta * self.damage + over
-
-    def skip(self, now: Gap) -> bool:
-        """Whether the model already knows the samples clearly less than unseen ones."""
-        return self.may_skip and now.value < -now.error
+from puf_common.receipts.gap import ClassTable, DoseReport, gap
 
 
 @dataclass(frozen=True)
@@ -92,7 +61,7 @@ def dose(
     found = gap(before.confidences, before.labels, pool)
     if found is None:
         raise UsageError("a dose needs more hold-out samples to compare with: no dose without a measurement")
-    need = options.need(found, _own_share(before, own, unseen.others))
+    need = options.need(found, own_share(before, own, unseen.others))
     hold = need <= options.largest_fall
     if options.skip(found):
         return TrainResult(float("nan"), 0, DoseReport(kappa=0.0, gap=found, hold=hold))
@@ -105,27 +74,17 @@ def dose(
     step = descent(model, settings, lambda now: loss_of(forward(now.x), now.y), context.device)
     result = passes(samples, settings, step, context)
     trained = _tensors(model)
-    chosen = range(0, count(plain), max(1, -(-count(plain) // _SEARCH_SAMPLES)))
+    chosen = searched(count(plain))
     few = plain if len(chosen) == count(plain) else select(plain, list(chosen))
     level = float(before.confidences[np.asarray(chosen)].mean())
-    wanted, kappa = min(need, options.largest_fall, level / 2), options.min_kappa
-    while kappa < options.max_kappa:
+
+    def fall(kappa: float) -> float:
         _set(model, base, [w - kappa * (t - w) for w, t in zip(base.parameters, trained.parameters, strict=True)])
-        if level - float(np.nan_to_num(measure(few).confidences).mean()) >= wanted:
-            break
-        kappa = min(options.max_kappa, kappa * options.growth)
+        return level - float(np.nan_to_num(measure(few).confidences).mean())
+
+    kappa = options.smallest(min(need, options.largest_fall, level / 2), fall)
     _set(model, trained, trained.parameters)
     return replace(result, dose=DoseReport(kappa=kappa, gap=found, hold=hold))
-
-
-def _own_share(forget: PerSample, own: PerSample | None, others: ClassTable | None) -> float:
-    """The client's share of the hold-out samples of its classes, weighted with the label mix of the samples to forget."""
-    if own is None or others is None or own.by_class.classes != others.classes:
-        return 0.0
-    mine = np.asarray(own.by_class.counts, np.float64)
-    all_of_them = mine + np.asarray(others.counts, np.float64)
-    mix = np.bincount(as_classes(forget.labels, others.classes), minlength=others.classes) / forget.labels.size
-    return float((mix * mine / np.maximum(all_of_them, 1.0)).sum())
 
 
 def _shift(samples: PerSample, device: torch.device) -> Tensor | None:

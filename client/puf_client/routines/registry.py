@@ -105,7 +105,8 @@ def _distill(given: RoutineInputs, context: RoutineContext) -> TrainResult:
 
 
 def _dose(given: RoutineInputs, context: RoutineContext) -> TrainResult:
-    from puf_client.routines.dose import DoseOptions, Unseen, dose
+    from puf_client.routines.dose import Unseen, dose
+    from puf_client.routines.dosing import DoseOptions
 
     options = options_from(DoseOptions, given.options)
     return dose(*given.common, options, context, plain=given.plain, unseen=Unseen(given.holdout, given.unseen))
