@@ -29,9 +29,10 @@ Asks = Callable[[Context, int], bool]
 FORGET_ME = "puf-forget"
 
 
-def asks_in_node_config(context: Context, _server_round: int) -> bool:
-    """Whether the node was started with `--node-config "puf-forget=true"`."""
-    return bool(context.node_config.get(FORGET_ME, False))
+def asks_in_node_config(context: Context, server_round: int) -> bool:
+    """Whether the node was started with `--node-config "puf-forget=true"`, or with a number and that round is reached."""
+    since = context.node_config.get(FORGET_ME, False)
+    return bool(since) and server_round >= int(since)
 
 
 class PufMod:

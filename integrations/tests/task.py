@@ -55,3 +55,20 @@ def measure(model: Arrays, partition: int, part: str) -> PerSample:
     x, y = samples(partition, part)
     found = probabilities(model, x)
     return per_sample(found[np.arange(len(y)), y], y, found.argmax(axis=1) == y, CLASSES)
+
+
+# What the app on the page docs/flower.md needs.
+
+
+def numpy(record: Any) -> Arrays:
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def record(arrays: Arrays) -> Any:
+    from flwr.app import Array, ArrayRecord
+
+    return ArrayRecord({name: Array(value) for name, value in arrays.items()})
+
+
+def save(arrays: Any, path: str) -> None:
+    np.savez(path, **numpy(arrays))
