@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 import nvflare.client as flare
-from integrations.tests import task
 from nvflare.apis.dxo import MetaKey
 from nvflare.app_common.abstract.fl_model import ParamsType
+from tests.integrations import task
 
 flare.init()
 while flare.is_running():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from integrations.tests import task
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.workflows.fedavg import FedAvg
+from tests.integrations import task
 
 
 class SavedFedAvg(FedAvg):  # type: ignore[misc]

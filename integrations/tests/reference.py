@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from integrations.tests import task
+from tests.integrations import task
 from tests.running import make_state, running, tiny_config
 
 from puf_client.session.assignment import Assignment
@@ -54,7 +54,7 @@ def service_model(directory: Path, clients: int, target: int, *, rounds: int, re
         wanted = tk.UnlearningRequest(
             request_key="r",
             scope=tk.SCOPE_CLIENT,
-            mode=tk.Mode.Value(f"MODE_{mode.upper()}"),
+            mode=f"MODE_{mode.upper()}",
             strength=strength,
         )
         ticket = leaver.file_unlearning(pb.FileUnlearningRequest(request=wanted)).ticket

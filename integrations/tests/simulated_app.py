@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from integrations.tests import task
+from tests.integrations import task
 
 from puf_flower.mod import PufMod
 from puf_flower.strategy import Forget, PufStrategy

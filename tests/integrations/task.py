@@ -71,4 +71,5 @@ def record(arrays: Arrays) -> Any:
 
 
 def save(arrays: Any, path: str) -> None:
-    np.savez(path, **numpy(arrays))
+    values: dict[str, Any] = numpy(arrays)
+    np.savez(path, **values)

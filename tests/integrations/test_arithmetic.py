@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,12 +11,12 @@ from puf_common.errors import InvalidUpdate
 from puf_embedded.arithmetic import buffers_of, digest, scaled, stretched, weighted_mean, with_buffers
 from puf_flare.combine import Contribution, combined, negated
 
-BASE = {
+BASE: dict[str, Any] = {
     "w": np.array([1.0, 2.0], np.float32),
     "bn.running_mean": np.array([5.0], np.float32),
     "bn.num_batches_tracked": np.array(7, np.int64),
 }
-TRAINED = {
+TRAINED: dict[str, Any] = {
     "w": np.array([1.5, 1.0], np.float32),
     "bn.running_mean": np.array([9.0], np.float32),
     "bn.num_batches_tracked": np.array(8, np.int64),
@@ -75,7 +77,7 @@ def test_the_digest_depends_on_every_value() -> None:
     assert digest(BASE) != digest({**BASE, "w": np.nextafter(BASE["w"], np.float32(9))})
 
 
-def difference(*values: float) -> dict[str, np.ndarray]:
+def difference(*values: float) -> dict[str, Any]:
     return {"w": np.array(values[:2], np.float32), "bn.running_mean": np.array(values[2:], np.float32)}
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,13 +51,11 @@ class World:
             number, dose, scale = self.clients[a.client], None, a.scale
             trained, samples = task.train(dict(self.model), number)
             if a.routine == "dose":
-                options = DoseOptions(**dict(a.options))  # type: ignore[arg-type]
                 assert a.unseen is not None
-                trained_by = trained
-                after, dose = chosen_dose(
-                    self.model, lambda done=trained_by: done, self.data(number), options, a.unseen, BUFFERS
-                )  # type: ignore[misc]
-                trained, scale = dict(after), a.scale * dose.kappa
+                given: dict[str, Any] = dict(a.options)
+                train = partial(self._trained, number)
+                found, dose = chosen_dose(self.model, train, self.data(number), DoseOptions(**given), a.unseen, BUFFERS)
+                trained, scale = dict(found), a.scale * dose.kappa
             sent[a.client] = scaled(self.model, trained, scale, BUFFERS) if a.negated else trained
             federation.receive(a, Update(samples, 100, scale, dose))
         closed = federation.close()
@@ -69,6 +69,9 @@ class World:
         }
         federation.commit(self.model, bytes_down=100)
         return closed.kind
+
+    def _trained(self, number: int) -> Arrays:
+        return task.train(dict(self.model), number)[0]
 
     def data(self, number: int) -> NodeData:
         return NodeData(
