@@ -114,6 +114,17 @@ def test_strength_adapts_to_what_the_target_measures(tmp_path: Path) -> None:
     assert mine.recovered.gap.value < mine.before.gap.value
 
 
+def test_only_strategies_that_average_linearly_are_accepted() -> None:
+    command = [str(PROGRAMS / "python"), "-m", "integrations.tests.strategies"]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    refused = {name: why for name, why in json.loads(done.stdout.splitlines()[-1]).items() if why}
+    assert refused.keys() == {
+        "Largest", "momentum", "FedMedian", "Krum", "FedTrimmedAvg", "FedAdam", "Bulyan", "private", "no strategy",
+    }  # fmt: skip
+    assert "because it takes medians" in refused["FedMedian"]
+    assert "is not the weighted mean" in refused["Largest"]
+
+
 # Flower starts a process for every message.
 @pytest.mark.timeout(1500)
 def test_the_lines_of_the_page_forget_a_node_in_the_deployment_engine(tmp_path: Path) -> None:

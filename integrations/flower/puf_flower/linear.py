@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from puf_common.errors import UsageError
@@ -69,13 +71,23 @@ def _models() -> list[dict[str, Any]]:
     return [*near[:2], {name: -50 * value for name, value in near[2].items()}]
 
 
+@dataclass(frozen=True)
+class _Reply:
+    """What a strategy reads of a reply. A real message cannot be made outside a run."""
+
+    content: RecordDict
+    metadata: Any
+
+    def has_error(self) -> bool:
+        return False
+
+
 def _mean_by(strategy: Strategy) -> Arrays | None:
     key = getattr(strategy, "weighted_by_key", "num-examples")
-    replies = [
-        Message(
+    replies: list[Any] = [
+        _Reply(
             RecordDict({"arrays": record_of(model), "metrics": MetricRecord({key: weight})}),
-            dst_node_id=number + 1,
-            message_type="train",
+            SimpleNamespace(src_node_id=number + 1),
         )
         for number, (weight, model) in enumerate(zip(_WEIGHTS, _models(), strict=True))
     ]
