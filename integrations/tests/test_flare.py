@@ -33,3 +33,10 @@ def test_a_job_of_the_simulator_gives_the_weights_of_the_service(mode: str, tmp_
     with np.load(out) as found:
         for name, value in expected.items():
             np.testing.assert_allclose(found[name], value, rtol=0, atol=TOLERANCE, err_msg=name)
+
+
+def test_the_page_shows_lines_of_the_job_that_runs_above() -> None:
+    page, job = (ROOT / "docs" / "flare.md").read_text(), (ROOT / "integrations/tests/flare_job.py").read_text()
+    lines = page.split("```python\n")[1].split("```")[0].splitlines()
+    assert len(lines) > 3
+    assert {line.strip() for line in lines} <= {line.strip() for line in job.splitlines()}

@@ -13,7 +13,7 @@ from puf_flare.filters import LEFT, NEGATED
 
 
 class PufAggregator(ModelAggregator):  # type: ignore[misc]
-    """For `FedAvgRecipe(aggregator=...)` with differences. `forgotten` are sites that left in earlier jobs."""
+    """For `FedAvg(aggregator=...)` with differences. `forgotten` are sites that left in earlier jobs."""
 
     def __init__(
         self, mode: str = "regular", forgotten: list[str] | None = None, buffers: list[str] | None = None
@@ -28,9 +28,7 @@ class PufAggregator(ModelAggregator):  # type: ignore[misc]
         meta: dict[str, Any] = model.meta or {}
         site = str(meta.get("client_name", "unknown"))
         if model.params_type != ParamsType.DIFF:
-            raise ValueError(
-                f"{site} sent whole weights. PUF needs differences: set params_transfer_type=TransferType.DIFF"
-            )
+            raise ValueError(f"{site} sent whole weights. PUF needs differences: send FLModel(params_type=DIFF)")
         if site in self.forgotten or meta.get(LEFT):
             if site in self.forgotten:
                 self.info(f"PUF: the update of {site} is left out: the site was forgotten")

@@ -1,4 +1,4 @@
-"""The filter of the site that leaves. It needs the transfer of differences (`TransferType.DIFF`)."""
+"""The filter of the site that leaves. It needs differences of weights (`ParamsType.DIFF`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEGATED, LEFT = "puf_negated", "puf_left"
 class NegateFilter(DXOFilter):  # type: ignore[misc]
     """Negates the site's update of one round (FLARE counts from 0), and withholds every later update.
 
-    recipe.add_client_output_filter(NegateFilter(in_round=5), tasks=["train"], clients=["site-3"])
+    job.to(NegateFilter(in_round=5), "site-3", tasks=["train"], filter_type=FilterType.TASK_RESULT)
 
     The round decides, not the filter's memory: FLARE may start a site's process again between rounds.
     """
