@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIN    := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint test check docs protos bench bench-all quality lab lock clean dist torture soak compose systemd
+.PHONY: help demo lint test check docs protos bench bench-all quality lab lock clean dist torture soak compose systemd integrations
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -58,6 +58,16 @@ bench-all: $(VENV)/.ready  ## The same, also against NVIDIA FLARE, which takes l
 dist: $(VENV)/.ready  ## Build sdist and wheel in dist/, install the wheel in a new environment and run the demo from it
 	$(BIN)/python deploy/try_dist.py
 
+# The frameworks have other versions of our libraries: each has an environment of its own.
+.venv-%/.ready: integrations/%/requirements.txt pyproject.toml $(VENV)/.ready
+	$(PYTHON) -m venv .venv-$*
+	VIRTUAL_ENV=.venv-$* $(BIN)/uv pip install --require-hashes -r $<
+	VIRTUAL_ENV=.venv-$* $(BIN)/uv pip install --no-deps --no-build-isolation -e .
+	@touch $@
+
+integrations: .venv-flower/.ready .venv-flare/.ready  ## Run PUF inside Flower and NVIDIA FLARE, each in an environment of its own
+	$(BIN)/python -m pytest integrations/tests
+
 compose:  ## Run a federation in containers with monitoring, and the commands of the pages; needs a Docker engine
 	$(PYTHON) deploy/try_compose.py --monitoring --own-certificates
 	$(PYTHON) deploy/try_pages.py
@@ -72,7 +82,9 @@ lock: $(VENV)/.ready  ## Pin names, versions and hashes in all requirements file
 	$(PIN) --extra train --extra dashboard --extra tensorboard --extra otel --extra lab --extra dev -o requirements.txt pyproject.toml
 	$(PIN) --extra dashboard --constraints requirements.txt -o deploy/docker/requirements.txt pyproject.toml
 	echo hatchling | $(PIN) --constraints requirements.txt -o deploy/docker/build-requirements.txt -
+	$(PIN) --extra flower -o integrations/flower/requirements.txt pyproject.toml integrations/flower/requirements.in
+	$(PIN) --extra flare -o integrations/flare/requirements.txt pyproject.toml integrations/flare/requirements.in
 	echo uv | $(PIN) -o requirements-uv.txt -
 
 clean:  ## Remove the files that other targets made
-	rm -rf $(VENV) dist runs docs/_build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-flower .venv-flare dist runs docs/_build .pytest_cache .mypy_cache .ruff_cache

@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {p.name: p for p in (ROOT / d / f"puf_{d}" for d in ("common", "server", "client", "lab"))}
+PACKAGES |= {f"puf_{d}": ROOT / "integrations" / d / f"puf_{d}" for d in ("embedded", "flower", "flare")}
 
 
 # Which sub-packages (or modules directly in a package) each one may import from its own package. "*" means all.
@@ -83,6 +84,29 @@ ALLOWED: dict[str, dict[str, str]] = {
         "bench": "spec federations evaluation reporting",
         "cli": "*",
     },
+    "puf_embedded": {
+        "__init__": "",
+        "arithmetic": "",
+        "measuring": "arithmetic",
+        "receipts": "",
+        "records": "",
+        "federation": "arithmetic receipts records",
+    },
+    "puf_flower": {
+        "__init__": "",
+        "wire": "",
+        "nodes": "",
+        "linear": "wire",
+        "asking": "wire",
+        "mod": "wire",
+        "strategy": "asking linear nodes wire",
+    },
+    "puf_flare": {
+        "__init__": "",
+        "combine": "",
+        "filters": "combine",
+        "aggregator": "combine filters",
+    },
 }
 # What each distribution package may import of the others.
 DIRECTION = {
@@ -90,7 +114,13 @@ DIRECTION = {
     "puf_server": {"puf_common"},
     "puf_client": {"puf_common"},
     "puf_lab": {"puf_common", "puf_server", "puf_client"},
+    # Of server and client only the rules: see ADAPTERS_MAY_IMPORT.
+    "puf_embedded": {"puf_common", "puf_server", "puf_client"},
+    "puf_flower": {"puf_common", "puf_server", "puf_client", "puf_embedded"},
+    "puf_flare": {"puf_common", "puf_embedded"},
 }
+# These need neither torch nor gRPC nor the generated code of the contract.
+ADAPTERS_MAY_IMPORT = ("puf_server.core", "puf_client.routines.dosing", "puf_client.routines.per_sample")
 CORE_MAY_IMPORT = {
     "__future__", "collections", "dataclasses", "enum", "functools", "hashlib", "itertools", "json", "math", "random",
     "statistics",
@@ -174,6 +204,22 @@ def test_a_forbidden_import_is_found(package: str, file: str, line: str, tmp_pat
     changed = copy / file
     changed.write_text(changed.read_text() + f"\n{line}\n")
     assert [found for found in forbidden_imports(package, copy) if file in found]
+
+
+def test_adapters_import_only_the_rules_of_server_and_client() -> None:
+    for package in ("puf_embedded", "puf_flower", "puf_flare"):
+        for path in sources(PACKAGES[package]):
+            for name in imports(path):
+                inside = name.partition(".")[0] not in ("puf_server", "puf_client")
+                assert inside or name.startswith(ADAPTERS_MAY_IMPORT), f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("module", ["puf_embedded.federation", "puf_embedded.measuring", "puf_flare.combine"])
+def test_the_rules_load_without_torch_and_without_generated_code(module: str) -> None:
+    """Frameworks bring their own, older protobuf, which refuses our generated code."""
+    program = f"import sys, {module}; print([m for m in sys.modules if m in ('torch', 'grpc') or m.endswith('_pb2')])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_the_core_imports_no_network_no_files_no_clocks() -> None:

@@ -10,7 +10,6 @@ in the update, so that negating it does not remove whole classes.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,53 +19,14 @@ from torch import Tensor, nn
 
 from puf_client.data.samples import Samples, count, select
 from puf_client.routines.context import RoutineContext
-from puf_client.routines.evaluate import PerSample, per_sample
-from puf_client.routines.measure import unseen as all_unseen
+from puf_client.routines.dosing import DoseOptions, own_share, searched
+from puf_client.routines.evaluate import per_sample
+from puf_client.routines.per_sample import PerSample
+from puf_client.routines.per_sample import unseen as all_unseen
 from puf_client.routines.train import TrainResult, TrainSettings, descent, forward_of, passes
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
-from puf_common.receipts.gap import ClassTable, DoseReport, Gap, as_classes, gap
-
-# The search runs the model up to twenty times. More samples would not make the mean more exact than needed.
-_SEARCH_SAMPLES = 2000
-
-
-@dataclass(frozen=True)
-class DoseOptions:
-    """The server's rule in numbers: see `puf_server.core.methods.puf_auto`."""
-
-    min_kappa: float
-    max_kappa: float
-    growth: float
-    margin: float
-    largest_fall: float
-    damage: float = 0.0
-    share: float = 0.0
-    part: float = 1.0
-    little: float = 0.1
-    much: float = 1 / 3
-    first_gap: float = float("nan")
-    """The gap before the first dose; not a number in the first dose."""
-    may_skip: bool = False
-
-    def __post_init__(self) -> None:
-        # The search multiplies by `growth` until it reaches `max_kappa`.
-        if not (0 < self.min_kappa <= self.max_kappa < math.inf and 1.01 <= self.growth < math.inf):
-            raise UsageError(
-                f"a dose needs 0 < min_kappa <= max_kappa and a growth of at least 1.01, not {self.min_kappa:g}, "
-                f"{self.max_kappa:g} and {self.growth:g}"
-            )
-
-    def need(self, now: Gap, own_share: float) -> float:
-        """How much p(y|x) on the samples has to fall. `own_share` is the client's share of its own classes."""
-        over = self.margin * now.value if np.isnan(self.first_gap) else min(self.margin * self.first_gap, now.error)
-        leaving = max(self.share, self.part * own_share)
-        delta = min(1.0, max(0.0, (self.much - leaving) / (self.much - self.little)))
-        return now.value - delta * self.damage + over
-
-    def skip(self, now: Gap) -> bool:
-        """Whether the model already knows the samples clearly less than unseen ones."""
-        return self.may_skip and now.value < -now.error
+from puf_common.receipts.gap import ClassTable, DoseReport, gap
 
 
 @dataclass(frozen=True)
@@ -102,7 +62,7 @@ class Dose:
         if found is None:
             raise UsageError("a dose needs more hold-out samples to compare with: no dose without a measurement")
         self._gap = found
-        self._need = options.need(found, _own_share(before, own, unseen.others))
+        self._need = options.need(found, own_share(before, own, unseen.others))
         self._base = _tensors(model)
 
     @property
@@ -119,16 +79,16 @@ class Dose:
         """Returns the strength for the model as it is trained now. The model keeps its trained weights."""
         options, base, trained = self._options, self._base, _tensors(self._model)
         samples = count(self._plain)
-        chosen = range(0, samples, max(1, -(-samples // _SEARCH_SAMPLES)))
+        chosen = searched(samples)
         few = self._plain if len(chosen) == samples else select(self._plain, list(chosen))
         level = float(self._before.confidences[np.asarray(chosen)].mean())
-        wanted, kappa = min(self._need, options.largest_fall, level / 2), options.min_kappa
-        while kappa < options.max_kappa:
+
+        def fall(kappa: float) -> float:
             tried = [w - kappa * (t - w) for w, t in zip(base.parameters, trained.parameters, strict=True)]
             _set(self._model, base, tried)
-            if level - float(np.nan_to_num(self._measure(few).confidences).mean()) >= wanted:
-                break
-            kappa = min(options.max_kappa, kappa * options.growth)
+            return level - float(np.nan_to_num(self._measure(few).confidences).mean())
+
+        kappa = options.smallest(min(self._need, options.largest_fall, level / 2), fall)
         _set(self._model, trained, trained.parameters)
         return self._report(kappa)
 
@@ -154,16 +114,6 @@ def dose(
     step = descent(model, settings, lambda now: loss_of(forward(now.x), now.y), context.device)
     result = passes(samples, settings, step, context)
     return replace(result, dose=started.choose())
-
-
-def _own_share(forget: PerSample, own: PerSample | None, others: ClassTable | None) -> float:
-    """The client's share of the hold-out samples of its classes, weighted with the label mix of the samples to forget."""
-    if own is None or others is None or own.by_class.classes != others.classes:
-        return 0.0
-    mine = np.asarray(own.by_class.counts, np.float64)
-    all_of_them = mine + np.asarray(others.counts, np.float64)
-    mix = np.bincount(as_classes(forget.labels, others.classes), minlength=others.classes) / forget.labels.size
-    return float((mix * mine / np.maximum(all_of_them, 1.0)).sum())
 
 
 def _shift(samples: PerSample, device: torch.device) -> Tensor | None:

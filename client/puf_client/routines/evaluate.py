@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,26 +12,9 @@ from torch import Tensor, nn
 
 from puf_client.data.samples import Samples, batch, count, explain_out_of_memory, stacked_if_tensors
 from puf_client.routines.context import Abandoned
+from puf_client.routines.per_sample import PerSample
 from puf_client.tasks import Task
-from puf_common.receipts.gap import ClassTable, table
 from puf_common.v1.tickets_pb2 import EvaluationSums
-
-
-@dataclass(frozen=True)
-class PerSample:
-    """Values of every sample, in the order of the dataset."""
-
-    losses: NDArray[np.float64]
-    scores: NDArray[np.float64]
-    confidences: NDArray[np.float64]
-    # The class of every sample, and the number of classes. A task without classes has class 0 only.
-    labels: NDArray[np.int64]
-    classes: int = 1
-
-    @property
-    def by_class(self) -> ClassTable:
-        """The confidences, summed by class."""
-        return table(self.confidences, self.labels, self.classes)
 
 
 def evaluate(model: nn.Module, dataset: Samples, task: Task, *, device: torch.device) -> EvaluationSums:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from puf_client.routines.per_sample import PerSample, unseen
 from puf_common.errors import InvalidArgument
 from puf_common.receipts.evidence import Attack, histogram, song, yeom
 from puf_common.receipts.gap import ClassTable, Gap, as_classes, gap
@@ -15,11 +15,6 @@ from puf_common.receipts.ranks import RankComparison, compare, compare_by_class
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
-if TYPE_CHECKING:
-    from puf_client.routines.evaluate import PerSample
-
-# A hold-out of this size is compared with alone.
-ENOUGH_OWN = 200
 # Upper bound of the loss that one sample contributes.
 WORST_LOSS = 1e6
 
@@ -101,18 +96,6 @@ def measure(forget: PerSample, holdout: PerSample | None, retained: tk.RetainedS
             attacks["song"] = song(forget.confidences, holdout.confidences, members=list(sums.confidences))
     own = compare(forgotten, np.nan_to_num(holdout.confidences))
     return ModelMeasurement(summed(forget), summed(holdout), **attacks, own=own, pool=pool, gap=found)
-
-
-def unseen(others: ClassTable | None, own: PerSample | None) -> ClassTable:
-    """Returns the hold-outs to compare with: the client's own if it is large, else those of all clients together.
-
-    A large own hold-out is the better one where clients' data differ.
-    """
-    mine = own.by_class if own is not None else None
-    if others is None or (mine is not None and mine.samples >= ENOUGH_OWN):
-        assert mine is not None
-        return mine
-    return others + mine if mine is not None and mine.classes == others.classes else others
 
 
 def class_table(message: tk.ClassTable) -> ClassTable:

@@ -146,7 +146,8 @@ def _dose(given: RoutineInputs, context: RoutineContext) -> TrainResult:
 
 def begin_dose(given: RoutineInputs, context: RoutineContext) -> Dose:
     """Measures the base model for the routine "dose". Training and the choice of the strength follow."""
-    from puf_client.routines.dose import Dose, DoseOptions, Unseen
+    from puf_client.routines.dose import Dose, Unseen
+    from puf_client.routines.dosing import DoseOptions
 
     options, unseen = options_from(DoseOptions, given.options), Unseen(given.holdout, given.unseen)
     return Dose(given.model, given.task, options, context, plain=given.plain, unseen=unseen)

@@ -14,7 +14,7 @@ from puf_common.logging import get_logger
 from puf_common.v1 import tickets_pb2 as tk
 
 if TYPE_CHECKING:
-    from puf_client.routines.evaluate import PerSample
+    from puf_client.routines.per_sample import PerSample
     from puf_client.worker.trainer import Trainer
 
 log = get_logger("puf_client.unlearning.measure_models")

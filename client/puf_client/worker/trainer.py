@@ -16,9 +16,10 @@ from puf_client.data import ClientData, DataContext, load_data
 from puf_client.data.samples import Samples, batch, count, resident, select
 from puf_client.options import LocalOptions
 from puf_client.routines.context import Progress, RoutineContext
-from puf_client.routines.evaluate import PerSample, outputs, per_sample
+from puf_client.routines.evaluate import outputs, per_sample
 from puf_client.routines.inputs import model_from
 from puf_client.routines.measure import class_table
+from puf_client.routines.per_sample import PerSample
 from puf_client.routines.registry import (
     ROUTINES,
     WITHOUT_AUGMENTATION,

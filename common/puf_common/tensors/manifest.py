@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puf_common.errors import Mismatch, UsageError
-from puf_common.v1 import tensors_pb2 as pb
+
+if TYPE_CHECKING:
+    from puf_common.v1 import tensors_pb2 as pb
 
 # An update has F32 for F16; every other type is the same in model and update.
 _DTYPES: dict[str, str] = {
@@ -127,6 +129,9 @@ class Manifest:
             )
 
     def to_pb(self) -> pb.Manifest:
+        # Imported at first use: the core also runs beside a protobuf that is older than the generated code.
+        from puf_common.v1 import tensors_pb2 as pb
+
         return pb.Manifest(
             tensors=[
                 pb.TensorSpec(
@@ -143,6 +148,8 @@ class Manifest:
     @classmethod
     def from_pb(cls, message: pb.Manifest) -> Manifest:
         """Returns the manifest. Raises if it names types that this version does not know."""
+        from puf_common.v1 import tensors_pb2 as pb
+
         for t in message.tensors:
             if t.dtype not in pb.DType.values() or t.role not in pb.Role.values():
                 raise Mismatch(

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from puf_client.data import ClientData, load_data, test_set
 from puf_client.data.samples import Samples, count, resident, select
-from puf_client.routines.evaluate import PerSample, per_sample
+from puf_client.routines.evaluate import per_sample
+from puf_client.routines.per_sample import PerSample
 from puf_client.routines.train import prepare
 from puf_client.tasks import task_named
 from puf_client.worker.devices import choose

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from puf_client.data.samples import Samples
-from puf_client.routines.dose import Dose, DoseOptions, Unseen, dose
+from puf_client.routines.dose import Dose, Unseen, dose
+from puf_client.routines.dosing import DoseOptions
 from puf_client.routines.evaluate import per_sample
 from puf_client.routines.train import TrainResult, train
 from puf_client.tasks import Segmentation, Task

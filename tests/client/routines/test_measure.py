@@ -7,8 +7,8 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from puf_client.routines.evaluate import PerSample
 from puf_client.routines.measure import WORST_LOSS, ModelMeasurement, measure, summed
+from puf_client.routines.per_sample import PerSample
 from puf_common.receipts.evidence import BINS
 from puf_common.receipts.gap import table
 from puf_common.receipts.ranks import RankComparison

@@ -1,0 +1,187 @@
+"""PUF in a Flower app, in Flower's simulation and deployment engines, against PUF's own service on the same data."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from integrations.tests.reference import service_model
+from tests.integrations import task
+
+from puf_client.cli.main import main as puf_client
+from puf_common.receipts.signed_receipt import read
+from puf_lab.federations.processes import Process, wait_until
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / ".venv-flower" / "bin"
+ENVIRONMENT = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
+# Flower averages in float32. The largest weight is about 1.
+TOLERANCE = 2e-5
+SECONDS = 1200.0
+FIXED = {"strength": "fixed", "blind_recovery_rounds": 3, "max_recovery_rounds": 3}
+
+PROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "pufapp"
+version = "1.0.0"
+license = "Apache-2.0"
+dependencies = ["flwr"]
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+[tool.flwr.app]
+publisher = "tests"
+[tool.flwr.app.components]
+serverapp = "pufapp.server_app:app"
+clientapp = "pufapp.client_app:app"
+[tool.flwr.app.config]
+rounds = 1
+forget = ""
+puf-state = ""
+out = ""
+"""
+
+
+def simulated(tmp_path: Path, **changes: Any) -> tuple[task.Arrays, list[Any]]:
+    """The last model and the contents of the receipts of a run in Flower's simulation engine."""
+    settings = {
+        "nodes": 3, "targets": [1], "after": 4, "rounds": 8, "measures": False, "policy": FIXED,
+        "directory": str(tmp_path / "puf"), "out": str(tmp_path / "model.npz"), **changes,
+    }  # fmt: skip
+    command = [str(PROGRAMS / "python"), "-m", "integrations.tests.simulated_app", json.dumps(settings)]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return model(tmp_path / "model.npz"), receipts(tmp_path / "puf")
+
+
+def model(path: Path) -> task.Arrays:
+    with np.load(path) as found:
+        return {name: found[name] for name in found}
+
+
+def receipts(directory: Path) -> list[Any]:
+    """The receipts, after `puf-client verify` has accepted each of them."""
+    files = sorted((directory / "receipts").glob("*.json"))
+    for file in files:
+        assert puf_client(["verify", str(file), "--key", str(directory / "public-key.txt")]) == 0
+    return [read(file.read_bytes()).content for file in files]
+
+
+def assert_same(found: task.Arrays, expected: task.Arrays) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=TOLERANCE, err_msg=name)
+
+
+@pytest.mark.parametrize("mode", ["regular", "special"])
+def test_a_simulated_run_gives_the_weights_of_the_service(mode: str, tmp_path: Path) -> None:
+    expected = service_model(tmp_path / "service", 3, 1, rounds=4, recovery=3, mode=mode)
+    found, [receipt] = simulated(tmp_path, policy={**FIXED, "mode": mode})
+    assert_same(found, expected)
+    assert receipt.method.name == f"puf-{mode}"
+    assert (receipt.method.kappa, receipt.rounds.applied, receipt.rounds.recovery) == (2.0, 5, 3)
+    assert receipt.ticket.filed_by == "client"
+    assert (receipt.method.discloses is not None) == (mode == "special")
+
+
+def test_two_nodes_are_forgotten_in_one_round(tmp_path: Path) -> None:
+    found, both = simulated(tmp_path, nodes=4, targets=[0, 2], after=3, rounds=7)
+    assert [r.rounds.applied for r in both] == [4, 4]
+    assert {r.costs.requests_served_together for r in both} == {2}
+    assert all(np.isfinite(value).all() for value in found.values())
+
+
+def test_strength_adapts_to_what_the_target_measures(tmp_path: Path) -> None:
+    _, [receipt] = simulated(tmp_path, nodes=4, targets=[2], after=5, rounds=20, measures=True, policy={})
+    doses = receipt.method.doses
+    assert receipt.method.strength == "auto"
+    assert len(doses) >= 2
+    assert doses[0].gap.value > 2 * doses[0].gap.error
+    assert 0 < doses[0].kappa <= 8
+    mine = receipt.measured_by_client
+    assert mine.before.pool is not None
+    assert mine.recovered.gap.value < mine.before.gap.value
+
+
+def test_only_strategies_that_average_linearly_are_accepted() -> None:
+    command = [str(PROGRAMS / "python"), "-m", "integrations.tests.strategies"]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    refused = {name: why for name, why in json.loads(done.stdout.splitlines()[-1]).items() if why}
+    assert refused.keys() == {
+        "Largest", "momentum", "FedMedian", "Krum", "FedTrimmedAvg", "FedAdam", "Bulyan", "private", "no strategy",
+    }  # fmt: skip
+    assert "because it takes medians" in refused["FedMedian"]
+    assert "is not the weighted mean" in refused["Largest"]
+
+
+# Flower starts a process for every message.
+@pytest.mark.timeout(1500)
+def test_the_lines_of_the_page_forget_a_node_in_the_deployment_engine(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "flower.md").read_text()
+    files = dict(re.findall(r"`(\w+_app\.py)`:\n\n```python\n(.*?)```", page, re.DOTALL))
+    assert set(files) == {"client_app.py", "server_app.py"}
+    assert sum(text.count("# PUF") for text in files.values()) <= 10
+    app = tmp_path / "app"
+    (app / "pufapp").mkdir(parents=True)
+    (app / "pyproject.toml").write_text(PROJECT)
+    for name, text in {"__init__.py": "", **files}.items():
+        (app / "pufapp" / name).write_text(text)
+    shutil.copy(Path(task.__file__), app / "pufapp" / "task.py")
+    state, out = tmp_path / "puf", tmp_path / "model.npz"
+    deployed(tmp_path, app, f"rounds=12 puf-state='{state}' out='{out}'", out)
+    [receipt] = receipts(state)
+    assert receipt.ticket.filed_by == "client"
+    assert receipt.ticket.client.startswith("key-")
+    assert receipt.method.strength == "auto"
+    assert receipt.method.doses or receipt.method.fixed_because
+    assert all(np.isfinite(value).all() for value in model(out).values())
+
+
+def deployed(tmp_path: Path, app: Path, config: str, out: Path) -> None:
+    """Runs the app with a SuperLink and three SuperNodes. The second node asks to be forgotten after round 2."""
+    home = tmp_path / "home"
+    home.mkdir()
+    port, *nodes = (free_port() for _ in range(4))
+    address = f"127.0.0.1:{port}"
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "local"\n[superlink.local]\naddress = "{address}"\ninsecure = true\n'
+    )
+    env = ENVIRONMENT | {"FLWR_HOME": str(home), "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
+    with ExitStack() as stack:
+
+        def start(name: str, program: str, *words: str) -> Process:
+            command = [str(PROGRAMS / program), *words]
+            return stack.enter_context(Process(command, tmp_path / f"{name}.log", env=env, cwd=tmp_path))
+
+        link = start(
+            "link", "flower-superlink", "--insecure", "--disable-runtime-dependency-installation", "--port", str(port)
+        )
+        wait_until(lambda: listens(port), 120, link)
+        for i, node in enumerate(nodes):
+            asks = " puf-forget=2" if i == 1 else ""
+            settings = f"partition-id={i} num-partitions=3{asks}"
+            flags = ["--insecure", "--superlink", address, "--port", str(node), "--node-config", settings]
+            start(f"node-{i}", "flower-supernode", *flags)
+        start("run", "flwr", "run", str(app), "local", "--stream", "--run-config", config)
+        wait_until(out.exists, SECONDS, link)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
