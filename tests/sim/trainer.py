@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puf_client.routines.context import Abandoned
-from puf_client.routines.evaluate import PerSample
+from puf_client.routines.per_sample import PerSample
 from puf_client.routines.train import TrainResult
 from puf_client.session.assignment import Assignment
 from puf_common.errors import NotNow

@@ -63,7 +63,7 @@ class Worker:
         heartbeats: bool = True,
         routines: Iterable[str] | None = None,
     ) -> Session:
-        """Joins the federation with this client's data, model and device. It can run the named routines; default: all of its trainer."""
+        """Joins the federation with this client's data, model and device. `routines`: those it can run (default: all)."""
         trainer = self.trainer
         return connect(
             self._transport,

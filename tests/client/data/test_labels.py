@@ -11,7 +11,7 @@ from puf_common.errors import UsageError
 
 def client(y: torch.Tensor) -> ClientData:
     data = TensorDataset(torch.zeros(len(y), 1), y)
-    return ClientData(data, data, None, [f"s{i}" for i in range(len(y))])
+    return ClientData(data, ids=[f"s{i}" for i in range(len(y))])
 
 
 def test_labels_are_in_the_order_of_the_data() -> None:

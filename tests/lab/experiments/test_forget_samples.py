@@ -42,7 +42,7 @@ def test_whole_groups_are_selected() -> None:
 
 def test_all_samples_of_a_class_are_selected() -> None:
     data = TensorDataset(torch.zeros(6, 1), torch.tensor([3, 1, 3, 0, 1, 3]))
-    labelled = ClientData(data, data, None, [f"s{i}" for i in range(6)])
+    labelled = ClientData(data, ids=[f"s{i}" for i in range(6)])
     three = SampleSelection(by="class", classes=(3,))
     assert chosen(labelled, three, seed=1, shard=0) == chosen(labelled, three, seed=2, shard=5) == ("s0", "s2", "s5")
     with pytest.raises(UsageError, match="forget the whole client"):
