@@ -201,6 +201,13 @@ def _acknowledged_before_it_is_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rounds, "close", close)
 
 
+def _every_update_of_a_past_round_counted(patch: pytest.MonkeyPatch) -> None:
+    def was_counted(state: State, name: str, header: rounds.UpdateHeader, digest: str) -> bool:
+        return header.number <= state.number
+
+    patch.setattr(rounds, "was_counted", was_counted)
+
+
 def _targets_wait_without_end(patch: pytest.MonkeyPatch) -> None:
     def ready(state: State, config: FederationConfig, now: float) -> list[Ticket]:
         return []
@@ -265,6 +272,7 @@ MUTATIONS = [
     _attempts_are_reused,
     _moves_are_not_audited,
     _acknowledged_before_it_is_kept,
+    _every_update_of_a_past_round_counted,
     _targets_wait_without_end,
     _every_client_may_fetch,
 ]
