@@ -7,10 +7,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 
 from puf_common.errors import PufError
+from puf_common.names import NAME
+from puf_common.network.status import IDENTITY_KEY, ROLE_KEY, TOKEN_KEY
 from puf_common.v1 import federation_pb2, operator_pb2, tensors_pb2, tickets_pb2
 
 FILES = (tensors_pb2, tickets_pb2, federation_pb2, operator_pb2)
@@ -92,9 +96,32 @@ def errors(root: type[PufError]) -> list[type[PufError]]:
     return [root, *(leaf for child in root.__subclasses__() for leaf in errors(child))]
 
 
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/other-languages.md").read_text()
+
+
+def test_the_page_for_other_languages_lists_every_reason_with_its_status() -> None:
+    table = PAGE[PAGE.index("## Errors") : PAGE.index("gRPC itself")]
+    listed = re.findall(r"^\| `(\w+)` \| `(\w+)` \| ", table, re.MULTILINE)
+    assert sorted(listed) == sorted({(error.status, error.reason) for error in errors(PufError)})
+
+
+def test_the_page_for_other_languages_states_metadata_names_and_signed_bytes() -> None:
+    for key in (IDENTITY_KEY, TOKEN_KEY, ROLE_KEY, "grpc-status-details-bin"):
+        assert f"metadata key `{key}`" in PAGE
+    assert f"`{NAME.pattern}`" in PAGE
+    public = Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key()
+    raw = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
+    der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    assert f"`{der.removesuffix(raw).hex()}`" in PAGE
+    assert '`("(?:[^"\\\\]|\\\\.)*")|[ \\n]+`' in PAGE
+    results = {entry["result"] for entry in json.loads((ROOT / "protos/vectors/vectors.json").read_text())["files"]}
+    assert set(re.findall(r"^\| `([\w ]+)` \| (?:Steps|A step|Intact)", PAGE, re.MULTILINE)) == results
+
+
 def test_the_contract_lists_every_reason_with_its_status() -> None:
     """The table in the header of federation.proto: a status is stated once, for all reasons below it."""
-    text = (Path(__file__).parents[2] / "protos/puf/v1/federation.proto").read_text()
+    text = (ROOT / "protos/puf/v1/federation.proto").read_text()
     listed: set[tuple[str, str]] = set()
     status = ""
     for line in text[text.index("// ERRORS") : text.index("// gRPC itself")].splitlines():

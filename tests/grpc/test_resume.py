@@ -179,3 +179,18 @@ def test_a_request_to_be_forgotten_deletes_what_had_arrived(server: Server) -> N
     anna.file()
     assert spool(server) == []
     assert anna.stub.FindUpload(fed.FindUploadRequest(header=header), **anna.options).offset == 0
+
+
+def test_a_counted_update_is_acknowledged_before_its_chunks_are_sent(server: Server) -> None:
+    """The server answers by the header alone. The client's stream of many chunks must still end with the OK."""
+    anna, work = joined(server)
+    # The work of both differs in the caller alone.
+    header = anna.header(work, UPDATE_BYTES, manifest_fingerprint=BIG.fingerprint)
+    for client in (anna, Raw(server.port, "bert")):
+        assert not client.send(header, UPDATE_BYTES, 1 << 18).duplicate
+    while server.engine.state.number < 1:
+        anna.wait(0.1)
+    for _ in range(5):
+        reply = anna.send(header, UPDATE_BYTES, 1 << 18)
+        assert (reply.duplicate, reply.position.round) == (True, 1)
+    assert spool(server) == []

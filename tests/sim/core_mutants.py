@@ -172,6 +172,13 @@ def restored_models_are_released_by_a_request_that_takes_over(patch: pytest.Monk
     patch.setattr(Ticket, "unserved", property(unserved))
 
 
+def every_update_of_a_past_round_counted(patch: pytest.MonkeyPatch) -> None:
+    def was_counted(state: State, name: str, header: rounds.UpdateHeader, digest: str) -> bool:
+        return header.number <= state.number
+
+    patch.setattr(rounds, "was_counted", was_counted)
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     forgotten_may_return,
     fold_ignores_revision,
@@ -192,4 +199,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     the_log_is_not_purged_again,
     broken_uploads_are_never_dropped,
     restored_models_are_released_by_a_request_that_takes_over,
+    every_update_of_a_past_round_counted,
 )
