@@ -193,9 +193,9 @@ class SimServer:
 
     def begin_upload(self, name: str, header: fed.UpdateHeader, data: bytes) -> Stream:
         client = self.world.client(name)
-        update = client.sent(header.applied_scale, data)
+        update = client.sent(header.key, header.applied_scale, data)
         client.recorded(update)
-        self.store.books[header.digest.hex()] = update
+        self.store.books[name, header.digest.hex()] = update
         stated = messages.update_header(header)
         stream = Stream(self.epoch, name, stated, self.handlers.uploads.begin(name, stated))
         self._carriers[stated.upload_key(name)] = stream

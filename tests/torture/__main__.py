@@ -31,6 +31,8 @@ from puf_common.tensors.manifest import MODEL
 from puf_server.failpoints import POINTS
 
 _SECONDS = 1500.0
+# Histories in which the simulator must find a fault that was put into the code.
+_MUTANT_HISTORIES = 300
 _KILLS_PER_FEDERATION = 50
 # How many of these fall, at most, into the time in which a client is being forgotten.
 _RESERVE = 15
@@ -85,6 +87,10 @@ def _simulate(out: Path, histories: int, jobs: int, result: dict[str, Any]) -> N
     result["simulated"] = told
     if code or told.get("histories") != histories or told["failures"]:
         raise Failed(f"simulated histories fail; see {file}")
+    words = [sys.executable, "-m", "tests.sim", "--mutants", str(_MUTANT_HISTORIES)]
+    with (out / "mutants.txt").open("w") as found:
+        if subprocess.run(words, stdout=found, check=False).returncode:
+            raise Failed(f"the simulator misses a fault that was put into the code; see {found.name}")
 
 
 def _strike(out: Path, strikes: int, seed: int, result: dict[str, Any]) -> None:
