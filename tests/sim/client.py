@@ -70,7 +70,7 @@ class Client:
     def trained(self, update: Update) -> None:
         self._trainings[update.payload] = update
 
-    def sent(self, key: pb.WorkKey, scale: float, payload: bytes) -> Update:
+    def _sent(self, key: pb.WorkKey, scale: float, payload: bytes) -> Update:
         """The training whose update was sent with this scale."""
 
         def named(update: Update) -> bool:
@@ -84,8 +84,10 @@ class Client:
         require(False, f"{self.name} sends an update that is none of its trainings with the stated scale {scale}")
         raise AssertionError
 
-    def recorded(self, update: Update) -> None:
-        """The samples of an update are in the client's record before the server has the update."""
+    def sends(self, header: pb.UpdateHeader, payload: bytes) -> None:
+        """An update is one of the client's trainings, and its samples are recorded, before it is sent."""
+        update = self._sent(header.key, header.applied_scale, payload)
+        self.world.server.store.books[self.name, header.digest.hex()] = update
         state = self.state
         hashes = {state.salted(self.sample_ids[i]) for i in update.ids}
         known = (s for s in SampleUsage(state).sets() if hashes == s.hashes)

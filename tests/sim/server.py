@@ -191,11 +191,7 @@ class SimServer:
         self.world.checker.served(self.engine.state, name, model)
         return self.handlers.model_header(model), self.store.payload(model)
 
-    def begin_upload(self, name: str, header: fed.UpdateHeader, data: bytes) -> Stream:
-        client = self.world.client(name)
-        update = client.sent(header.key, header.applied_scale, data)
-        client.recorded(update)
-        self.store.books[name, header.digest.hex()] = update
+    def begin_upload(self, name: str, header: fed.UpdateHeader) -> Stream:
         stated = messages.update_header(header)
         stream = Stream(self.epoch, name, stated, self.handlers.uploads.begin(name, stated))
         self._carriers[stated.upload_key(name)] = stream

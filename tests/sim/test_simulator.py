@@ -16,8 +16,16 @@ from tests.sim.world import Outcome, World, run, simulated
 BLOCKS = 4
 SIZE = 10
 # Histories in which a fault that was put into the code must show, and faults that show early. `make torture` tries all.
-MUTANT_HISTORIES = 6
-QUICK: tuple[Mutation, ...] = ()
+MUTANT_HISTORIES = 8
+QUICK: tuple[Mutation, ...] = (
+    core.forgotten_may_return,
+    client.usage_is_not_recorded,
+    client.usage_is_recorded_after_sending,
+    client.exclusions_are_ignored,
+    client.the_update_is_not_negated,
+    client.the_scale_is_applied_twice,
+    client.the_first_model_is_used_for_all,
+)
 
 
 @cache

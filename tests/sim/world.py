@@ -86,6 +86,7 @@ class World:
         # The event loop, to which every thread of a client returns.
         self.hub = getcurrent()
         self.processes: list[Process] = []
+        self.broken: Violation | None = None
         # How often each fault struck.
         self.struck: Counter[str] = Counter()
         self.root = Path(tempfile.mkdtemp(prefix="puf-sim-", dir=_MEMORY if _MEMORY.is_dir() else None))
@@ -120,6 +121,13 @@ class World:
         if self.strikes("slow_network"):
             return self.rng.uniform(1.0, 90.0)
         return self.rng.uniform(0.01, 0.3)
+
+    def verify(self, check: Callable[[], None]) -> None:
+        """Runs a check in a client's thread. The event loop raises what it finds: the client would handle it as an error."""
+        try:
+            check()
+        except Violation as violation:
+            self.broken = violation
 
     def client(self, name: str) -> Client:
         return next(c for c in self.clients if c.name == name)
@@ -285,7 +293,7 @@ class World:
             if gone and self.strikes("readmit"):
                 name = self.rng.choice(gone)
                 server.run(lambda: server.readmit(name))
-                client = next(a for a in self.clients if a.name == name)
+                client = self.client(name)
                 self.after(self.rng.uniform(1.0, 100.0), self._rejoin, client)
             away = [
                 n
@@ -341,6 +349,8 @@ class World:
         if self.events > _EVENTS:
             raise Violation("no end in sight: too many events")
         what(*args)
+        if self.broken is not None:
+            raise self.broken
 
     def _at_rest(self) -> bool:
         if not self.server.up:
