@@ -8,6 +8,8 @@ from functools import cache
 import pytest
 
 from puf_server.core import scheduler
+from tests.sim import client_mutants as client
+from tests.sim import core_mutants as core
 from tests.sim.client_mutants import Mutation
 from tests.sim.mutants import caught
 from tests.sim.scenario import FAULTS, calm, draw, restless

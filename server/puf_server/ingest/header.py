@@ -79,7 +79,8 @@ def check(
     if header.base_digest and header.base_digest.hex() != state.models[current.base].digest:
         # After a restored backup, a version can be another model than before.
         raise StaleRound(
-            f"the update starts from another model {header.base} than the round: join again", current_round=current.number
+            f"the update starts from another model {header.base} than the round: join again",
+            current_round=current.number,
         )
     validation.processed(header.samples_processed, assignment)
     wanted = config.plan.update_encoding
