@@ -1,5 +1,6 @@
 """python -m tests.sim --seeds 10000 [--start S] [--jobs 2] [--out FILE [--resume]]     many histories, figures as JSON
-python -m tests.sim --seed N [-v]                                          one history again, with all events"""
+python -m tests.sim --seed N [-v]                                          one history again, with all events
+python -m tests.sim --mutants 300                                          faults in the code that must be found"""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tests.sim.mutants import ALL, caught
 from tests.sim.scenario import draw, restless
 from tests.sim.world import Outcome, run
 
@@ -29,8 +31,13 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--out", type=Path, help="write the result there, too")
+    parser.add_argument(
+        "--mutants", type=int, metavar="N", help="put each known fault into the code: N histories find it"
+    )
     parser.add_argument("--resume", action="store_true", help="continue the run whose result --out has")
     options = parser.parse_args()
+    if options.mutants:
+        return _mutants(options.mutants)
     if options.seed is not None:
         return _replay(options.seed, verbose=options.v)
     figures = _Figures(options.start, options.jobs, options.out)
@@ -49,6 +56,17 @@ def _replay(seed: int, *, verbose: bool) -> int:
     return 1 if outcome.failure else 0
 
 
+def _mutants(histories: int) -> int:
+    """Prints for each fault the history that finds it. Returns 1 if a fault is not found."""
+    missed = 0
+    for mutate in ALL:
+        found = caught(mutate, histories)
+        missed += found is None
+        told = f"found by history {found[0]}: {found[1].failure}" if found else f"NOT FOUND in {histories} histories"
+        print(f"{mutate.__name__}: {told}", flush=True)
+    return 1 if missed else 0
+
+
 class _Figures:
     """Figures of many histories as JSON. They are written to a file now and then, from which a later run continues."""
 
@@ -62,6 +80,7 @@ class _Figures:
         self.total: Counter[str] = Counter(dict.fromkeys(_COUNTED, 0))
         self.failures: list[dict[str, Any]] = []
         self._tickets: Counter[str] = Counter()
+        self._faults: Counter[str] = Counter()
         self._seconds = self._simulated = 0.0
 
     def resume(self) -> None:
@@ -70,12 +89,14 @@ class _Figures:
         if {name: known.get(name) for name in self._run} == self._run:
             self.total = Counter({name: known[name] for name in _COUNTED})
             self.failures, self._tickets = known["failures"], Counter(known["tickets"])
+            self._faults = Counter(known["faults"])
             self._seconds, self._simulated = known["real_seconds"], known["simulated_seconds"]
 
     def add(self, outcome: Outcome) -> None:
         self.total.update(histories=1, steps=outcome.steps, transactions=outcome.transactions, crashes=outcome.crashes)
         self.total.update(commits=len(outcome.commits))
         self._tickets.update(outcome.tickets)
+        self._faults.update(outcome.faults)
         self._simulated += outcome.simulated
         if outcome.failure:
             self.failures.append({"seed": outcome.seed, "failure": outcome.failure})
@@ -87,6 +108,7 @@ class _Figures:
             **self._run,
             **self.total,
             "tickets": dict(self._tickets),
+            "faults": dict(sorted(self._faults.items())),
             "simulated_seconds": round(self._simulated),
             "real_seconds": round(seconds, 1),
             "simulated_to_real": round(self._simulated / seconds),

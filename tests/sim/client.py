@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from puf_client.options import RunOptions, UnlearnOptions, WithdrawOptions
+from puf_client.session.assignment import PARTS
 from puf_client.state.directory import StateDirectory
 from puf_client.state.usage import SampleUsage
 from puf_client.unlearning.name_again import name_again
@@ -20,6 +21,7 @@ from puf_client.worker.run import work
 from puf_client.worker.trainer import Trainer
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import Forgotten, PufError
+from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 from tests.sim.client_disk import ClientDisk
 from tests.sim.facts import require
@@ -41,7 +43,7 @@ class Client:
         self.holdout = holdout
         # Whether the owner's process has the data and can be the worker.
         self.stands_in = world.rng.random() < 0.5
-        self.disk = ClientDisk(world.root / name, world.strikes, self.power_cut)
+        self.disk = ClientDisk(world.root / name, self._before_write)
         self.worker: Process | None = None
         self.commands: list[Process] = []
         # The ticket of the last request, and the command that files or follows it.
@@ -68,17 +70,24 @@ class Client:
     def trained(self, update: Update) -> None:
         self._trainings[update.payload] = update
 
-    def sent(self, scale: float, payload: bytes) -> Update:
+    def _sent(self, key: pb.WorkKey, scale: float, payload: bytes) -> Update:
         """The training whose update was sent with this scale."""
-        for update in self._trainings.values():
+
+        def named(update: Update) -> bool:
+            return (update.membership, update.round, update.part) == (key.membership, key.round, PARTS[key.part])
+
+        # First that of the header: a scale of 0 makes all updates equal.
+        for update in sorted(self._trainings.values(), key=named, reverse=True):
             found = update.scaled(scale)
             if found.payload == payload:
                 return found
         require(False, f"{self.name} sends an update that is none of its trainings with the stated scale {scale}")
         raise AssertionError
 
-    def recorded(self, update: Update) -> None:
-        """The samples of an update are in the client's record before the server has the update."""
+    def sends(self, header: pb.UpdateHeader, payload: bytes) -> None:
+        """An update is one of the client's trainings, and its samples are recorded, before it is sent."""
+        update = self._sent(header.key, header.applied_scale, payload)
+        self.world.server.store.books[self.name, header.digest.hex()] = update
         state = self.state
         hashes = {state.salted(self.sample_ids[i]) for i in update.ids}
         known = (s for s in SampleUsage(state).sets() if hashes == s.hashes)
@@ -131,6 +140,15 @@ class Client:
             self.worker.terminate()
 
     # -- the disk ------------------------------------------------------------------------------------------
+
+    def _before_write(self, process: Process) -> None:
+        """The process can be killed, and the power can fail, between any two operations on the disk."""
+        if self.world.strikes("kill_at_write"):
+            process.kill()
+            if process is self.worker:
+                self.world.after(self.world.rng.uniform(1.0, 300.0), self._power_on)
+        elif self.world.strikes("power_cut"):
+            self.power_cut()
 
     def power_cut(self) -> None:
         """Ends all processes of the machine. What was not synced is lost."""

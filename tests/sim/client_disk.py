@@ -24,11 +24,11 @@ class _File:
 class ClientDisk:
     """What the disk holds now, and what it would hold after a power cut."""
 
-    def __init__(self, root: Path, strikes: Callable[[str], bool], power_cut: Callable[[], None]) -> None:
+    def __init__(self, root: Path, before_write: Callable[[Process], None]) -> None:
         self.root = root
         root.mkdir()
-        self.strikes = strikes
-        self.power_cut = power_cut
+        # Called before every operation. It may kill the process.
+        self.before_write = before_write
         self.now: dict[Path, _File] = {}
         self._durable: dict[Path, _File] = {}
 
@@ -62,10 +62,7 @@ class ProcessFiles(Disk):
 
     def _may_fail(self) -> None:
         self._process.require_alive()
-        if self._disk.strikes("kill_at_write"):
-            self._process.kill()
-        elif self._disk.strikes("power_cut"):
-            self._disk.power_cut()
+        self._disk.before_write(self._process)
         self._process.require_alive()
 
     def create(self, path: Path, mode: int = 0o600) -> int:

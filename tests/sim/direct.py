@@ -100,7 +100,7 @@ class DirectRequests:
         digest = header.update.digest
         file = spool_name(current, f"{name}/{header.part}", digest)
         self.store.spool.files[file] = header.update.payload
-        self.store.books[digest] = header.update
+        self.store.books[name, digest] = header.update
 
         def change(state: State, now: float) -> tuple[State, bool]:
             update = ReceivedUpdate(

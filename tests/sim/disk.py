@@ -84,8 +84,8 @@ class SimStore:
         self.models: dict[str, Weights] = {}
         self.spool = SimSpool()
         self.history: dict[str, bytes] = {}
-        # What each received update is, by its digest. The checker keeps this, not the server.
-        self.books: dict[str, Update] = {}
+        # What each received update is, by client and digest. The checker keeps this, not the server.
+        self.books: dict[tuple[str, str], Update] = {}
         # Model files with a flipped bit.
         self.damaged: set[str] = set()
         self.audit: list[tuple[float, str, dict[str, Any]]] = []

@@ -35,12 +35,12 @@ class SimFolder:
                 received = current.received[assignment.key]
                 if digest(store.spool.files[name], received.digest_kind).hex() != received.digest:
                     raise DamagedFile(f"{name} does not match its digest", assignment.key)
-                update = store.books[received.digest]
+                update = store.books[assignment.client, received.digest]
                 scale = current.scale_of(assignment) if assignment.flip == "server" else update.applied_scale
                 parts.append((update, received.digest, received.samples, scale, assignment.negated, assignment.ticket))
         for key in current.step.combine.history:
             kept = state.history[key]
-            parts.append((store.books[kept.digest], kept.digest, kept.samples, 1.0, False, ""))
+            parts.append((store.books[kept.client, kept.digest], kept.digest, kept.samples, 1.0, False, ""))
         ordinary = current.denominator is None
         rate = self._config.plan.server_lr if ordinary else 1.0
         weights = folded(base, parts, current.denominator, rate, rule=current.step.combine.rule)

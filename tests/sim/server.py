@@ -191,12 +191,8 @@ class SimServer:
         self.world.checker.served(self.engine.state, name, model)
         return self.handlers.model_header(model), self.store.payload(model)
 
-    def begin_upload(self, name: str, header: fed.UpdateHeader, data: bytes) -> Stream | fed.SubmitUpdateReply:
+    def begin_upload(self, name: str, header: fed.UpdateHeader) -> Stream | fed.SubmitUpdateReply:
         """The stream of an update, or the reply that a committed round has counted it."""
-        client = self.world.client(name)
-        update = client.sent(header.applied_scale, data)
-        client.recorded(update)
-        self.store.books[header.digest.hex()] = update
         stated = messages.update_header(header)
         upload = self.handlers.uploads.begin(name, stated)
         if upload is None:

@@ -145,6 +145,7 @@ class SimTransport:
     def submit_update(self, header: pb.UpdateHeader, payload: Payload) -> pb.SubmitUpdateReply:
         """Sends an update as gRPC does: a broken stream is continued where the server has got to."""
         data, again, damaged = bytes(payload), False, 0
+        self._world.verify(lambda: self._client.sends(header, data))
         while True:
             sent = _copy(header)
             try:
@@ -163,7 +164,7 @@ class SimTransport:
     def _stream(self, header: pb.UpdateHeader, data: bytes) -> pb.SubmitUpdateReply:
         """One stream. Where it is cut, the server notices that sooner or later, and keeps what has arrived."""
         world, server = self._world, self._server
-        stream = self._once(lambda: server.begin_upload(self.name, header, data))
+        stream = self._once(lambda: server.begin_upload(self.name, header))
         if isinstance(stream, pb.SubmitUpdateReply):
             return stream
         cut = Unavailable("the stream was cut")

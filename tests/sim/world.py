@@ -11,6 +11,7 @@ import shutil
 import signal
 import tempfile
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ from tests.sim.process import Process
 from tests.sim.scenario import Scenario
 from tests.sim.server import SimServer
 
-__all__ = ["Outcome", "World", "run"]
+__all__ = ["Outcome", "World", "run", "simulated"]
 
 _TIMEOUT = 30.0
 _HEAL_SECONDS = 10 * 3600.0
@@ -62,6 +63,7 @@ class Outcome:
     crashes: int
     tickets: dict[str, int]
     commits: tuple[str, ...]
+    faults: dict[str, int]
     history: tuple[str, ...] = ()
 
 
@@ -84,6 +86,9 @@ class World:
         # The event loop, to which every thread of a client returns.
         self.hub = getcurrent()
         self.processes: list[Process] = []
+        self.broken: Violation | None = None
+        # How often each fault struck.
+        self.struck: Counter[str] = Counter()
         self.root = Path(tempfile.mkdtemp(prefix="puf-sim-", dir=_MEMORY if _MEMORY.is_dir() else None))
         self.checker = Checker()
         store = SimStore(scenario.config, self.strikes, self._transaction)
@@ -108,12 +113,21 @@ class World:
 
     def strikes(self, fault: str) -> bool:
         rate = self.scenario.faults.get(fault)
-        return rate is not None and not self.healing and self.rng.random() < rate
+        struck = rate is not None and not self.healing and self.rng.random() < rate
+        self.struck[fault] += struck
+        return struck
 
     def delay(self) -> float:
         if self.strikes("slow_network"):
             return self.rng.uniform(1.0, 90.0)
         return self.rng.uniform(0.01, 0.3)
+
+    def verify(self, check: Callable[[], None]) -> None:
+        """Runs a check in a client's thread. The event loop raises what it finds: the client would handle it as an error."""
+        try:
+            check()
+        except Violation as violation:
+            self.broken = violation
 
     def client(self, name: str) -> Client:
         return next(c for c in self.clients if c.name == name)
@@ -279,7 +293,7 @@ class World:
             if gone and self.strikes("readmit"):
                 name = self.rng.choice(gone)
                 server.run(lambda: server.readmit(name))
-                client = next(a for a in self.clients if a.name == name)
+                client = self.client(name)
                 self.after(self.rng.uniform(1.0, 100.0), self._rejoin, client)
             away = [
                 n
@@ -335,6 +349,8 @@ class World:
         if self.events > _EVENTS:
             raise Violation("no end in sight: too many events")
         what(*args)
+        if self.broken is not None:
+            raise self.broken
 
     def _at_rest(self) -> bool:
         if not self.server.up:
@@ -399,6 +415,7 @@ class World:
             crashes=self.server.crashes,
             tickets=found,
             commits=tuple(self.checker.commits),
+            faults=dict(self.struck),
             history=tuple(self.history),
         )
 
@@ -421,13 +438,20 @@ def _watchdog(seconds: float) -> Iterator[None]:
 
 
 def run(scenario: Scenario, *, verbose: bool = False) -> Outcome:
-    """Runs one history to its end, to the first violation, or to an exception of the core."""
+    """Runs one history to its end, to the first violation, or to an exception of the core or of the client."""
+    with simulated(scenario, verbose=verbose) as world:
+        return _played(world)
+
+
+@contextmanager
+def simulated(scenario: Scenario, *, verbose: bool = False) -> Iterator[World]:
+    """A world without the log lines and the output of its programs. It is closed at the end."""
     # Simulated faults cause thousands of log lines.
     logging.disable(logging.CRITICAL)
     with _drawn(scenario.seed), redirect_stdout(io.StringIO()):
         world = World(scenario, verbose=verbose)
         try:
-            return _played(world)
+            yield world
         finally:
             world.close()
             logging.disable(logging.NOTSET)

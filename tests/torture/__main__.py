@@ -42,8 +42,6 @@ _PAUSES = 0.15
 _COUNTS = ("lost", "doubled", "half_applied", "retrained", "canaries", "acknowledged")
 # The failpoints that a request with adaptive strength reaches.
 _ADAPTIVE = ("ticket.", "evaluation.", "measurement.", "commit.unlearn.", "commit.recover.", "completion.")
-
-
 # Histories in which the simulator must find a fault that was put into the code.
 _MUTANT_HISTORIES = 300
 
