@@ -1,6 +1,7 @@
 # Targets that need it make .venv first. Only Python 3.11 or newer is required.
 PYTHON ?= python3
 VENV   := .venv
+RESUME ?= --resume
 BIN    := $(VENV)/bin
 PIN    := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11
 
@@ -35,11 +36,12 @@ docs: $(VENV)/.ready  ## Build the documentation in docs/_build/html; warnings a
 	$(BIN)/sphinx-build -q -E -n -W --keep-going -c docs -b html . docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
-torture: $(VENV)/.ready  ## Attack the server, simulate 20,000 histories, break connections, kill the server at every failpoint; takes long
-	$(BIN)/python -m tests.fuzz
-	$(BIN)/python -m tests.torture
+torture: $(VENV)/.ready  ## Kill, pause, attack and simulate for hours; goes on where it stopped; RESUME= starts again
+	$(BIN)/python -m tests.fuzz $(RESUME)
+	$(BIN)/python -m tests.unsynced $(RESUME)
+	$(BIN)/python -m tests.torture $(RESUME)
 
-soak: $(VENV)/.ready  ## Run several hundred rounds with changing clients; memory and open files must not grow
+soak: $(VENV)/.ready  ## Run a simulated day of 1,000 clients and several hundred real rounds; memory must not grow
 	$(BIN)/python -m tests.soak
 
 quality: $(VENV)/.ready  ## Measure forgetting in ten settings against its goals; takes hours; DATA=DIR has CIFAR-100

@@ -146,8 +146,12 @@ class Day:
         self._tokens = Tokens(target, self.clock)
         shutil.rmtree(directory)
         assert self._local.engine.state.version == version
-        for name in self._names:
-            self._local.join(name)
+        for name in list(self._names):
+            try:
+                self._local.join(name)
+            except Forgotten:
+                self._names.remove(name)
+                self.counts["forgotten"] += 1
         self.counts["backups"] = self.counts["restores"] = number
 
     def _sample(self) -> dict[str, int]:

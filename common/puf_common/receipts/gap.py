@@ -148,7 +148,8 @@ def fraction_left(before: Gap | None, after: Gap | None) -> Gap | None:
 
 
 def _exact(value: float) -> float:
-    return round(value * _UNITS) / _UNITS if math.isfinite(value) else value
+    units = value * _UNITS
+    return round(units) / _UNITS if math.isfinite(units) else value
 
 
 def left_in_words(left: float, error: float) -> str:

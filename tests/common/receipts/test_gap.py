@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.tables import by_class
 
 from puf_common.errors import InvalidArgument
-from puf_common.receipts.gap import FEWEST, Gap, fraction_left, gap, table
+from puf_common.receipts.gap import BINS, FEWEST, ClassTable, Gap, fraction_left, gap, table
 
 # 50 samples of class 0 with p = 0.5, 50 of class 1 with p = 0.9.
 UNSEEN = by_class((50, 50), (25.0, 45.0), (12.5, 40.5))
@@ -97,3 +97,9 @@ def test_the_fraction_left_has_a_standard_error() -> None:
 def test_a_gap_that_cannot_be_is_refused(value: float, error: float) -> None:
     with pytest.raises(InvalidArgument):
         Gap(value=value, error=error)
+
+
+@pytest.mark.parametrize("value", [1e303, -1e303, math.inf, math.nan])
+def test_a_table_refuses_sums_that_are_no_probabilities(value: float) -> None:
+    with pytest.raises(InvalidArgument, match="class table"):
+        ClassTable(bins=(1,) * BINS, sums=(value,), squares=(0.0,))
