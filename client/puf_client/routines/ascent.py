@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from puf_client.data.samples import Samples
 from puf_client.routines.context import RoutineContext
-from puf_client.routines.train import Batch, Sgd, TrainResult, TrainSettings, passes
+from puf_client.routines.train import Batch, Sgd, TrainResult, TrainSettings, forward_of, passes
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
 from puf_common.seeds import derive
@@ -100,9 +100,10 @@ def ascend(
     )
     optimizer = Sgd(weights, settings, maximize=True)
     _set(weights, centre)
+    forward = forward_of(model, settings, device)
 
     def step(now: Batch) -> float:
-        loss = task.loss(model(now.x), now.y)
+        loss = task.loss(forward(now.x), now.y)
         value = now.finite(loss)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from puf_client.data.samples import Samples
 from puf_client.routines.context import RoutineContext
-from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, passes
+from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, forward_of, passes
 from puf_common.errors import UsageError
 
 
@@ -41,11 +41,12 @@ def distill(
 ) -> TrainResult:
     """Trains the model (the student) towards the teacher, in place, by Adam with the settings' rate. Labels are not read."""
     teacher.to(context.device).eval()
+    forward, taught = (forward_of(each, settings, context.device) for each in (model, teacher))
 
     def loss_of(now: Batch) -> Tensor:
         with torch.no_grad():
-            expected = teacher(now.x)
-        return divergence(expected, model(now.x), options.temperature)
+            expected = taught(now.x)
+        return divergence(expected, forward(now.x), options.temperature)
 
     step = descent(model, replace(settings, optimizer="adam", weight_decay=0.0), loss_of, context.device)
     return passes(dataset, settings, step, context)

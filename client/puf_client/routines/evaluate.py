@@ -16,6 +16,9 @@ from puf_client.routines.per_sample import PerSample
 from puf_client.tasks import Task
 from puf_common.v1.tickets_pb2 import EvaluationSums
 
+# Largest size of a batch's inputs. 256 images of 3 x 32 x 32 have 3 MB; 16 of 384 x 384 have 9 MB.
+BATCH_BYTES = 16 << 20
+
 
 def evaluate(model: nn.Module, dataset: Samples, task: Task, *, device: torch.device) -> EvaluationSums:
     """Returns loss and score, summed over the samples."""
@@ -56,6 +59,14 @@ def has_classes(output: Any, y: Tensor) -> bool:
     )
 
 
+def fitting(dataset: Samples) -> int:
+    """The number of samples whose inputs together have at most BATCH_BYTES, at least 1. Activations are a multiple."""
+    if count(dataset) == 0:
+        return 1
+    x, _ = batch(dataset, [0])
+    return max(1, BATCH_BYTES // max(1, x.nbytes))
+
+
 def outputs(
     model: nn.Module, dataset: Samples, device: torch.device, batch_size: int, should_stop: Callable[[], bool] | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -65,12 +76,14 @@ def outputs(
     model.to(device).eval()
     try:
         with explain_out_of_memory(device, f"evaluating with batches of {batch_size}"):
-            for begin in range(0, count(dataset), batch_size):
+            begin, size = 0, min(batch_size, fitting(dataset))
+            while begin < count(dataset):
                 if should_stop is not None and should_stop():
                     raise Abandoned
-                x, y = batch(dataset, range(begin, min(begin + batch_size, count(dataset))), device)
+                x, y = batch(dataset, range(begin, min(begin + size, count(dataset))), device)
                 with torch.no_grad():
                     output = model(x)
                 yield output, y
+                begin += size
     finally:
         model.train(training)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from puf_client.data.samples import Samples
 from puf_client.routines.context import RoutineContext
 from puf_client.routines.inputs import require_classes
-from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, passes
+from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, forward_of, passes
 from puf_client.tasks import Task
 
 
@@ -35,16 +35,17 @@ def guide(
     the paper's method, which forgets whole clients.
     """
     teacher.to(context.device).eval()
+    forward, taught = (forward_of(each, settings, context.device) for each in (model, teacher))
     chosen = None if forget is None else torch.as_tensor(forget, device=context.device)
 
     def loss_of(now: Batch) -> Tensor:
         with torch.no_grad():
-            output = teacher(now.x)
+            output = taught(now.x)
         require_classes("guidance", output, now.y)
         labels = output.argmax(1)
         if chosen is not None:
             labels = torch.where(chosen[now.chosen], labels, now.y)
-        return task.loss(model(now.x), labels)
+        return task.loss(forward(now.x), labels)
 
     step = descent(model, settings, loss_of, context.device)
     return passes(dataset, settings, step, context)

@@ -37,6 +37,14 @@ def add_experiments(commands: Any) -> None:
     run.add_argument("--goals", action="store_true", help="fail if forgetting misses the setting's goals")
     run.set_defaults(run=_run)
 
+    smoke = commands.add_parser(
+        "smoke", help="try every method of the full-size settings on synthetic data, two rounds"
+    )
+    smoke.add_argument("--settings", metavar="A,B", help="only these settings (default: all that the paper has)")
+    smoke.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, cuda:1 or auto")
+    smoke.add_argument("--samples", type=int, default=32, metavar="N", help="samples per client (default 32)")
+    smoke.set_defaults(run=_smoke)
+
     tune = commands.add_parser("tune", help="sweep the parameters of methods on seeds that are not reported")
     tune.add_argument("setting", metavar="SETTING", help="a name from `puf-lab list`, or FILE.toml, with [tuning]")
     tune.add_argument("--methods", metavar="A,B", help="methods of the grid (default: all that the setting compares)")
@@ -182,6 +190,13 @@ def _run(arguments: argparse.Namespace) -> int:
         metrics=arguments.metric,
         goals=arguments.goals,
     )
+
+
+def _smoke(arguments: argparse.Namespace) -> int:
+    from puf_lab.experiments.smoke import run_smoke
+
+    settings = arguments.settings.split(",") if arguments.settings else ()
+    return run_smoke(settings, device=arguments.device, samples=max(2, arguments.samples))
 
 
 def _tune(arguments: argparse.Namespace) -> int:

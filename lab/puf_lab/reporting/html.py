@@ -10,6 +10,7 @@ from pathlib import Path
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import UsageError
 from puf_lab.reporting import plots
+from puf_lab.reporting.findings import findings
 from puf_lab.reporting.results import FILE, Results, read
 from puf_lab.reporting.sheet import Sheet
 from puf_lab.reporting.summary import Summary, summarise
@@ -33,6 +34,7 @@ class Part:
 
     title: str
     note: str
+    findings: Sequence[str]
     facts: Sequence[str]
     sheets: Sequence[Sheet]
     figures: Sequence[Figure]
@@ -71,34 +73,24 @@ def _part(summary: Summary, out: Path) -> Part:
     e = results.experiment
     folder = out / (results.name if e["profile"] == "paper" else f"{results.name}.{e['profile']}")
     folder.mkdir(parents=True, exist_ok=True)
-    part = Part(e["title"], e["note"], _facts(results, summary), sheets(summary), _figures(summary, folder))
+    part = Part(e["title"], e["note"], findings(summary), _facts(results), sheets(summary), _figures(summary, folder))
     for sheet in part.sheets:
         (folder / f"{sheet.name}.csv").write_text(sheet.csv())
         (folder / f"{sheet.name}.tex").write_text(sheet.latex())
-    text = [f"# {part.title}\n", f"{part.note}\n" if part.note else "", *(f"{fact}\n" for fact in part.facts)]
+    text = [
+        f"# {part.title}\n",
+        " ".join(part.findings) + "\n",
+        f"{part.note}\n" if part.note else "",
+        *(f"{fact}\n" for fact in part.facts),
+    ]
     text += [sheet.markdown() for sheet in part.sheets]
     text += [f"![{figure.title}]({figure.path.name})\n" for figure in part.figures]
     (folder / "report.md").write_text("\n".join(part for part in text if part))
     return part
 
 
-def _facts(results: Results, summary: Summary) -> list[str]:
+def _facts(results: Results) -> list[str]:
     lines = [f"Setting {results.name}, profile {results.experiment['profile']}."]
-    if summary.gap is not None:
-        judgement = {
-            True: "There is something to forget",
-            False: "What there is to forget is within chance",
-            None: "What there is to forget, from a single run",
-        }[summary.measurable]
-        lines.append(f"{judgement}: the original is {summary.gap} points from Retrain on the forget data.")
-    floor = summary.floor_of("forget")
-    lines.append(
-        f"Noise floor on the forget data, Retrain against Retrain with another training seed: {floor.text()} points."
-        if floor
-        else "These runs have no noise floor, so nothing is ranked."
-    )
-    if floor:
-        lines.append(_finding(summary))
     for facts in results.facts:
         seconds = f", {facts['seconds']:.0f} s" if "seconds" in facts else ""
         # Files of version 0.1.0 state the kind of the federation as "engine".
@@ -109,19 +101,11 @@ def _facts(results: Results, summary: Summary) -> list[str]:
     return lines
 
 
-def _finding(summary: Summary) -> str:
-    """Which methods are closest to Retrain on the forget data, as far as the noise permits to say so."""
-    best = [row.label for row in summary.recovering if row.method in summary.best("forget")]
-    if not best:
-        return "No method is distinguishably closer to Retrain than the others on the forget data."
-    return f"Closest to Retrain on the forget data, outside the noise: {', '.join(best)}."
-
-
 def _figures(summary: Summary, folder: Path) -> list[Figure]:
     wanted: list[tuple[str, str, Callable[[Path], None]]] = [
         ("Test and forget score after unlearning", "recovery", lambda path: plots.recovery_curves(path, summary)),
         ("Recovery rounds and distance to the retrained model", "scatter", lambda path: plots.scatter(path, summary)),
-        ("Methods compared; the rim is the ideal", "radar", lambda path: plots.radar(path, summary)),
+        ("Methods compared; a smaller polygon is better", "radar", lambda path: plots.radar(path, summary)),
     ]
     for seed, counts in summary.results.labels.items():
         title = f"Label distribution, {summary.results.experiment['data']['partition']}, seed {seed}"

@@ -66,7 +66,7 @@ def recovery_curves(path: Path, summary: Summary) -> None:
             rounds, values = mean_curve(summary.results.of(row.method), which)
             axes.plot(
                 rounds, values, color=colour(i), marker=marker(i), linewidth=1.8, markersize=4.5,
-                markevery=max(1, len(rounds) // 12), label=row.label,
+                markevery=max(1, len(rounds) // 12), label=_name(summary, row),
             )  # fmt: skip
         floor, retrained = summary.floor_of(name), summary.row("retrain")
         if floor is not None and retrained is not None:
@@ -147,7 +147,9 @@ def radar(path: Path, summary: Summary) -> None:
     for i, row in enumerate(rows):
         values = [column[i] for column in spokes.values()]
         ring, closed = [*angles, angles[0]], [*values, values[0]]
-        axes.plot(ring, closed, color=colour(i), linewidth=1.8, label=row.label, marker=marker(i), markersize=4.5)
+        axes.plot(
+            ring, closed, color=colour(i), linewidth=1.8, label=_name(summary, row), marker=marker(i), markersize=4.5
+        )
         axes.fill(ring, closed, color=colour(i), alpha=0.06)
     if summary.floor is not None:
         band = [_remoteness(summary.floor, original, name) for name, _ in compared(summary)]
@@ -161,6 +163,11 @@ def radar(path: Path, summary: Summary) -> None:
     axes.spines["polar"].set_color(FAINT)
     _legend_below(figure, axes)
     figure.savefig(path)
+
+
+def _name(summary: Summary, row: SummaryRow) -> str:
+    """The label, with the mark of tables where the models did not recover."""
+    return row.label if summary.is_ranked(row) else f"{row.label} ‡"
 
 
 def _remoteness(row: SummaryRow, original: SummaryRow, metric: str) -> float:

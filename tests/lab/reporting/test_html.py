@@ -104,11 +104,12 @@ def test_figures_are_drawn_or_refused(results: Results, tmp_path: Path) -> None:
 
 
 def test_the_page_escapes_text(results: Results) -> None:
-    page = render([Part("<b>", "a & b", ["<i>"], sheets(summarise(results)), [])])
+    page = render([Part("<b>", "a & b", ["<u>"], ["<i>"], sheets(summarise(results)), [])])
     assert "<h2>&lt;b&gt;</h2>" in page
     assert "<p><strong>a &amp; b</strong></p>" in page
     assert "<td>PUF-Special</td>" in page
     assert "<i>" not in page
+    assert "<u>" not in page
 
 
 @pytest.mark.parametrize(

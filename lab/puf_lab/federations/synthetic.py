@@ -1,0 +1,33 @@
+"""Random images in the shape of a dataset, for `puf-lab smoke`: a data function without files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+from puf_client.data import ClientData, DataContext
+from puf_common.seeds import derive
+
+NAME = "puf_lab.federations.synthetic:data"
+
+
+def data(ctx: DataContext) -> ClientData:
+    """Samples of this shard. Options: samples, channels, size, classes, masks (a class for every pixel)."""
+    samples = ctx.option("samples", 32)
+    train = _images(ctx, samples, ctx.shard)
+    return ClientData(train=train, train_plain=train, holdout=None, ids=[f"s-{ctx.shard}-{i}" for i in range(samples)])
+
+
+def test_set(ctx: DataContext) -> Dataset[Any]:
+    """As many samples of no client."""
+    return _images(ctx, ctx.option("samples", 32), ctx.shards)
+
+
+def _images(ctx: DataContext, samples: int, shard: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(derive(ctx.seed, "synthetic", shard))
+    size, classes = ctx.option("size", 32), ctx.option("classes", 10)
+    x = torch.randn(samples, ctx.option("channels", 3), size, size, generator=generator)
+    shape = (samples, size, size) if ctx.option("masks", False) else (samples,)
+    return TensorDataset(x, torch.randint(classes, shape, generator=generator))

@@ -1,0 +1,52 @@
+"""What an experiment found, in three sentences: what there is to forget, who forgets it, and at what cost."""
+
+from __future__ import annotations
+
+from puf_lab.reporting.sheet import size
+from puf_lab.reporting.summary import Summary, SummaryRow
+
+
+def findings(summary: Summary) -> list[str]:
+    """Three sentences. Differences inside the noise floor are not called differences."""
+    return [_to_forget(summary), _closest(summary), _cost(summary)]
+
+
+def _to_forget(summary: Summary) -> str:
+    if summary.gap is None:
+        return "These runs have no original, so what there is to forget is not known."
+    floor = summary.floor_of("forget")
+    noise = (
+        f"two retrained models differ by {floor.text()}" if floor else "there is no noise floor, so nothing is ranked"
+    )
+    judgement = {
+        True: "There is something to forget",
+        False: "What there is to forget is within chance",
+        None: "What there is to forget, from a single run",
+    }[summary.measurable]
+    return f"{judgement}: on the forget data the original is {summary.gap} points from Retrain, and {noise}."
+
+
+def _closest(summary: Summary) -> str:
+    """Which methods are closest to Retrain on the forget data, as far as the noise permits to say so."""
+    best = [row.label for row in summary.recovering if row.method in summary.best("forget")]
+    unranked = [row.label for row in summary.recovering if not summary.is_ranked(row)]
+    if best:
+        text = f"Closest to Retrain on the forget data, outside the noise: {', '.join(best)}"
+    else:
+        text = "No method is distinguishably closer to Retrain than the others on the forget data"
+    if not unranked:
+        return f"{text}."
+    return f"{text}; not ranked, because their models did not recover: {', '.join(unranked)}."
+
+
+def _cost(summary: Summary) -> str:
+    rows = [row for row in summary.recovering if summary.is_ranked(row)]
+    retrained = summary.row("retrain")
+    if not rows or retrained is None:
+        return "No method recovered, so no cost is compared."
+    cheapest = min(rows, key=lambda row: row.nbytes)
+    return f"Of the methods that recovered, {_cheapest(cheapest)}; retraining moves {size(retrained.nbytes)}."
+
+
+def _cheapest(row: SummaryRow) -> str:
+    return f"{row.label} moves the fewest bytes: {size(row.nbytes)} in {row.rounds:.1f} rounds"

@@ -1,0 +1,30 @@
+"""The smoke settings: only the data and the rounds are smaller. One run of a small model goes through all of it."""
+
+from __future__ import annotations
+
+from puf_lab.experiments.smoke import smoke, smoke_experiment
+from puf_lab.reporting.paper_coverage import full_size
+from puf_lab.spec.federation import ModelSpec
+from puf_lab.spec.settings_files import load_experiment
+
+
+def test_only_data_and_rounds_are_smaller() -> None:
+    for name in [n for n in full_size() if load_experiment(n).paper == n]:
+        whole, small = load_experiment(name), smoke_experiment(name, device="cpu", samples=4)
+        assert small.federation.recipe == whole.federation.recipe
+        assert small.federation.clients == whole.federation.clients
+        assert small.federation.model.name == whole.federation.model.name
+        assert {v.name for v in small.variants} == {v.name for v in whole.variants}
+        assert small.federation.rounds == 2
+        sides = {"cifar100-noniid-mitb0": 224, "cifar100-noniid-mitb0-two": 224, "prostate": 384}
+        assert small.federation.data.options["size"] == sides.get(name, 32)
+
+
+def test_every_run_has_a_line_with_time_and_memory() -> None:
+    experiment = smoke_experiment("cifar100-iid", device="cpu", samples=2)
+    small = ModelSpec(name="cifar-cnn", options={"classes": 100})
+    federation = experiment.federation.model_copy(update={"model": small})
+    lines = list(smoke(experiment.model_copy(update={"federation": federation})))
+    assert [line.error for line in lines] == [""] * len(lines)
+    assert {line.run.split(" of ")[0] for line in lines} >= {"PUF-Special", "PUF-Regular", "FedEraser", "PGA", "FedAU"}
+    assert all(line.peak > 0 and line.seconds > 0 for line in lines)
