@@ -72,7 +72,7 @@ protos: $(VENV)/.ready  ## Regenerate the committed stubs from protos/
 		$(patsubst protos/puf/v1/%,puf_common/v1/%,$(PROTOS))
 
 lock: $(VENV)/.ready  ## Pin names, versions and hashes in all requirements files
-	$(PIN) --extra train --extra dashboard --extra tensorboard --extra otel --extra lab --extra dev -o requirements.txt pyproject.toml
+	$(PIN) --extra train --extra dashboard --extra tensorboard --extra lab --extra dev -o requirements.txt pyproject.toml
 	$(PIN) --extra dashboard --constraints requirements.txt -o deploy/docker/requirements.txt pyproject.toml
 	echo hatchling | $(PIN) --constraints requirements.txt -o deploy/docker/build-requirements.txt -
 	echo uv | $(PIN) -o requirements-uv.txt -
