@@ -10,6 +10,7 @@ from tests.e2e.federation import SECONDS
 from tests.e2e.pasting import Terminal, commands
 
 from puf_common.config.exit_codes import Exit
+from puf_lab.federations.processes import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -23,6 +24,9 @@ def test_the_commands_of_the_page_work(tmp_path: Path) -> None:
         for line in pasted:
             done = terminal.paste(line)
             assert done is None or done.code == Exit.OK, f"{line}\n{done.out}{done.err}"
+            if line.startswith("puf-server serve"):
+                [server] = terminal.running.values()
+                wait_until(lambda: '"serving"' in server.log.read_text(), SECONDS, server)  # noqa: B023
         for process in terminal.running.values():
             assert process.wait(SECONDS) == Exit.OK
     [written] = (tmp_path / "board").glob("f-*/events.out.tfevents.*")
