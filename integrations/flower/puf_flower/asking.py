@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from puf_common.errors import PufError
 from puf_embedded.federation import EmbeddedFederation, Measure
 from puf_embedded.measuring import MEASUREMENT, SUMS, TABLE
-from puf_flower.wire import EVALUATE, MEASURE, RECORD, replies, taken
+from puf_flower.wire import EVALUATE, MEASURE, RECORD, taken, without_errors
 from puf_server.core import validation
 from puf_server.core.state.measurements import Evaluation, Measurement, Sums
 
@@ -109,7 +109,9 @@ class ModelQuestions:
         if not messages:
             return {}
         answers = self.grid.send_and_receive(messages, timeout=self.known.timeout)
-        return {names[m.metadata.src_node_id]: m.content for m in replies(answers) if m.metadata.src_node_id in names}
+        return {
+            names[m.metadata.src_node_id]: m.content for m in without_errors(answers) if m.metadata.src_node_id in names
+        }
 
 
 def _read(adapter: Any, written: object) -> Any:

@@ -27,7 +27,7 @@ from puf_embedded.measuring import TABLE
 from puf_flower.asking import Questions
 from puf_flower.linear import require_linear
 from puf_flower.nodes import GridView, named_nodes, same_node
-from puf_flower.wire import DOSE, NEGATE, RECORD, arrays_of, only_arrays, record_of, replies, taken
+from puf_flower.wire import DOSE, NEGATE, RECORD, arrays_of, only_arrays, record_of, taken, without_errors
 from puf_server.core.config import Forgetting
 from puf_server.core.state.rounds import Assignment, Round, RoundKind
 from puf_server.core.state.tickets import FiledBy, Flip, Mode, RequestForm, Strength
@@ -160,13 +160,13 @@ class PufStrategy(Strategy):
         return ConfigRecord(told)
 
     def aggregate_train(
-        self, server_round: int, replies_: Iterable[Message]
+        self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         current = self.federation.round
         assert current is not None
         by_client = {a.client: a for a in current.assignments}
         accepted: dict[str, Message] = {}
-        for reply in replies(replies_):
+        for reply in without_errors(replies):
             assignment = by_client.get(self._names.get(reply.metadata.src_node_id, ""))
             if assignment is None:
                 continue

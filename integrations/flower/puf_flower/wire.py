@@ -36,6 +36,6 @@ def taken(content: RecordDict) -> ConfigRecord:
     return content.pop(RECORD) if RECORD in content else ConfigRecord()
 
 
-def replies(messages: Iterable[Message]) -> list[Message]:
+def without_errors(messages: Iterable[Message]) -> list[Message]:
     """Messages without an error."""
     return [message for message in messages if not message.has_error()]
