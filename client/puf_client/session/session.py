@@ -194,6 +194,10 @@ class Session:
     def drop_models(self) -> None:
         self._models.clear()
 
+    def drop_updates(self) -> None:
+        """Frees the last updates. A repeated assignment is then trained again, with the same result."""
+        self._updates.clear()
+
     def beat(self) -> None:
         """Sends one heartbeat. A thread does this regularly, unless `heartbeats=False`."""
         assignment = self._current

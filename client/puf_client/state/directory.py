@@ -89,9 +89,9 @@ class StateDirectory:
         self._hashed: tuple[Sequence[str], list[str]] | None = None
 
     @classmethod
-    def of(cls, federation_id: str, name: str, root: Path | None = None) -> StateDirectory:
+    def of(cls, federation_id: str, name: str, root: Path | None = None, files: Writes = DISK) -> StateDirectory:
         """Returns the directory of a client in a federation, under `root` or the platform's default."""
-        return cls((root or default_root()) / _safe(federation_id) / check_name(name))
+        return cls((root or default_root()) / _safe(federation_id) / check_name(name), files)
 
     @classmethod
     def all_of(cls, name: str, root: Path | None = None) -> list[tuple[str, StateDirectory]]:

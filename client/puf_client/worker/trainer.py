@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -87,6 +87,10 @@ class Trainer:
     plugin_version: str
     # Builds a model with the weights of another seed.
     fresh: Callable[[int], nn.Module]
+
+    def with_data(self, data: ClientData) -> Trainer:
+        """The trainer of another client in this process, with the same model: all work begins with the server's weights."""
+        return replace(self, data=data)
 
     def check_fit(self, *, labels: bool = True) -> None:
         """Raises `UsageError` if a batch of the data does not fit the model or the task. Changes no weights."""
