@@ -47,8 +47,12 @@ def _ids(name: str, indices: Indices) -> tuple[str, ...]:
     return tuple(f"{name}/train/{index:05d}" for index in indices)
 
 
+@lru_cache(maxsize=1)
 def _digits_on_disk() -> NDArray[np.float64]:
-    """Returns scikit-learn's digits. Reads the file directly, because importing scikit-learn takes longer than the data."""
+    """Returns scikit-learn's digits. Reads the file directly, because importing scikit-learn takes longer than the data.
+
+    Clients in the same process share the table.
+    """
     spec = importlib.util.find_spec("sklearn")
     for place in spec.submodule_search_locations or () if spec else ():
         path = Path(place) / "datasets" / "data" / "digits.csv.gz"

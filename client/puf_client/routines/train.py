@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -96,7 +97,7 @@ def descent(
     model: nn.Module, settings: TrainSettings, loss_of: Callable[[Batch], Tensor], device: torch.device
 ) -> Callable[[Batch], float]:
     """Returns a step function that reduces `loss_of` with the settings' optimizer."""
-    model.to(device).train()
+    moved(model, device).train()
     optimizer = _OPTIMIZERS[settings.optimizer](list(model.parameters()), settings)
 
     def step(now: Batch) -> float:
@@ -108,6 +109,12 @@ def descent(
         return value
 
     return step
+
+
+def moved(model: nn.Module, device: torch.device) -> nn.Module:
+    """Returns the model, on the device. `Module.to` visits every tensor, also if there is nothing to move."""
+    there = all(tensor.device == device for tensor in chain(model.parameters(), model.buffers()))
+    return model if there else model.to(device)
 
 
 @dataclass(frozen=True)
@@ -169,25 +176,33 @@ def batches(dataset: Samples, settings: TrainSettings, context: RoutineContext) 
     per_epoch = math.ceil(samples / settings.batch_size)
     # In floating point, 2.3 - 2 is less than 0.3. Without the margin one batch would be missing.
     total = max(1, int(settings.epochs) * per_epoch + math.floor(settings.epochs % 1 * per_epoch + 1e-9))
-    for done, chosen in enumerate(_shuffled(samples, settings.batch_size, total, context.stream)):
+    for done, chosen in enumerate(_shuffled(samples, settings.batch_size, total, context)):
         if context.should_stop is not None and context.should_stop():
             raise Abandoned
         x, y = batch(dataset, chosen, device)
         yield Batch(x, y, chosen, done // per_epoch, done + 1, total, settings.lr)
 
 
-def _shuffled(samples: int, batch_size: int, total: int, stream: Callable[[int], int]) -> Iterator[list[int]]:
+def _shuffled(samples: int, batch_size: int, total: int, context: RoutineContext) -> Iterator[list[int]]:
     """Yields the first `total` batches. Every epoch has its own order."""
     per_epoch = math.ceil(samples / batch_size)
     for epoch in range(math.ceil(total / per_epoch)):
-        seed = stream(epoch)
+        seed = context.stream(epoch)
         order = torch.randperm(samples, generator=torch.Generator().manual_seed(seed)).tolist()
-        # Dropout and the user's augmentation may use any of these generators.
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
+        seed_generators(seed, context.device)
         for begin in range(0, min(per_epoch, total - epoch * per_epoch) * batch_size, batch_size):
             yield order[begin : begin + batch_size]
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seeds every generator that dropout and the user's augmentation may use."""
+    if device.type == "cpu":
+        # torch.manual_seed also notes the seed for every kind of device that is not in use, each with its call stack.
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
 
 
 def forward_of(model: nn.Module, settings: TrainSettings, device: torch.device) -> Callable[[Tensor], Any]:

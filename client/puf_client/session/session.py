@@ -186,6 +186,10 @@ class Session:
     def drop_models(self) -> None:
         self._recent.drop_models()
 
+    def drop_updates(self) -> None:
+        """Frees the last updates. A repeated assignment is then trained again, with the same result."""
+        self._recent.drop_updates()
+
     def beat(self) -> None:
         """Sends one heartbeat. A thread does this regularly, unless `heartbeats=False`."""
         assignment = self._current

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, TypeVar
 
@@ -121,6 +121,10 @@ class Trainer:
     fresh: Callable[[int], nn.Module]
     # What the server may request, by name.
     routines: Mapping[str, Routine] = field(default_factory=lambda: ROUTINES)
+
+    def with_data(self, data: ClientData) -> Trainer:
+        """The trainer of another client in this process, with the same model: all work begins with the server's weights."""
+        return replace(self, data=data)
 
     def check_fit(self, *, labels: bool = True) -> None:
         """Raises `UsageError` if a batch of the data does not fit the model or the task. Changes no weights."""

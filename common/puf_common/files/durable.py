@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -34,6 +35,11 @@ _SYNC_FILE_RANGE = _sync_file_range()
 
 
 class Writes(Protocol):
+    @property
+    def durable(self) -> bool:
+        """Whether syncs reach the disk. If not, a database beside these files need not sync, either."""
+        ...
+
     def create(self, path: Path, mode: int = 0o600) -> int:
         """Creates a file that must not exist and opens it for writing. By default only its owner can read it."""
         ...
@@ -63,6 +69,8 @@ class Writes(Protocol):
 
 class Disk:
     """The disk of this machine."""
+
+    durable = True
 
     def create(self, path: Path, mode: int = 0o600) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), mode)
@@ -105,7 +113,29 @@ class Disk:
             os.close(handle)
 
 
+class UnsyncedDisk(Disk):
+    """The disk of this machine without syncs: a power cut can lose or damage files. For runs that can be repeated."""
+
+    durable = False
+
+    def hasten(self, handle: int, offset: int, nbytes: int) -> None:
+        pass
+
+    def fsync(self, handle: int) -> None:
+        pass
+
+    def rename(self, source: Path, target: Path) -> None:
+        # Some file systems write a file to the disk when it replaces another one.
+        with suppress(FileNotFoundError):
+            target.unlink()
+        source.rename(target)
+
+    def fsync_dir(self, directory: Path) -> None:
+        pass
+
+
 DISK = Disk()
+UNSYNCED = UnsyncedDisk()
 
 
 def make_directories(directory: Path, files: Writes = DISK) -> None:

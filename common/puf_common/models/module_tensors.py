@@ -5,6 +5,7 @@ torch is imported inside the functions that use it, as in `networks`.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,11 +53,17 @@ def _dtype(name: str, tensor: torch.Tensor) -> str:
             f"tensor {name} is bfloat16, which cannot be sent: keep the weights in float32 and compute in bfloat16 "
             "with torch.autocast inside the model"
         )
-    names = {
+    return _names().get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
+
+
+@cache
+def _names() -> dict[torch.dtype, str]:
+    import torch
+
+    return {
         torch.float16: "f16", torch.float32: "f32", torch.float64: "f64", torch.int8: "i8", torch.int16: "i16",
         torch.int32: "i32", torch.int64: "i64", torch.uint8: "u8", torch.bool: "bool",
     }  # fmt: skip
-    return names.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
 
 
 def _spec(name: str, tensor: torch.Tensor) -> TensorSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -61,10 +61,7 @@ class TensorRange:
     spec: TensorSpec
     dtype: np.dtype[np.generic]
     offset: int
-
-    @property
-    def nbytes(self) -> int:
-        return self.spec.size * self.dtype.itemsize
+    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -98,16 +95,21 @@ class Manifest:
         """Number of trained scalars (the paper's P)."""
         return sum(t.size for t in self.tensors if t.role == "parameter")
 
-    def ranges(self, use: Use) -> Iterator[TensorRange]:
+    def ranges(self, use: Use) -> tuple[TensorRange, ...]:
         """The place of every tensor, in order."""
-        offset = 0
-        for spec in self.tensors:
-            place = TensorRange(spec, spec.numpy_dtype(use), offset)
-            yield place
-            offset += place.nbytes
+        return self._in_model if use == MODEL else self._in_update
 
     def nbytes(self, use: Use) -> int:
-        return sum(place.nbytes for place in self.ranges(use))
+        last = self.ranges(use)[-1]
+        return last.offset + last.nbytes
+
+    @cached_property
+    def _in_model(self) -> tuple[TensorRange, ...]:
+        return tuple(_places(self.tensors, MODEL))
+
+    @cached_property
+    def _in_update(self) -> tuple[TensorRange, ...]:
+        return tuple(_places(self.tensors, UPDATE))
 
     def views(self, payload: bytearray | memoryview | bytes, use: Use) -> dict[str, NDArray[np.generic]]:
         """The tensors by name, as views into the payload, without copies."""
@@ -168,3 +170,12 @@ class Manifest:
         )
         manifest.require(message.fingerprint, "the received manifest")
         return manifest
+
+
+def _places(tensors: Sequence[TensorSpec], use: Use) -> Iterator[TensorRange]:
+    offset = 0
+    for spec in tensors:
+        dtype = spec.numpy_dtype(use)
+        nbytes = spec.size * dtype.itemsize
+        yield TensorRange(spec, dtype, offset, nbytes)
+        offset += nbytes

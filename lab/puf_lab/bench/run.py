@@ -15,7 +15,19 @@ from puf_common.errors import PufError, UsageError
 from puf_common.logging import configure
 from puf_lab.bench.report import Report
 
-USUAL = ("starting", "transfer", "wire", "folding", "forgetting", "training", "encoding", "crowd", "growth", "flower")
+USUAL = (
+    "starting",
+    "transfer",
+    "wire",
+    "folding",
+    "forgetting",
+    "training",
+    "encoding",
+    "crowd",
+    "growth",
+    "simulation",
+    "flower",
+)
 ALL = (*USUAL, "flare")
 
 

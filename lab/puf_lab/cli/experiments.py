@@ -115,6 +115,11 @@ def _run_flags(run: Parser) -> None:
 
 def _executor_flags(run: Parser) -> None:
     run.add_argument(
+        "--durability",
+        choices=("none", "full"),
+        help="a federation in this process writes its files without syncs (none, the default), or as a server does (full)",
+    )
+    run.add_argument(
         "--executor",
         choices=_EXECUTORS,
         help="where runs execute: local, one after the other (default); pool, in several processes; ray, on a cluster",
@@ -181,7 +186,11 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.engine and (arguments.federation or arguments.executor):
         raise UsageError("--engine is replaced by --federation and --executor; leave it out")
     kind, executor = _ENGINES.get(arguments.engine, (arguments.federation or "in-process", arguments.executor))
+    if kind == "processes" and arguments.durability == "none":
+        raise UsageError("server and client processes always sync their files; leave out --durability none")
     experiment = _experiment(arguments, kind)
+    if arguments.durability:
+        experiment = experiment.placed(durability=arguments.durability)
     return run_experiment(
         experiment,
         arguments.out or Path("runs") / experiment.name,
@@ -236,6 +245,7 @@ def _quality(arguments: argparse.Namespace) -> int:
         place={
             "device": arguments.device,
             "data_dir": arguments.data_dir.resolve() if arguments.data_dir else None,
+            **({"durability": arguments.durability} if arguments.durability else {}),
         },
         cache=Cache(arguments.cache.resolve()),
         options=ExecutorOptions.of(arguments.executor, arguments.jobs, arguments.ray_address),

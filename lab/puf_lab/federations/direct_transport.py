@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 
 from puf_client.transport.base import ENDED
 from puf_common.errors import PufError
 from puf_common.tensors.chunks import Payload, chunks
 from puf_common.v1 import federation_pb2 as fed
+from puf_server.core.state.models import ModelVersion
 from puf_server.rpc.requests import Handlers
+
+# The base of the round, and a second model for routines that need one.
+_MODELS_KEPT = 2
+
+
+class SharedModels:
+    """The payloads of the last models, read once for all clients of this process. Clients only read them."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._handlers = handlers
+        self._payloads: OrderedDict[str, memoryview] = OrderedDict()
+
+    def payload(self, model: ModelVersion) -> memoryview:
+        if model.digest not in self._payloads:
+            read = self._handlers.engine.store.models.payload(model)
+            self._payloads[model.digest] = memoryview(read).toreadonly()
+            while len(self._payloads) > _MODELS_KEPT:
+                self._payloads.popitem(last=False)
+        return self._payloads[model.digest]
 
 
 class DirectTransport:
     """The client's `Transport`, implemented by calling the server's request handlers."""
 
-    def __init__(self, handlers: Handlers, name: str) -> None:
+    def __init__(self, handlers: Handlers, name: str, models: SharedModels) -> None:
         self._handlers = handlers
+        self._models = models
         self.name = name
 
     def describe(self) -> fed.DescribeReply:
@@ -41,7 +63,7 @@ class DirectTransport:
 
     def fetch_model(self, version: int) -> tuple[fed.ModelHeader, Payload]:
         model = self._handlers.model_for(self.name, version)
-        payload = self._handlers.engine.store.models.payload(model)
+        payload = self._models.payload(model)
         self._handlers.count_sent(len(payload))
         return self._handlers.model_header(model), payload
 

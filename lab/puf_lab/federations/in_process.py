@@ -7,24 +7,26 @@ a federation of processes.
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
+from puf_client.data import load_data
 from puf_client.session.session import Session
 from puf_client.state.directory import StateDirectory
 from puf_client.terminal import Display
 from puf_client.unlearning.measure_models import ModelMeasurer
 from puf_client.unlearning.request import Plan as ForgetPlan
 from puf_client.unlearning.request import file
-from puf_client.worker.trainer import prepare
+from puf_client.worker.trainer import Trainer, context_of, prepare
 from puf_client.worker.worker import Worker
 from puf_common.errors import PufError
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_lab.federations.base import Spent, Strength
-from puf_lab.federations.direct_transport import DirectTransport
+from puf_lab.federations.direct_transport import DirectTransport, SharedModels
 from puf_lab.federations.state_directories import copy_state, create_server, leave_out
 from puf_lab.spec.federation import FederationSpec, client_name
 from puf_server.core import methods
@@ -33,12 +35,15 @@ from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket
 from puf_server.engine.engine import Engine
 from puf_server.rpc.requests import Handlers
+from puf_server.storage.durable import DISK, UNSYNCED
 from puf_server.storage.state_store import Store
 
 # Clients in this process send no heartbeats and are always present. A single remaining client continues alone.
 _PLAN = {"absent_seconds": 1e9, "heartbeat_seconds": 5.0, "min_clients": 1}
 # Targets measure nothing, except under adaptive strength, and where the policy of a request says so.
 _FORGETTING = {"measure_seconds": 0.0}
+# Clients whose data stays in memory. Others load it again when they are asked.
+_WORKERS_KEPT = 128
 
 
 class InProcessFederation:
@@ -56,21 +61,30 @@ class InProcessFederation:
         self.spec = spec
         self.directory = directory
         self._left_out = without_samples or {}
+        self._files = DISK if spec.durability == "full" else UNSYNCED
         shards = [i for i in range(spec.clients) if i not in without]
         if not (directory / "server").exists():
             plan = {**_PLAN, "keep_models": keep_models}
             forgetting = {} if spec.forgetting.strength == "auto" else _FORGETTING
             config = spec.server_config(clients=len(shards), plan=plan, forgetting=forgetting)
-            create_server(spec, config, directory / "server")
-        self.engine = Engine(Store.open(directory / "server"), time.time)
+            create_server(spec, config, directory / "server", self._files)
+        self.engine = Engine(Store.open(directory / "server", self._files), time.time)
         self.handlers = Handlers(self.engine)
-        self._clients: dict[int, tuple[Session, Worker]] = {}
+        self._models = SharedModels(self.handlers)
+        self._trainer: Trainer | None = None
+        self._display = Display()
+        self._sessions: dict[int, Session] = {}
+        # The least recently used first.
+        self._workers: OrderedDict[int, Worker] = OrderedDict()
+        # Clients look for changes of their own samples when the federation opens and when a request was filed.
+        self._look = True
+        self._description = self.handlers.describe(fed.DescribeRequest())
         for shard in without:
             member = self.state.members.get(client_name(shard))
             if member is not None:
                 self.handlers.leave(member.name, fed.LeaveRequest(session=member.session))
         for shard in (*shards, *range(spec.clients, spec.shards)):
-            self._clients[shard] = self._join(shard)
+            self._sessions[shard] = self._join(shard)
 
     def __enter__(self) -> InProcessFederation:
         return self
@@ -105,6 +119,7 @@ class InProcessFederation:
         ]
         owners = {i: self._measurer(shard) for i, shard in zip(ids, sorted(targets), strict=True)}
         self._paused(False)
+        self._look = True
 
         def done(state: State) -> bool:
             for ticket_id, owner in owners.items() if self._measures else ():
@@ -122,9 +137,9 @@ class InProcessFederation:
 
     def _measurer(self, shard: int) -> ModelMeasurer:
         """Measures the models of a target, as `puf-client --unlearn` does."""
-        transport = DirectTransport(self.handlers, client_name(shard))
-        worker = self._clients[shard][1]
-        return ModelMeasurer(transport, self._state_dir(transport), (worker.trainer, worker.samples), Display())
+        transport = self._transport(client_name(shard))
+        worker = self._worker(shard)
+        return ModelMeasurer(transport, self._state_dir(transport), (worker.trainer, worker.samples), self._display)
 
     def payload(self, version: int | None = None) -> bytearray:
         """The bytes of a model, withdrawn ones included. The default is the newest."""
@@ -164,12 +179,8 @@ class InProcessFederation:
         seen = self.model_on_the_way
         while not done(self.state):
             before = self.state
-            for shard, (session, worker) in list(self._clients.items()):
-                work = session.step()
-                if work is not None:
-                    worker.do(work, session)
-                if session.leave is not None:
-                    del self._clients[shard]
+            for shard in self._asked():
+                self._step(shard)
                 self.engine.fold_ready()
                 if self.model_on_the_way != seen:
                     seen = self.model_on_the_way
@@ -177,6 +188,28 @@ class InProcessFederation:
             self.engine.tick()
             if self.state is before:
                 raise PufError("the federation makes no progress: no client has work, and the server awaits nothing")
+
+    def _asked(self) -> list[int]:
+        """The clients of which the server waits for something; all where it waits for none, or a request is new."""
+        state = self.state
+        names = {a.client for a in state.round.missing} if state.round is not None else set()
+        names |= set(state.evaluation.missing) if state.evaluation is not None else set()
+        shards = [shard for shard, session in self._sessions.items() if session.transport.name in names]
+        look, self._look = self._look, False
+        return list(self._sessions) if look or not shards else shards
+
+    def _step(self, shard: int) -> None:
+        """Lets a client do its next work, if there is any."""
+        session = self._sessions[shard]
+        work = session.step()
+        if work is not None:
+            self._worker(shard).do(work, session)
+        # The memory of a simulation must not grow with the number of clients.
+        session.drop_models()
+        session.drop_updates()
+        if session.leave is not None:
+            del self._sessions[shard]
+            self._workers.pop(shard, None)
 
     def _file(self, shard: int, mode: str | None, strength: tk.Strength, samples: Sequence[str]) -> str:
         """Files the request of one client and returns the ticket's id."""
@@ -186,33 +219,45 @@ class InProcessFederation:
             mode=f"MODE_{(mode or 'unspecified').upper()}",
             strength=strength,
         )
-        transport = DirectTransport(self.handlers, client_name(shard))
+        transport = self._transport(client_name(shard))
         state = self._state_dir(transport)
         if samples:
             request.scope = tk.SCOPE_SAMPLES
             request.request_key = state.request_key(samples)
             request.forget_samples = len(samples)
-            request.retain_samples = self._clients[shard][1].samples.count() - len(samples)
+            request.retain_samples = self._worker(shard).samples.count() - len(samples)
         return file(ForgetPlan(request, tuple(samples)), state, transport).id
 
     def _paused(self, paused: bool) -> None:
         self.engine.call(lambda state, _: (replace(state, paused=paused), None))
 
     def _state_dir(self, transport: DirectTransport) -> StateDirectory:
-        return StateDirectory.of(transport.describe().federation_id, transport.name, self.directory / "clients")
+        return StateDirectory.of(self.engine.config.id, transport.name, self.directory / "clients", self._files)
 
     @property
     def _own_routines(self) -> list[str]:
         """Routines of the user's code that the method names. The user's experiment may load the user's code."""
         return list(methods.method_of(self.engine.config.forgetting).routines)
 
-    def _join(self, shard: int) -> tuple[Session, Worker]:
-        options = self.spec.client_options(shard).model_copy(update={"routine": self._own_routines})
-        transport = DirectTransport(self.handlers, options.name)
-        description = transport.describe()
-        state = self._state_dir(transport)
+    def _transport(self, name: str) -> DirectTransport:
+        return DirectTransport(self.handlers, name, self._models)
+
+    def _join(self, shard: int) -> Session:
         if shard in self._left_out:
-            leave_out(state, self._left_out[shard])
-        trainer = prepare(options, description)
-        worker = Worker(trainer, state, transport, Display(), distiller=options.distiller)
-        return worker.join(description, heartbeats=False), worker
+            leave_out(self._state_dir(self._transport(client_name(shard))), self._left_out[shard])
+        return self._worker(shard).join(self._description, heartbeats=False)
+
+    def _worker(self, shard: int) -> Worker:
+        """The client's data and the model that all clients share. Data that was not used for long is loaded again."""
+        if shard not in self._workers:
+            options = self.spec.client_options(shard).model_copy(update={"routine": self._own_routines})
+            transport = self._transport(options.name)
+            if self._trainer is None:
+                self._trainer = prepare(options, self._description)
+            trainer = self._trainer.with_data(load_data(options.data, context_of(options)))
+            state = self._state_dir(transport)
+            self._workers[shard] = Worker(trainer, state, transport, self._display, distiller=options.distiller)
+            while len(self._workers) > _WORKERS_KEPT:
+                self._workers.popitem(last=False)
+        self._workers.move_to_end(shard)
+        return self._workers[shard]

@@ -16,6 +16,7 @@ from puf_common.tensors.manifest import Manifest
 from puf_lab.spec.federation import FederationSpec
 from puf_server.core.config import FederationConfig
 from puf_server.storage.creation import create
+from puf_server.storage.durable import DISK, Files
 
 
 def initial_model(spec: FederationSpec) -> tuple[Manifest, bytearray]:
@@ -30,9 +31,9 @@ def initial_model(spec: FederationSpec) -> tuple[Manifest, bytearray]:
     return manifest, payload_of(model, manifest)
 
 
-def create_server(spec: FederationSpec, config: FederationConfig, directory: Path) -> None:
+def create_server(spec: FederationSpec, config: FederationConfig, directory: Path, files: Files = DISK) -> None:
     """Writes the state of a new federation with the initial weights of the spec."""
-    create(directory, config, *initial_model(spec), time.time())
+    create(directory, config, *initial_model(spec), time.time(), files)
 
 
 def copy_state(source: Path, target: Path, forgetting: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from puf_lab.spec.variants import Variant
 from puf_server.core.config import Forgetting
 
 # Keys and tables of the TOML file that describe the federation.
-_FEDERATION = ("data", "model", "task", "recipe", "rounds", "participation", "forgetting")
+_FEDERATION = ("data", "model", "task", "recipe", "rounds", "participation", "forgetting", "durability")
 _BACKDOOR_DATA = "puf_lab.federations.backdoor:data"
 # With the paper's stop rule the lab drives recovery itself, round by round: it ends at the retrained model's accuracy.
 # The bounds are wide: an experiment may ask for values that an operator would refuse.

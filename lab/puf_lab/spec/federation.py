@@ -19,6 +19,7 @@ from puf_server.core.methods import method_of
 # The client that provides the public shard.
 DISTILLER = "distiller"
 FederationKind = Literal["in-process", "processes"]
+Durability = Literal["none", "full"]
 KINDS: tuple[FederationKind, ...] = ("in-process", "processes")
 
 
@@ -69,6 +70,9 @@ class FederationSpec(Part):
     """Further fields of the server's plan."""
     # The fields below may differ between machines. They do not change the result.
     kind: FederationKind = "in-process"
+    durability: Durability = "none"
+    """What a federation in one process stores until it is closed: "full" as a server does, "none" without syncs. A run
+    that is interrupted starts again in both cases. Processes always store everything."""
     device: str = "cpu"
     data_dir: Path | None = None
     weights: Path | None = None

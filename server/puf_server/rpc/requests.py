@@ -246,7 +246,7 @@ class Handlers:
     def count_sent(self, nbytes: int) -> None:
         """Counts a model that a client has fetched."""
         self.rates.count(sent=nbytes)
-        self.engine.call(lambda state, _: (state, None), lambda presence, _: presence.sent(nbytes))
+        self.engine.attend(lambda presence, _: presence.sent(nbytes))
 
     def position(self) -> fed.Position:
         return messages.position(self.engine.state)

@@ -62,7 +62,7 @@ def create(
     key = SigningKey.generate()
     with new_file(layout.signing_key, files) as file:
         file.write(key.to_pem())
-    with closing(connect(layout.database)) as db:
+    with closing(connect(layout.database, durable=files.durable)) as db:
         db.executescript(_TABLES)
         store = Store(layout, config, manifest, db, files)
         store.put_meta("schema", str(migrations.SCHEMA))

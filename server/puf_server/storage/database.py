@@ -15,12 +15,15 @@ from puf_server.storage.durable import end_process
 _ENTRIES = "SELECT seq, at, event, facts, hash FROM audit"
 
 
-def connect(path: Path, timeout: float = 5.0) -> sqlite3.Connection:
-    """An open database. `timeout` is how many seconds a statement waits for another process."""
+def connect(path: Path, timeout: float = 5.0, *, durable: bool = True) -> sqlite3.Connection:
+    """An open database. `timeout` is how many seconds a statement waits for another process.
+
+    Without `durable` no transaction waits for the disk: a power cut can damage the database.
+    """
     db = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
+        db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
         db.execute("PRAGMA secure_delete = ON")
         # On macOS a plain fsync leaves data in the drive's cache.
         db.execute("PRAGMA fullfsync = ON")
@@ -42,13 +45,13 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         yield db
 
 
-def purge_free_pages(path: Path) -> bool:
+def purge_free_pages(path: Path, *, durable: bool = True) -> bool:
     """Removes overwritten records from the write-ahead log. False: another process reads an older state; try again later.
 
     `secure_delete` overwrites pages of the database itself; the log keeps their older versions until it is truncated. This
     uses a connection of its own and never waits, so that no caller of the engine waits for a reader.
     """
-    with closing(connect(path, timeout=0.0)) as db:
+    with closing(connect(path, timeout=0.0, durable=durable)) as db:
         # The first checkpoint copies pages without the writer's lock and leaves little for the second one.
         db.execute("PRAGMA wal_checkpoint(PASSIVE)")
         busy, _, _ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

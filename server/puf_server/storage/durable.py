@@ -18,6 +18,7 @@ from puf_common.config.exit_codes import Exit
 from puf_common.errors import Unavailable
 from puf_common.files.durable import Bytes, Writes
 from puf_common.files.durable import Disk as PlainDisk
+from puf_common.files.durable import UnsyncedDisk as PlainUnsyncedDisk
 from puf_common.files.new_file import NewFile as PlainNewFile
 from puf_common.files.new_file import published
 from puf_common.logging import get_logger
@@ -45,7 +46,12 @@ class Disk(PlainDisk):
         return FileSource(path, offset)
 
 
+class UnsyncedDisk(PlainUnsyncedDisk, Disk):
+    """The same without syncs, for simulations."""
+
+
 DISK = Disk()
+UNSYNCED = UnsyncedDisk()
 
 
 class NewFile(PlainNewFile):

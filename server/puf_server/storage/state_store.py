@@ -109,7 +109,7 @@ class Store:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UsageError(f"another server serves {directory}; stop it first") from None
-            db = stack.enter_context(closing(connect(layout.database)))
+            db = stack.enter_context(closing(connect(layout.database, durable=files.durable)))
             store = cls(layout, config, manifest, db, files)
             store._lock = lock
             with readable(layout.database):
@@ -139,7 +139,7 @@ class Store:
         path = self.layout.signing_key
         known = self._meta("signing_key")
         if known is None and not path.exists():
-            write_new(path, SigningKey.generate().to_pem())
+            write_new(path, SigningKey.generate().to_pem(), files=self.files)
         try:
             key = SigningKey.from_pem(path.read_bytes())
         except FileNotFoundError:
@@ -285,7 +285,7 @@ class Store:
             return 0
 
     def purge_free_pages(self) -> bool:
-        return purge_free_pages(self.layout.database)
+        return purge_free_pages(self.layout.database, durable=self.files.durable)
 
     def require_files(self, state: State) -> None:
         """Raises where a file that a record of `state` names is missing or damaged. Updates are not checked."""

@@ -88,7 +88,7 @@ def test_optimizers_equal_those_of_torch(optimizer: str, momentum: float, weight
     extra = {"momentum": momentum} if optimizer == "sgd" else {}
     theirs = kind(model.parameters(), lr=0.1, weight_decay=weight_decay, **extra)
     x, y = _points().tensors
-    for chosen in _shuffled(20, 6, 8, _stream):
+    for chosen in _shuffled(20, 6, 8, RoutineContext(CPU, _stream)):
         theirs.zero_grad()
         TASK.loss(model(x[chosen]), y[chosen]).backward()  # type: ignore[no-untyped-call]
         theirs.step()
@@ -174,7 +174,7 @@ def test_fractional_epochs_take_the_first_batches(epochs: float, batches: int) -
 @given(samples=st.integers(1, 50), batch_size=st.integers(1, 60), epochs=st.integers(1, 3))
 def test_an_epoch_has_every_sample_once(samples: int, batch_size: int, epochs: int) -> None:
     per_epoch = -(-samples // batch_size)
-    batches = list(_shuffled(samples, batch_size, per_epoch * epochs, _stream))
+    batches = list(_shuffled(samples, batch_size, per_epoch * epochs, RoutineContext(CPU, _stream)))
     assert len(batches) == per_epoch * epochs
     for epoch in range(epochs):
         seen = [i for chosen in batches[epoch * per_epoch : (epoch + 1) * per_epoch] for i in chosen]

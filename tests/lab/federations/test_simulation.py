@@ -1,0 +1,66 @@
+"""Federations in one process: without syncs they give the same bits, and their memory does not grow with the clients."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from puf_lab.federations import in_process
+from puf_lab.federations.in_process import InProcessFederation
+from puf_lab.spec.federation import DataSpec, Durability, FederationSpec
+from puf_server.core.config import Forgetting, Recipe
+
+SETTING = FederationSpec(
+    title="simulated",
+    data=DataSpec(clients=4, options={"noise": 1.0, "per_client": 20}),
+    rounds=3,
+    recipe=Recipe(lr=0.1, batch_size=10, seed=1),
+    forgetting=Forgetting(max_recovery_rounds=1, strength="fixed"),
+)
+
+
+def forgotten(directory: Path, durability: Durability = "none") -> list[bytes]:
+    """The models after training and after a request."""
+    with InProcessFederation(SETTING.model_copy(update={"durability": durability}), directory) as federation:
+        federation.train()
+        trained = bytes(federation.payload())
+        federation.forget([2], mode="regular", kappa=2.0)
+        return [trained, bytes(federation.payload())]
+
+
+def test_a_federation_without_syncs_has_the_same_bits_and_can_be_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    models = forgotten(tmp_path / "none")
+    assert synced == []
+    assert forgotten(tmp_path / "full", "full") == models
+    assert synced
+    with InProcessFederation(SETTING, tmp_path / "none", without=[2]) as again:
+        assert bytes(again.payload()) == models[1]
+        again.extend(1)
+        again.train()
+        assert again.state.trained == 4
+
+
+def test_the_database_of_a_simulation_does_not_wait_for_the_disk(tmp_path: Path) -> None:
+    for durability, level in (("none", 0), ("full", 2)):
+        spec = SETTING.model_copy(update={"durability": durability})
+        with InProcessFederation(spec, tmp_path / durability) as federation:
+            assert federation.engine.store.db.execute("PRAGMA synchronous").fetchone() == (level,)
+
+
+def test_clients_share_one_model_and_load_data_again_that_was_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = forgotten(tmp_path / "usual")
+    monkeypatch.setattr(in_process, "_WORKERS_KEPT", 1)
+    assert forgotten(tmp_path / "one") == models
+    with InProcessFederation(SETTING, tmp_path / "few") as federation:
+        federation.train()
+        assert len(federation._workers) == 1
+        kept = [s._recent for s in federation._sessions.values()]
+        assert not any(recent._models or recent._updates for recent in kept)
