@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.tables import by_class
 
 from puf_common.errors import InvalidArgument
-from puf_common.receipts.gap import BINS, FEWEST, ClassTable, Gap, fraction_left, gap, table
+from puf_common.receipts.evidence import BINS
+from puf_common.receipts.gap import FEWEST, ClassTable, Gap, fraction_left, gap, table
 
 # 50 samples of class 0 with p = 0.5, 50 of class 1 with p = 0.9.
 UNSEEN = by_class((50, 50), (25.0, 45.0), (12.5, 40.5))
