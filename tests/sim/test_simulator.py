@@ -77,10 +77,9 @@ def test_histories_contain_faults_and_outcomes() -> None:
     assert not [fault for fault in EVENTS if not struck[fault]]
 
 
-def test_crashes_of_the_server_and_cut_streams_do_not_change_a_single_model() -> None:
+def test_crashes_of_the_server_do_not_change_a_single_model() -> None:
     strikes = {"crash_server": 0.9, "crash_before_save": 0.03, "crash_after_save": 0.05, "crash_in_fold": 0.3}
     strikes |= {"crash_in_upload": 0.1, "drop_reply": 0.05, "disk_full": 0.03}
-    strikes |= {"cut_stream": 0.1, "cancel_begin": 0.1}
     for seed, method in [(0, "puf"), (1, "puf"), (4, "retrain"), (6, "federaser")]:
         quiet, rough = _scripted(seed, {}, method), _scripted(seed, strikes, method)
         assert quiet.server.crashes == 0
