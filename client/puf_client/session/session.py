@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from puf_client.session.assignment import Assignment, EvaluationRequest, Work
+from puf_client.session.rounding import Rounding
 from puf_client.session.samples import CannotDo, LoopSupport
 from puf_client.session.update import LocalUpdate, upload_of
 from puf_client.transport.base import Transport
@@ -36,7 +37,7 @@ from puf_common.tensors.chunks import Payload
 from puf_common.tensors.digests import DigestKind, digest_kind
 from puf_common.tensors.manifest import MODEL, Manifest
 from puf_common.v1 import federation_pb2 as pb
-from puf_common.v1 import tickets_pb2
+from puf_common.v1 import tensors_pb2, tickets_pb2
 from puf_common.version import VERSION
 
 if TYPE_CHECKING:
@@ -279,7 +280,14 @@ class Session:
                 self._updates.popitem(last=False)
         self.activity = f"sending the update of round {work.key.round}"
         encoding = self.description.update_encoding
-        header, sent = upload_of(work, update, self.manifest, encoding=encoding, digest_kind=self._digest_kind)
+        known = self._support.samples
+        rounding = None
+        if encoding == tensors_pb2.ENCODING_I8:
+            state = known.state if known is not None else None
+            rounding = Rounding.of(work, self.transport.name, self.description.recipe.seed, state)
+        header, sent = upload_of(
+            work, update, self.manifest, encoding=encoding, digest_kind=self._digest_kind, rounding=rounding
+        )
         self._support.note(work, update, header)
         return self._wanted(lambda: self.transport.submit_update(header, sent), f"update of round {work.key.round}")
 
