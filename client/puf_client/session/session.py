@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from puf_client.machine import Machine
 from puf_client.session.assignment import Assignment, EvaluationRequest, Work
 from puf_client.session.recent import FetchedModel, Recent
+from puf_client.session.rounding import Rounding
 from puf_client.session.samples import CannotDo, LoopSupport
 from puf_client.session.update import LocalUpdate, upload_of
 from puf_client.transport.base import Transport
@@ -34,7 +35,7 @@ from puf_common.receipts.signing_key import fingerprint
 from puf_common.tensors.digests import DigestKind, digest_kind
 from puf_common.tensors.manifest import MODEL, Manifest
 from puf_common.v1 import federation_pb2 as pb
-from puf_common.v1 import tickets_pb2
+from puf_common.v1 import tensors_pb2, tickets_pb2
 from puf_common.version import VERSION
 
 if TYPE_CHECKING:
@@ -270,7 +271,14 @@ class Session:
         self._recent.add_update(work.training_id, update)
         self.activity = f"sending the update of round {work.key.round}"
         encoding = self.description.update_encoding
-        header, sent = upload_of(work, update, self.manifest, encoding=encoding, digest_kind=self._digest_kind)
+        known = self._support.samples
+        rounding = None
+        if encoding == tensors_pb2.ENCODING_I8:
+            state = known.state if known is not None else None
+            rounding = Rounding.of(work, self.transport.name, self.description.recipe.seed, state)
+        header, sent = upload_of(
+            work, update, self.manifest, encoding=encoding, digest_kind=self._digest_kind, rounding=rounding
+        )
         self._support.note(work, update, header)
         return self._wanted(lambda: self.transport.submit_update(header, sent), f"update of round {work.key.round}")
 

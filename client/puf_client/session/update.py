@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from puf_client.session.rounding import Rounding
 from puf_common.errors import InvalidUpdate
 from puf_common.receipts.gap import DoseReport
 from puf_common.tensors.chunks import Payload
@@ -106,10 +107,12 @@ def upload_of(
     *,
     encoding: tensors_pb2.Encoding,
     digest_kind: DigestKind,
+    rounding: Rounding | None = None,
 ) -> tuple[pb.UpdateHeader, Payload]:
     """Returns the header and the bytes to send: scaled if the client has to scale, and encoded.
 
-    The digest is over the decoded bytes, because they are what the server sums.
+    `rounding` is for 8-bit numbers: the seed, and the error of the last update, which this update corrects. The digest is over
+    the decoded bytes, because they are what the server sums.
     """
     dose = update.dose
     full = work.scale * dose.kappa if dose else work.scale
@@ -122,8 +125,11 @@ def upload_of(
     sent = payload
     if encoding != tensors_pb2.ENCODING_UNSPECIFIED:
         name = tensors_pb2.Encoding.Name(encoding).removeprefix("ENCODING_").lower()
-        sent = compact(layout, payload, name)
+        rounding = rounding or Rounding()
+        wanted = rounding.corrected(layout, payload)
+        sent = compact(layout, wanted, name, rounding.seed)
         payload = expand(layout, sent, name)
+        rounding.keep_error(layout, wanted, payload)
     header = pb.UpdateHeader(
         key=work.key,
         base_version=work.base_version,

@@ -9,6 +9,8 @@ Ids are stored as salted hashes, so that a remaining file does not disclose whos
     used/                       which samples were trained on, and in which rounds (see `usage`)
     last-models/                this client's local models of its last rounds, if the federation's method needs them (see
                                 `local_models`); deleted when the client is forgotten
+    rounding-errors/            what rounding changed in the last updates, if they are sent as 8-bit numbers (see
+                                `rounding_errors`); deleted when the client files a request or is forgotten
     receipts/<ticket>.json      signed receipts, presented to a server that no longer knows the request
     forgotten.json              {"membership", "ticket_id", "at"}
     shard.json                  {"shard", "shards"}: the shard that the server leased to this client
@@ -33,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puf_client.state.local_models import LocalModels
+from puf_client.state.rounding_errors import RoundingErrors
 from puf_common.errors import Mismatch, StorageCorrupted, UsageError
 from puf_common.files.durable import DISK, Writes, make_directories
 from puf_common.files.private import create_once, write_over
@@ -114,6 +117,7 @@ class StateDirectory:
 
     def filed(self, request_key: str, ticket_id: str) -> Exclusion:
         """Stores the ticket of a request. From now on its samples are excluded from training."""
+        RoundingErrors(self).delete()
         return self._write(replace(self._known(request_key), ticket_id=ticket_id))
 
     def withdrawing(self, request_key: str, wanted: bool) -> None:
@@ -166,6 +170,7 @@ class StateDirectory:
 
     def mark_forgotten(self, *, membership: int, ticket_id: str = "") -> None:
         LocalModels(self).delete()
+        RoundingErrors(self).delete()
         if self.forgotten is None:
             self._write_json("forgotten.json", membership=membership, ticket_id=ticket_id, at=time.time())
 

@@ -1,9 +1,10 @@
-"""Compact updates in half the bytes: float32 parameters as 16-bit numbers, all other tensors unchanged.
+"""Compact updates: float32 parameters as 16-bit or 8-bit numbers, all other tensors unchanged.
 
-A compact update begins with the factors, one float32 for each compacted tensor. The tensors follow in manifest order.
-Before rounding, a tensor is divided by its factor, a power of two that brings its largest value to at most 2^15. Small
-updates therefore stay above the smallest 16-bit number, and the division loses no accuracy. The rounding error of a
-value is at most 2^-11 of it in float16 (more for values below 2^-29 of the tensor's largest) and 2^-8 in bfloat16.
+`quantised` describes the 8-bit numbers. An update of 16-bit numbers begins with the factors, one float32 for each compacted
+tensor. The tensors follow in manifest order. Before rounding, a tensor is divided by its factor, a power of two that
+brings its largest value to at most 2^15. Small updates therefore stay above the smallest 16-bit number, and the division
+loses no accuracy. The rounding error of a value is at most 2^-11 of it in float16 (more for values below 2^-29 of the
+tensor's largest) and 2^-8 in bfloat16.
 
 Length and digest in an update's header are those of the expanded update. Both sides expand it with this module.
 """
@@ -18,9 +19,10 @@ from numpy.typing import NDArray
 from puf_common.errors import InvalidUpdate
 from puf_common.tensors.chunks import Payload
 from puf_common.tensors.manifest import UPDATE, Manifest, TensorRange
+from puf_common.tensors.quantised import RECORD, Quantiser, decode, quantised_nbytes
 
 # The names in settings and contract. "full" is the update unchanged.
-ENCODINGS = ("full", "f16", "bf16")
+ENCODINGS = ("full", "f16", "bf16", "i8")
 _LARGEST = 2.0**15
 # With a larger factor, an expanded value could exceed the range of float32.
 _LARGEST_FACTOR = 2.0**111
@@ -35,18 +37,32 @@ def compact_nbytes(manifest: Manifest, encoding: str) -> int:
     """The length of an update in this encoding."""
     if encoding == "full":
         return manifest.nbytes(UPDATE)
-    return sum(4 + tensor.nbytes // 2 if _compacted(tensor) else tensor.nbytes for tensor in manifest.ranges(UPDATE))
+    tensors = manifest.ranges(UPDATE)
+    factors = 0 if encoding == "i8" else 4 * sum(map(_compacted, tensors))
+    return factors + sum(_wire_nbytes(tensor, encoding) for tensor in tensors)
 
 
-def compact(manifest: Manifest, payload: Payload, encoding: str) -> bytes:
-    """The compact update. A scale must be applied before, so that both sides use the same rounded values."""
-    factors, parts = [], []
+def _wire_nbytes(tensor: TensorRange, encoding: str) -> int:
+    if not _compacted(tensor):
+        return tensor.nbytes
+    return quantised_nbytes(tensor.spec.size) if encoding == "i8" else tensor.nbytes // 2
+
+
+def compact(manifest: Manifest, payload: Payload, encoding: str, seed: int = 0) -> bytes:
+    """The compact update. A scale must be applied before, so that both sides use the same rounded values.
+
+    8-bit numbers are rounded at random, by the seed.
+    """
+    factors, parts, quantiser = [], [], Quantiser(seed)
     for tensor in manifest.ranges(UPDATE):
         raw = memoryview(payload)[tensor.offset : tensor.offset + tensor.nbytes]
         if not _compacted(tensor):
             parts.append(bytes(raw))
             continue
         values = np.frombuffer(raw, "<f4")
+        if encoding == "i8":
+            parts.append(quantiser.encode(values))
+            continue
         factor = np.float32(_factor(float(np.abs(values).max(initial=0.0))))
         factors.append(factor)
         parts.append(_narrow(values / factor, encoding).tobytes())
@@ -68,7 +84,9 @@ class Expander:
     def __init__(self, manifest: Manifest, encoding: str) -> None:
         self._encoding = encoding
         self._tensors = [tensor for tensor in manifest.ranges(UPDATE) if tensor.nbytes]
-        self._with_factor = [tensor for tensor in manifest.ranges(UPDATE) if _compacted(tensor)]
+        self._with_factor = [t for t in manifest.ranges(UPDATE) if _compacted(t) and encoding != "i8"]
+        # Compacted tensors are expanded in whole units: a number, or a block of them.
+        self._unit = RECORD.itemsize if encoding == "i8" else 2
         self._factors: dict[str, np.float32] | None = None
         self._rest = b""
         self._index = 0
@@ -86,7 +104,9 @@ class Expander:
         out = []
         while rest and self._index < len(self._tensors):
             tensor, compacted = self._tensors[self._index], _compacted(self._tensors[self._index])
-            take = min(self._left, len(rest) - len(rest) % 2 if compacted else len(rest))
+            take = min(self._left, len(rest))
+            if compacted and take < self._left:
+                take -= take % self._unit
             if not take:
                 break
             block, rest = rest[:take], rest[take:]
@@ -103,8 +123,7 @@ class Expander:
     def _on_wire(self) -> int:
         if self._index >= len(self._tensors):
             return 0
-        tensor = self._tensors[self._index]
-        return tensor.nbytes // 2 if _compacted(tensor) else tensor.nbytes
+        return _wire_nbytes(self._tensors[self._index], self._encoding)
 
     def _checked(self, raw: bytes) -> dict[str, np.float32]:
         factors = np.frombuffer(raw, "<f4")
@@ -115,6 +134,8 @@ class Expander:
 
     def _widen(self, block: bytes, tensor: TensorRange) -> bytes:
         assert self._factors is not None
+        if self._encoding == "i8":
+            return decode(block).tobytes()
         if self._encoding == "f16":
             values = np.frombuffer(block, "<f2").astype("<f4")
         else:

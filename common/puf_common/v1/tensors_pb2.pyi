@@ -31,6 +31,7 @@ class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENCODING_UNSPECIFIED: _ClassVar[Encoding]
     ENCODING_F16: _ClassVar[Encoding]
     ENCODING_BF16: _ClassVar[Encoding]
+    ENCODING_I8: _ClassVar[Encoding]
 
 class DigestKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -52,6 +53,7 @@ ROLE_BUFFER: Role
 ENCODING_UNSPECIFIED: Encoding
 ENCODING_F16: Encoding
 ENCODING_BF16: Encoding
+ENCODING_I8: Encoding
 DIGEST_KIND_UNSPECIFIED: DigestKind
 DIGEST_KIND_BLAKE3: DigestKind
 

@@ -57,7 +57,7 @@ path, clients, cohort, rounds, batch, lr = sys.argv[1], *map(int, sys.argv[2:6])
 torch.set_num_threads(1)
 torch.manual_seed(1)
 np.random.seed(1)
-x = torch.from_numpy(np.fromfile(path, "<f4").reshape(-1, 1, 8, 8))
+x = torch.from_numpy(np.frombuffer(bytearray(open(path, "rb").read()), "<f4").reshape(-1, 1, 8, 8))
 y = torch.arange(len(x)) % 10
 each = len(y) // clients
 

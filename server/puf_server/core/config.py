@@ -70,8 +70,8 @@ class Plan(_Settings):
     evaluate_every: int = Field(10, ge=0, description="rounds between evaluations on the clients' hold-outs; 0: never")
     survey_seconds: float = Field(600.0, gt=0, description="seconds that an evaluation waits for alive clients")
     max_evaluators: int = Field(100, ge=1, description="largest number of clients that evaluate a model")
-    update_encoding: Literal["full", "f16", "bf16"] = Field(
-        "full", description="encoding of updates: full, or half the bytes with less precision"
+    update_encoding: Literal["full", "f16", "bf16", "i8"] = Field(
+        "full", description="encoding of updates: full; f16 or bf16, half the bytes; i8, a quarter with error feedback"
     )
     keep_models: int = Field(3, ge=0, description="number of newest model versions to keep on disk; 0: all")
     shards: int = Field(0, ge=0, le=1_000_000, description="shards that clients can lease (--shard lease); 0: none")

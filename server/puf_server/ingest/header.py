@@ -30,7 +30,7 @@ class UploadHeader(rounds.UpdateHeader):
     byte_length: int
     digest: bytes
     digest_kind: DigestKind
-    # "full", "f16" or "bf16"; empty: one that this server does not know.
+    # "full", "f16", "bf16" or "i8"; empty: one that this server does not know.
     encoding: str
     manifest_fingerprint: bytes
     # The stream continues an earlier one after this many bytes on the wire; 0: it begins.

@@ -31,7 +31,7 @@ from puf_server.ingest.header import UploadHeader
 E = TypeVar("E", bound=StrEnum)
 
 _PAGE_BYTES = MAX_MESSAGE_BYTES // 2
-ENCODINGS = {"full": ts.ENCODING_UNSPECIFIED, "f16": ts.ENCODING_F16, "bf16": ts.ENCODING_BF16}
+ENCODINGS = {"full": ts.ENCODING_UNSPECIFIED, "f16": ts.ENCODING_F16, "bf16": ts.ENCODING_BF16, "i8": ts.ENCODING_I8}
 
 
 def page(found: Iterable[Any], offset: int = 0, limit: int = 0) -> list[Any]:

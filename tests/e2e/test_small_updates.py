@@ -1,0 +1,49 @@
+"""8-bit updates over real connections: a killed client and a killed server change no bit."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from tests.e2e.federation import SECONDS, SETTING, opened
+
+from puf_lab.federations.in_process import InProcessFederation
+from puf_lab.federations.processes import ServerProcess, wait_until
+
+pytestmark = pytest.mark.e2e
+
+ROUNDS = 6
+
+
+def test_kills_change_no_bit_of_a_federation_with_8_bit_updates(tmp_path: Path) -> None:
+    spec = SETTING.model_copy(update={"rounds": ROUNDS, "plan": {"update_encoding": "i8"}})
+    with InProcessFederation(spec, tmp_path / "local") as local:
+        local.train()
+        wanted = bytes(local.payload())
+    init = ["--plan-rounds", str(ROUNDS), "--plan-update-encoding", "i8"]
+    # No round may close without the killed client, however long its new process takes to start.
+    init += ["--plan-absent-seconds", "600"]
+    with opened(tmp_path / "federation", init=init) as federation:
+        clients = {shard: federation.run(shard) for shard in range(spec.clients)}
+
+        def trained(rounds: int) -> None:
+            wait_until(lambda: federation.server.control.status().rounds_trained >= rounds, SECONDS, federation.server)
+
+        trained(2)
+        clients[1].send(signal.SIGKILL)
+        clients[1].wait(SECONDS)
+        federation.run(1)
+        trained(3)
+        address = federation.server.address
+        federation.server.send(signal.SIGKILL)
+        federation.server.wait(SECONDS)
+        server = ServerProcess(
+            federation.directory / "server", federation.directory / "logs" / "again.log", listen=address
+        )
+        federation.server = federation.stack.enter_context(server)
+        federation.idle(ROUNDS)
+        assert [federation.round(number).received for number in range(1, ROUNDS + 1)] == [spec.clients] * ROUNDS
+        assert federation.payload() == wanted
+        errors = {path.parent.name for path in federation.clients.glob("*/*/rounding-errors")}
+        assert errors == {f"client-{shard}" for shard in range(spec.clients)}
