@@ -119,7 +119,7 @@ def acknowledged_before_it_is_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def targets_wait_without_end(patch: pytest.MonkeyPatch) -> None:
-    def ready(state: State, config: FederationConfig, now: float) -> list[Ticket]:
+    def ready(state: State, presence: Presence, config: FederationConfig, now: float) -> list[Ticket]:
         return []
 
     patch.setattr(jobs, "ready", ready)

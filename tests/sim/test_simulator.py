@@ -98,16 +98,19 @@ def _scripted(seed: int, faults: dict[str, float], method: str) -> World:
 
 def _file_two_requests(world: World, method: str) -> None:
     some: frozenset[int] = frozenset() if method == "federaser" else frozenset({0})
-    wanted = iter([(world.clients[1], frozenset[int]()), (world.clients[2], some)])
+    wanted = [(world.clients[1], frozenset[int]()), (world.clients[2], some)]
+    asked = 0
 
     def next_request() -> None:
+        nonlocal asked
         state = world.server.engine.state if world.server.up else None
-        if state is not None and scheduler.phase(state) == "idle" and not any(t.open for t in state.tickets.values()):
-            if (wish := next(wanted, None)) is None:
-                return
-            wish[0].ask(ids=wish[1])
-            world.after(30.0, next_request)
-        else:
+        # A request can take long to arrive: the next one is not filed before it has ended.
+        ended = state is not None and len(state.tickets) == asked and not any(t.open for t in state.tickets.values())
+        if state is not None and ended and scheduler.phase(state) == "idle":
+            client, ids = wanted[asked]
+            client.ask(ids=ids)
+            asked += 1
+        if asked < len(wanted):
             world.after(5.0, next_request)
 
     world.after(60.0, next_request)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from puf_client.routines.context import Abandoned
 from puf_client.routines.per_sample import PerSample
+from puf_client.routines.registry import ROUTINES
 from puf_client.routines.train import TrainResult
 from puf_client.session.assignment import Assignment
 from puf_common.errors import NotNow
@@ -29,6 +30,7 @@ class SimTrainer:
 
     manifest = MANIFEST
     plugin_version = ""
+    routines = ROUTINES
     choice = SimpleNamespace(device="cpu", why="simulated")
 
     def __init__(self, client: Client, process: Process) -> None:
