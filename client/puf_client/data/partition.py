@@ -38,7 +38,8 @@ def partition(labels: ArrayLike, shards: int, spec: str, seed: int) -> list[Indi
     * `package.module:function` of the user: gets labels, shards and seed, and returns one list of indices per shard.
     """
     array = np.asarray(labels)
-    if ":" in spec and spec.partition(":")[0] not in KINDS:
+    own, _, function = spec.partition(":")
+    if own not in KINDS and function.isidentifier():
         return _own(array, shards, spec, seed)
     kind, alpha = _parse(spec)
     if shards < 1:

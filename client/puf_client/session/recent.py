@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from puf_client.session.update import LocalUpdate
 
-_MODELS_KEPT = 2
+# The base of the round, and a second model for routines that need one.
+MODELS_KEPT = 2
 # A request for samples has two parts, with one update each.
 _UPDATES_KEPT = 2
 
@@ -36,7 +37,7 @@ class Recent:
         self._drop_outdated()
         found = self._models.pop(version, None) or fetch()
         self._models[version] = found
-        while len(self._models) > _MODELS_KEPT:
+        while len(self._models) > MODELS_KEPT:
             self._models.popitem(last=False)
         return found
 

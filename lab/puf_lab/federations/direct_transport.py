@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
+from puf_client.session.recent import MODELS_KEPT
 from puf_client.transport.base import ENDED
 from puf_common.errors import PufError
 from puf_common.tensors.chunks import Payload, chunks
 from puf_common.v1 import federation_pb2 as fed
 from puf_server.core.state.models import ModelVersion
 from puf_server.rpc.requests import Handlers
-
-# The base of the round, and a second model for routines that need one.
-_MODELS_KEPT = 2
 
 
 class SharedModels:
@@ -27,7 +25,7 @@ class SharedModels:
         if model.digest not in self._payloads:
             read = self._handlers.engine.store.models.payload(model)
             self._payloads[model.digest] = memoryview(read).toreadonly()
-            while len(self._payloads) > _MODELS_KEPT:
+            while len(self._payloads) > MODELS_KEPT:
                 self._payloads.popitem(last=False)
         return self._payloads[model.digest]
 
@@ -38,6 +36,8 @@ class DirectTransport:
     def __init__(self, handlers: Handlers, name: str, models: SharedModels) -> None:
         self._handlers = handlers
         self._models = models
+        # The versions that a client of the service would still have.
+        self._held: list[int] = []
         self.name = name
 
     def describe(self) -> fed.DescribeReply:
@@ -64,7 +64,11 @@ class DirectTransport:
     def fetch_model(self, version: int) -> tuple[fed.ModelHeader, Payload]:
         model = self._handlers.model_for(self.name, version)
         payload = self._models.payload(model)
-        self._handlers.count_sent(len(payload))
+        if version in self._held:
+            self._held.remove(version)
+        else:
+            self._handlers.count_sent(len(payload))
+        self._held = [*self._held, version][-MODELS_KEPT:]
         return self._handlers.model_header(model), payload
 
     def submit_update(self, header: fed.UpdateHeader, payload: Payload) -> fed.SubmitUpdateReply:

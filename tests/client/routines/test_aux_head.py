@@ -125,7 +125,7 @@ def test_samples_pass_through_the_backbone_once() -> None:
 
     data = Seen()
     result = aux_head(network(), data, TASK, settings(epochs=10), OPTIONS, context=RUN)
-    assert data.asked == 20
+    assert data.asked == 21, "one sample more, whose size decides how many fit in a batch"
     assert result.samples_processed == 200
 
 

@@ -42,15 +42,15 @@ def test_a_table_says_which_goals_are_met(tmp_path: Path, capsys: pytest.Capture
     assert "quality-cifar100-iid: skipped, cifar100 needs --data-dir" in " ".join(printed.split())
     rows = json.loads((tmp_path / "out" / "quality.json").read_text())
     assert [(row["method"], row["runs"], row["targets"], row["seeds"]) for row in rows] == [
-        ("puf-special", 3, 3, 1),
-        ("puf-regular", 3, 3, 1),
+        ("puf-special epochs=1", 3, 3, 1),
+        ("puf-regular epochs=1", 3, 3, 1),
     ]
     first, second = rows
     assert [goal["name"] for goal in first["goals"]] == ["Δ forget", "Δ forget +1", "Δ RMIA", "Δ RMIA +1", "dip"]
     assert first["floor"]["forget"]["mean"] >= 0
     assert first["goals"][0]["bound"] == pytest.approx(first["floor"]["forget"]["mean"] + 1000, abs=1e-3)
     assert first["against"] == {}
-    assert second["against"]["method"] == "puf-special"
+    assert second["against"]["method"] == "puf-special epochs=1"
     assert second["against"]["forget"]["mean"] == pytest.approx(
         second["forget"]["mean"] - first["forget"]["mean"], abs=1e-3
     )

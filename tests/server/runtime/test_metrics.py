@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.grpc.raw import Raw
+from tests.grpc.raw import Raw, update_bytes
 from tests.running import TINY, make_state, running, tiny_config, tiny_payload
 
 from puf_common.errors import UsageError
@@ -75,7 +75,7 @@ def test_the_page_follows_the_federation(tmp_path: Path) -> None:
             assert after["puf_round_phase_seconds_count", f"train/{phase}"] == 1
 
         with pytest.raises(grpc.RpcError):
-            anna.submit(work[0])
+            anna.submit(work[0], update_bytes(3.0))
         assert scraped(server)["puf_updates_refused_total", "STALE_ROUND"] == 1
 
         anna.file()
