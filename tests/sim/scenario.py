@@ -172,7 +172,7 @@ def calm(seed: int, faults: Mapping[str, float], method: str = "puf") -> Scenari
         clients=4,
         evaluators=0,
         requests=0.0,
-        chaos_seconds=3000.0,
+        chaos_seconds=40_000.0,
         faults=faults,
         adapts=bool(seed % 2),
     )

@@ -72,6 +72,7 @@ class World:
         self.scenario = scenario
         self.rng = Random(scenario.seed)
         self.now = _START
+        self.heals_at = _START + scenario.chaos_seconds
         self.events = 0
         # How wrong the wall clock is, and how far the federation's time is from the simulated time.
         self.skew = 0.0
@@ -372,7 +373,7 @@ class World:
 
     def play(self) -> None:
         self._opening()
-        while self.now < _START + self.scenario.chaos_seconds:
+        while self.now < self.heals_at:
             self._step()
         self._heal()
         self._healed_at = self.now
