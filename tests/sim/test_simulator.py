@@ -103,17 +103,6 @@ def test_histories_contain_faults_and_outcomes() -> None:
     assert not [fault for fault in EVENTS if not struck[fault]]
 
 
-<<<<<<< HEAD
-def test_crashes_of_the_server_do_not_change_a_single_model() -> None:
-    strikes = {"crash_server": 0.9, "crash_before_save": 0.03, "crash_after_save": 0.05, "crash_in_fold": 0.3}
-    strikes |= {"crash_in_upload": 0.1, "drop_reply": 0.05, "disk_full": 0.03}
-    for seed, method in [(0, "puf"), (1, "puf"), (4, "retrain"), (6, "federaser")]:
-        quiet, rough = _scripted(seed, {}, method), _scripted(seed, strikes, method)
-        assert quiet.server.crashes == 0
-        assert rough.server.crashes > 0
-        assert [c for c in quiet.checker.commits if "unlearn" in c]
-        assert rough.checker.commits == quiet.checker.commits
-=======
 @pytest.mark.parametrize(("seed", "method"), [(0, "puf"), (1, "puf"), (4, "retrain"), (6, "federaser")])
 def test_faults_do_not_change_a_single_model(seed: int, method: str) -> None:
     quiet, rough = _scripted(seed, {}, method), _scripted(seed, HARMLESS, method)
@@ -121,7 +110,6 @@ def test_faults_do_not_change_a_single_model(seed: int, method: str) -> None:
     assert not [fault for fault in MUST_STRIKE if not rough.struck[fault]]
     assert [c for c in quiet.checker.commits if "unlearn" in c]
     assert rough.checker.commits == quiet.checker.commits
->>>>>>> samebits
 
 
 def _scripted(seed: int, faults: dict[str, float], method: str) -> World:
