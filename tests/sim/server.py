@@ -147,7 +147,7 @@ class SimServer:
     def tick(self) -> None:
         """What the server does now and then. It also notices streams whose client does not answer any more."""
         for stream in list(self._carriers.values()):
-            if not stream.sender.alive:
+            if not stream.sender.alive or stream.sender.frozen:
                 self.stream_broke(stream)
         self.handlers.uploads.drop_unwanted()
         self.engine.tick()
