@@ -50,6 +50,8 @@ class CommitChecks(Facts):
             if not c.ticket and not (current.kind is RoundKind.UNLEARN and c.update.part == "retain"):
                 require(who[0] not in out, f"{who[0]} asked to be forgotten, and an ordinary update was folded")
             self._samples(before, c)
+            stated = current.received[f"{key[0]}/{key[2]}"].samples
+            require(stated == len(c.update.ids), f"{who} counts {stated} samples, and trained on {len(c.update.ids)}")
         applied = {
             t.id
             for t in after.tickets.values()

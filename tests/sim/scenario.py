@@ -50,6 +50,7 @@ FAULTS: Mapping[str, float] = {
     "cancel_begin": 0.10,
     "kill_at_write": 0.01,
     "power_cut": 0.005,
+    "slow_fold": 0.20,
 }
 
 # No request needs operator approval.

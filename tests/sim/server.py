@@ -32,6 +32,7 @@ from tests.sim.folder import SimFolder
 from tests.sim.weights import MANIFEST, initial
 
 if TYPE_CHECKING:
+    from tests.sim.process import Process
     from tests.sim.world import World
 
 __all__ = ["SimServer", "Stream"]
@@ -49,6 +50,8 @@ class Stream:
     name: str
     header: UploadHeader
     upload: Upload
+    # The client's process that sends it.
+    sender: Process
     over: bool = False
 
 
@@ -138,8 +141,16 @@ class SimServer:
         if not self.up or epoch != self.epoch:
             return
         with suppress(PufError):
-            self.run(self.engine.tick)
+            self.run(self.tick)
         self.world.after(_TICK_SECONDS, self._tick, epoch)
+
+    def tick(self) -> None:
+        """What the server does now and then. It also notices streams whose client does not answer any more."""
+        for stream in list(self._carriers.values()):
+            if not stream.sender.alive or stream.sender.frozen:
+                self.stream_broke(stream)
+        self.handlers.uploads.drop_unwanted()
+        self.engine.tick()
 
     def _changed(self) -> None:
         if not self.up or not hasattr(self, "engine"):
@@ -174,7 +185,8 @@ class SimServer:
             return
         if self.world.strikes("overflow"):
             result = FoldResult(current, failure="not finite")
-        self.world.after(self.world.rng.uniform(0.05, 5.0), self._folded, epoch, result)
+        longest = 90.0 if self.world.strikes("slow_fold") else 5.0
+        self.world.after(self.world.rng.uniform(0.05, longest), self._folded, epoch, result)
 
     def _folded(self, epoch: int, result: FoldResult) -> None:
         if not self.up or epoch != self.epoch:
@@ -191,14 +203,14 @@ class SimServer:
         self.world.checker.served(self.engine.state, name, model)
         return self.handlers.model_header(model), self.store.payload(model)
 
-    def begin_upload(self, name: str, header: fed.UpdateHeader) -> Stream | fed.SubmitUpdateReply:
+    def begin_upload(self, name: str, header: fed.UpdateHeader, sender: Process) -> Stream | fed.SubmitUpdateReply:
         """The stream of an update, or the reply that a committed round has counted it."""
         stated = messages.update_header(header)
         upload = self.handlers.uploads.begin(name, stated)
         if upload is None:
             self.world.checker.acknowledged_again(name, stated, stated.digest.hex())
             return fed.SubmitUpdateReply(position=self.handlers.position(), duplicate=True)
-        stream = Stream(self.epoch, name, stated, upload)
+        stream = Stream(self.epoch, name, stated, upload, sender)
         self._carriers[stated.upload_key(name)] = stream
         return stream
 

@@ -164,7 +164,7 @@ class SimTransport:
     def _stream(self, header: pb.UpdateHeader, data: bytes) -> pb.SubmitUpdateReply:
         """One stream. Where it is cut, the server notices that sooner or later, and keeps what has arrived."""
         world, server = self._world, self._server
-        stream = self._once(lambda: server.begin_upload(self.name, header))
+        stream = self._once(lambda: server.begin_upload(self.name, header, self._process))
         if isinstance(stream, pb.SubmitUpdateReply):
             return stream
         cut = Unavailable("the stream was cut")

@@ -382,7 +382,7 @@ class World:
                 raise Violation(f"not at rest {_HEAL_SECONDS / 3600:.0f} h after healing: {self._stuck()}")
             self._step()
         state = self.server.engine.state
-        self.server.run(self.server.engine.tick)
+        self.server.run(self.server.tick)
         self.checker.ended(state)
         self.checker.canary(state)
         self.checker.files(state)
