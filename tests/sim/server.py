@@ -64,6 +64,8 @@ class SimServer:
         self.crashes = 0
         self.waiters: dict[str, Callable[[], None]] = {}
         self._carriers: dict[UploadKey, Stream] = {}
+        # All open streams: a repeated request makes a second one for the same update.
+        self._streams: list[Stream] = []
         self._backups: list[tuple[Any, ...]] = []
         # Signed receipts by ticket.
         self.receipts: dict[str, ReceiptContent] = {}
@@ -146,7 +148,8 @@ class SimServer:
 
     def tick(self) -> None:
         """What the server does now and then. It also notices streams whose client does not answer any more."""
-        for stream in list(self._carriers.values()):
+        self._streams = [stream for stream in self._streams if not stream.over]
+        for stream in self._streams:
             if not stream.sender.alive or stream.sender.frozen:
                 self.stream_broke(stream)
         self.handlers.uploads.drop_unwanted()
@@ -212,6 +215,7 @@ class SimServer:
             return fed.SubmitUpdateReply(position=self.handlers.position(), duplicate=True)
         stream = Stream(self.epoch, name, stated, upload, sender)
         self._carriers[stated.upload_key(name)] = stream
+        self._streams.append(stream)
         return stream
 
     def write_chunk(self, stream: Stream, at: int, data: bytes) -> None:
