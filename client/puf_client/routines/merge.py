@@ -79,8 +79,8 @@ def rates(lr: float, options: MergeOptions) -> Sequence[float]:
 
 def _of_run(context: RoutineContext, number: int, runs: int) -> RoutineContext:
     """The context of one run: a random stream of its own, and progress over all runs."""
-    told = context.progress
-    progress = None if told is None else lambda done, of: told(number * of + done, runs * of)
+    report = context.progress
+    progress = None if report is None else lambda done, of: report(number * of + done, runs * of)
     return replace(context, stream=partial(_stream, context, number), progress=progress)
 
 

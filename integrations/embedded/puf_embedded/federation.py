@@ -34,7 +34,7 @@ from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Flip, RequestForm, Ticket, TicketState
 from puf_server.core.unlearning import evaluation
 
-# One answer suffices, as in the frameworks. Nobody is there to approve what the server would put on hold.
+# One answer suffices, as in the frameworks. No operator approves what the server would put on hold.
 _PLAN = Plan(rounds=0, min_clients=1, quorum=1e-6, evaluate_every=0, keep_models=0, absent_seconds=10.0)
 _LIMITS = Limits(max_share=1.0, forget_share=1.0)
 # Waiting for a target's measurement ends when it was asked, not after a time.
@@ -134,7 +134,9 @@ class EmbeddedFederation:
         """Files a request. Refuses one after which no client would be left."""
         left = {m.name for m in roster.retained(self.state)} - {client}
         if not left:
-            raise NotNow(f"{client} is the last client: nobody could recover the model. Discard the model instead")
+            raise NotNow(
+                f"{client} is the last client: no other client can recover the model. Discard the model instead"
+            )
         state, ticket, _ = tickets.file(
             self.state,
             self._presence(),

@@ -32,7 +32,7 @@ def content_of(
 
 
 def _in_use(model: ModelFacts | None) -> ModelFacts | None:
-    """The rules mark an older model as deleted. Here nobody deleted it."""
+    """The rules mark an older model as deleted. Here no model was deleted."""
     if model is None or model.status != ModelStatus.DELETED.value:
         return model
     return model.model_copy(update={"status": ModelStatus.WITHDRAWN.value})
