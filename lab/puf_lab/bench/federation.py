@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
 import psutil
 
 from puf_common.errors import PufError
-from puf_common.tensors.manifest import Manifest, TensorSpec
+from puf_common.tensors.chunks import CHUNK_BYTES
+from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 from puf_common.tensors.model_file import save
 from puf_common.v1 import operator_pb2 as op
 from puf_lab.bench.counting_relay import CountingRelay
@@ -30,11 +30,18 @@ def init_state(scratch: Path, parameters: int, *flags: str) -> Path:
     scratch.mkdir(parents=True, exist_ok=True)
     manifest = Manifest((TensorSpec("weights", "f32", (parameters,)),))
     first = scratch / "first.safetensors"
-    save(first, manifest, np.zeros(parameters, "<f4").data.cast("B"), {})
+    save(first, manifest, _zeros(manifest.nbytes(MODEL)), {})
     state = scratch / "state"
     plan = ["--plan-rounds", "0", "--plan-evaluate-every", "0", "--plan-keep-models", "1", *flags]
     run_server_command("init", "--state", str(state), "--model", "bench", "--model-file", str(first), *plan)
     return state
+
+
+def _zeros(nbytes: int) -> Iterator[bytes]:
+    """So many bytes in chunks: a model may be larger than memory."""
+    chunk = bytes(CHUNK_BYTES)
+    for offset in range(0, nbytes, CHUNK_BYTES):
+        yield chunk[: nbytes - offset]
 
 
 def peak_memory(pid: int) -> float:

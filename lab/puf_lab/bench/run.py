@@ -25,6 +25,7 @@ USUAL = (
     "encoding",
     "crowd",
     "growth",
+    "large",
     "simulation",
     "flower",
 )

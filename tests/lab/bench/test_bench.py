@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from puf_common.errors import UsageError
+from puf_common.tensors.chunks import CHUNK_BYTES
+from puf_lab.bench import large
 from puf_lab.bench.counting_relay import CountingRelay
 from puf_lab.bench.picture import draw
 from puf_lab.bench.report import Figure, Report, spread
@@ -66,3 +68,12 @@ def test_the_relay_counts_each_direction() -> None:
             assert client.recv(1000, socket.MSG_WAITALL) == b"x" * 1000
         answering.join()
     assert (relay.to_server, relay.to_client) == (5, 1000)
+
+
+def test_streaming_clients_complete_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part for large models, with a model of three and a half chunks."""
+    monkeypatch.setattr(large, "_PARAMETERS", 7 * (CHUNK_BYTES // 8))
+    monkeypatch.setattr(large, "_CLIENTS", 2)
+    report = Report()
+    large.large(report, tmp_path, 2)
+    assert len(report.details["large_model"]["round_seconds"]) == 1
