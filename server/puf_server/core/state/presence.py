@@ -55,11 +55,14 @@ def settled(presence: Presence, before: State, after: State) -> Presence:
         presence = replace(presence, nbytes_down=0)
     if after.members is before.members:
         return presence
-    here = {name for name in presence.seen.keys() | presence.activity.keys() if _holds_session(after, name)}
+    gone = {name for name, old in before.members.items() if after.members.get(name) is not old}
+    gone = {name for name in gone if not _holds_session(after, name)}
+    if not gone:
+        return presence
     return replace(
         presence,
-        seen={name: at for name, at in presence.seen.items() if name in here},
-        activity={name: said for name, said in presence.activity.items() if name in here},
+        seen={name: at for name, at in presence.seen.items() if name not in gone},
+        activity={name: said for name, said in presence.activity.items() if name not in gone},
     )
 
 
