@@ -84,6 +84,11 @@ def test_restless_seeds_that_failed_once(seed: int) -> None:
     assert run(restless(seed)).failure == ""
 
 
+def test_a_federation_whose_clock_was_set_back_completes_requests() -> None:
+    """The time in which targets may measure was counted from a date, which then lay in the future."""
+    assert run(draw(3490)).failure == ""
+
+
 def test_a_seed_gives_the_same_history_twice() -> None:
     for scenario in (draw(3), draw(14), restless(27)):
         first, second = run(scenario, verbose=True), run(scenario, verbose=True)

@@ -31,9 +31,11 @@ def moved(state: State, seconds: float) -> State:
         if ticket.not_before is not None and ticket.open:
             state = state.with_ticket(replace(ticket, not_before=later(ticket.not_before)))
         applied = ticket.applied
-        if ticket.recovering and applied is not None and applied.watch is not None:
-            watch = replace(applied.watch, since=applied.watch.since + seconds)
-            state = state.with_ticket(replace(state.tickets[ticket.id], applied=replace(applied, watch=watch)))
+        if ticket.recovering and applied is not None:
+            applied = replace(applied, at_moved=applied.measurable_since + seconds)
+            if applied.watch is not None:
+                applied = replace(applied, watch=replace(applied.watch, since=applied.watch.since + seconds))
+            state = state.with_ticket(replace(state.tickets[ticket.id], applied=applied))
     return state
 
 

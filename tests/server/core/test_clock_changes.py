@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from puf_server.core import clock_changes, roster
-from puf_server.core.state.rounds import RoundPhase
+from puf_server.core.state.rounds import RoundKind, RoundPhase
 from puf_server.core.state.tickets import TicketState
 from tests.server.core.builders import Federation, config
 
@@ -77,3 +77,21 @@ def test_a_ticket_whose_deadline_lies_between_two_times_is_named() -> None:
     assert clock_changes.deadline_between(f.state, f.now, f.now + 29 * DAY) == ""
     assert clock_changes.deadline_between(f.state, f.now, f.now + 31 * DAY) == ticket.id
     assert clock_changes.deadline_between(f.state, f.now + 31 * DAY, f.now + 40 * DAY) == ""
+
+
+@pytest.mark.parametrize("seconds", [40 * DAY, -40 * DAY])
+def test_a_target_has_the_same_time_for_its_measurements(seconds: float) -> None:
+    f = Federation(config(forgetting={"measure_seconds": 100}))
+    f.join("a", "b", "c")
+    f.train()
+    ticket = f.file("a")
+    f.answer_evaluation(0.8)
+    f.run_round(RoundKind.UNLEARN)
+    f.answer_evaluation(0.8)
+    f.wait(60, "b", "c")
+    moved(f, seconds)
+    assert f.ticket(ticket.id).open
+    f.wait(39, "b", "c")
+    assert f.ticket(ticket.id).open
+    f.wait(1, "b", "c")
+    assert f.ticket(ticket.id).state is TicketState.COMPLETED

@@ -65,5 +65,3 @@ class Recovery:
     lr: float | None = None
     # The method of the last job. It may change the rounds of recovery.
     method: str = ""
-    # Since when the owners of the tickets may measure the last model.
-    over_since: float | None = None

@@ -195,6 +195,13 @@ class Applied:
     watch: Watch | None = None
     # None where the target did not take part, or did not state it.
     unlearned: UnlearnedSamples | None = None
+    # `at` on a clock that was moved since; None if it was not. `at` is a date and stays.
+    at_moved: float | None = None
+
+    @property
+    def measurable_since(self) -> float:
+        """Since when the target may measure its models, for durations."""
+        return self.at if self.at_moved is None else self.at_moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

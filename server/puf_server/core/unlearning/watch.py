@@ -45,7 +45,7 @@ def answered(state: State, config: FederationConfig, now: float) -> bool:
         applied = ticket.applied
         if applied is None or applied.watch is None or applied.watch.version in applied.measurements:
             continue
-        begun = applied.watch.since if applied.measurements else applied.at
+        begun = applied.watch.since if applied.measurements else applied.measurable_since
         gone = bool(applied.watch.gaps) and applied.watch.gaps[-1] is None
         if not gone and now < begun + seconds:
             return False
