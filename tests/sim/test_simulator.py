@@ -84,6 +84,11 @@ def test_restless_seeds_that_failed_once(seed: int) -> None:
     assert run(restless(seed)).failure == ""
 
 
+def test_a_client_with_a_new_number_of_samples_drops_models_of_before_a_restore() -> None:
+    """It joined again to announce the number, and so never learned that the server knew no session."""
+    assert run(draw(8228)).failure == ""
+
+
 def test_a_federation_whose_clock_was_set_back_completes_requests() -> None:
     """The time in which targets may measure was counted from a date, which then lay in the future."""
     assert run(draw(3490)).failure == ""

@@ -162,8 +162,8 @@ class Session:
         """Announces the number of training samples if it has changed, by joining again as the same worker."""
         if samples != self._request.samples:
             log.info("announcing the new number of samples", before=self._request.samples, now=samples)
-            # The server will not repeat assignments on the old data.
-            self._recent.drop_updates()
+            # The server will not repeat assignments on the old data. It may have been restored since the last call.
+            self._recent.outdate()
             with self._renewing:
                 self._request.samples = samples
                 self._attached(self._join)
