@@ -36,6 +36,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "network": "errors files logging names tensors",
         "config": "errors files version",
         "models": "errors config tensors",
+        "tracing": "errors version",
     },
     "puf_server": {
         "__init__": "",
