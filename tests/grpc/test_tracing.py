@@ -14,6 +14,7 @@ from tests.running import make_state, metadata, running, tiny_config
 
 from puf_client.session.assignment import Assignment
 from puf_client.session.connect import connect
+from puf_client.session.settings import Offer, Running
 from puf_client.state.directory import StateDirectory
 from puf_client.transport.grpc import GrpcTransport
 from puf_client.unlearning.receipt import collect
@@ -60,7 +61,7 @@ def spans() -> Iterator[Spans]:
 
 def work_of(stack: ExitStack, server: Server, name: str) -> None:
     """A client that works in a thread until the end of the block."""
-    session = connect(f"127.0.0.1:{server.port}", name=name, samples=10, wait_seconds=0.5)
+    session = connect(f"127.0.0.1:{server.port}", Offer(samples=10), name=name, running=Running(wait_seconds=0.5))
 
     def work() -> None:
         # The end of the block closes the session while it waits.
@@ -139,7 +140,7 @@ def test_a_caller_cannot_put_a_span_of_the_server_into_another_trace(tmp_path: P
 
     foreign = place_of_round("f-other", 1)
     with running(make_state(tmp_path)) as server, ExitStack() as stack:
-        session = stack.enter_context(connect(f"127.0.0.1:{server.port}", name="anna", samples=10))
+        session = stack.enter_context(connect(f"127.0.0.1:{server.port}", Offer(samples=10), name="anna"))
         assert session.step() is None
         channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{server.port}"))
         headers = (*metadata("anna"), (TRACEPARENT, foreign.written(sampled=True)))

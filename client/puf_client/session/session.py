@@ -11,11 +11,11 @@ import secrets
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from puf_client.machine import Machine
 from puf_client.session.assignment import Assignment, EvaluationRequest, Work
 from puf_client.session.recent import FetchedModel, Recent
 from puf_client.session.rounding import Rounding
 from puf_client.session.samples import CannotDo, LoopSupport
+from puf_client.session.settings import Running
 from puf_client.session.traces import WorkTraces
 from puf_client.session.update import LocalUpdate, upload_of
 from puf_client.transport.base import Transport
@@ -62,13 +62,12 @@ class Session:
         transport: Transport,
         description: pb.DescribeReply,
         request: pb.JoinRequest,
-        *,
         support: LoopSupport,
-        heartbeats: bool,
-        wait_seconds: float,
+        running: Running,
+        *,
         owns_transport: bool,
-        machine: Machine,
     ) -> None:
+        machine = running.machine
         self.transport = transport
         self.description = description
         self.manifest = Manifest.from_pb(description.manifest)
@@ -91,7 +90,7 @@ class Session:
         self._request.samples = support.count()
         self._request.manifest_fingerprint = self.manifest.fingerprint
         self._request.recipe_fingerprint = description.recipe.fingerprint
-        self._wait_seconds = wait_seconds
+        self._wait_seconds = running.wait_seconds
         self._machine = machine
         self._owns_transport = owns_transport
         self._id = ""
@@ -109,7 +108,7 @@ class Session:
         # These apply to the first join only: joining again must not request a new membership or yield to itself.
         self._request.rejoin = self._request.only_if_no_worker = False
         self._request.added_samples = 0
-        self._heartbeats = machine.start(self._beat_until_closed, "puf-heartbeat") if heartbeats else None
+        self._heartbeats = machine.start(self._beat_until_closed, "puf-heartbeat") if running.heartbeats else None
 
     @property
     def samples(self) -> int:

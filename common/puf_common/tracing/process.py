@@ -75,6 +75,13 @@ def stop() -> None:
         ended[1].close()
 
 
+def flush() -> None:
+    """Exports what is left, which takes some seconds at most. Tracing goes on."""
+    tracer = active()
+    if tracer is not None:
+        tracer.flush()
+
+
 @contextmanager
 def traced(service: str, where: str) -> Iterator[None]:
     """Traces the block, if there is a collector's address."""
