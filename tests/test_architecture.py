@@ -36,7 +36,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "network": "errors files logging names tensors",
         "config": "errors files version",
         "models": "errors config tensors",
-        "tracing": "errors version",
+        "tracing": "errors logging version",
     },
     "puf_server": {
         "__init__": "",

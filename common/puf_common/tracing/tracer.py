@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,14 +12,17 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
 
+from puf_common.logging import get_logger
 from puf_common.tracing.places import Place
 from puf_common.version import VERSION
+
+log = get_logger(__name__)
 
 Value = str | int | float | bool | Sequence[str]
 
@@ -32,7 +36,30 @@ _current: ContextVar[Place | None] = ContextVar("puf_current_span", default=None
 
 def exporter_to(where: str) -> SpanExporter:
     """An exporter for OTLP over HTTP to a collector's address, such as http://collector:4318."""
-    return OTLPSpanExporter(endpoint=f"{where.rstrip('/')}/v1/traces", timeout=_EXPORT_SECONDS)
+    # It logs every attempt. `ReportedExporter` says once that the collector does not answer.
+    logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
+    return ReportedExporter(OTLPSpanExporter(endpoint=f"{where.rstrip('/')}/v1/traces", timeout=_EXPORT_SECONDS), where)
+
+
+class ReportedExporter(SpanExporter):
+    """Logs when a collector stops taking spans, and when it takes them again."""
+
+    def __init__(self, exporter: SpanExporter, where: str) -> None:
+        self._exporter, self._where, self._works = exporter, where, True
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = self._exporter.export(spans)
+        works = result is SpanExportResult.SUCCESS
+        if works != self._works:
+            self._works = works
+            if works:
+                log.info("the collector takes traces again", collector=self._where)
+            else:
+                log.warning("the collector does not take traces; they are dropped meanwhile", collector=self._where)
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
 
 
 class Tracer:
