@@ -15,6 +15,7 @@ import numpy as np
 from puf_client.session.assignment import Assignment
 from puf_client.session.connect import connect
 from puf_client.session.session import Session
+from puf_client.session.settings import Offer, Running
 from puf_client.transport.grpc import GrpcTransport
 from puf_client.transport.retry import RetryPolicy
 from puf_common.tensors.chunks import CHUNK_BYTES
@@ -56,7 +57,9 @@ class Line:
         retry = RetryPolicy(first_pause=0.02, longest_pause=0.2)
         self.transport = _Counting(f"127.0.0.1:{proxy.port}", "a", retry=retry)
         self.transport.transfer_seconds = transfer_seconds
-        self.session: Session = connect(self.transport, samples=10, manifest=federation.manifest, heartbeats=False)
+        self.session: Session = connect(
+            self.transport, Offer(samples=10, manifest=federation.manifest), running=Running(heartbeats=False)
+        )
         self.rounds = 0
         # Bytes of the last round's transfers, framing included.
         self.sent = self.received = 0

@@ -53,6 +53,31 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
     assert not loaded
 
 
+# Which test runs the blocks of a page, by language. A command that installs an extra is run by `make integrations`.
+RUN_BY = {
+    "python.md": {"python": (2, "tests/grpc/test_api.py")},
+    "own-code.md": {"sh": (1, "tests/grpc/test_own_code_page.py"), "python": (1, "tests/grpc/test_own_code_page.py")},
+    "tracking.md": {"sh": (1, "tests/e2e/test_tracking_page.py")},
+    "install.md": {"sh": (3, "tests/e2e/test_install_page.py")},
+    "flower.md": {"sh": (1, "extra"), "python": (2, "integrations/tests/test_flower.py")},
+    "flare.md": {"sh": (1, "extra"), "python": (1, "integrations/tests/test_flare.py")},
+}
+
+
+@pytest.mark.parametrize("page", RUN_BY)
+def test_every_block_of_the_pages_for_users_code_is_run_by_a_test(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    counted = {language: sum(found == language for found, _ in blocks) for language, _ in blocks}
+    assert counted == {language: count for language, (count, _) in RUN_BY[page].items()}
+    for language, (_, test) in RUN_BY[page].items():
+        if test != "extra":
+            assert page in (ROOT / test).read_text()
+            continue
+        [extra] = re.findall(r'^pip install "puf-fl\[(\w+)\]" ', dict(blocks)[language], re.MULTILINE)
+        assert f"--extra {extra} " in (ROOT / "Makefile").read_text()
+
+
 def test_the_glossary_names_every_call_of_the_contract() -> None:
     calls = [
         method.name for file in CONTRACT for s in file.DESCRIPTOR.services_by_name.values() for method in s.methods

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from puf_client.api.connect import connect
+    from puf_client.api.connect import ConnectOptions, connect
     from puf_client.api.job import Job
     from puf_client.api.session import Session
     from puf_client.data.api import ClientData, DataContext
@@ -24,10 +24,21 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["ClientData", "DataContext", "Job", "PufError", "Session", "Task", "__version__", "connect"]
+__all__ = [
+    "ClientData",
+    "ConnectOptions",
+    "DataContext",
+    "Job",
+    "PufError",
+    "Session",
+    "Task",
+    "__version__",
+    "connect",
+]
 
 _MODULES = {
     "ClientData": "puf_client.data.api",
+    "ConnectOptions": "puf_client.api.connect",
     "DataContext": "puf_client.data.api",
     "Job": "puf_client.api.job",
     "PufError": "puf_common.errors",

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from puf_common.errors import UsageError
 from puf_common.logging import LogSettings
+from puf_common.tracing.process import TraceSettings
 
 _FILE: dict[str, Any] = {"metavar": "FILE"}
 _DIR: dict[str, Any] = {"metavar": "DIR"}
@@ -96,7 +97,7 @@ class LocalOptions(_Options):
         return int(part), int(whole)
 
 
-class RunOptions(LocalOptions, Connection):
+class RunOptions(LocalOptions, Connection, TraceSettings):
     """Take part in a federation."""
 
     rejoin: bool = Field(False, description="join again after the client was forgotten and the operator readmitted it")
@@ -109,7 +110,7 @@ class RunOptions(LocalOptions, Connection):
     )
 
 
-class UnlearnOptions(LocalOptions, Connection):
+class UnlearnOptions(LocalOptions, Connection, TraceSettings):
     """Ask to be forgotten."""
 
     forget: Path | None = Field(None, description="sample ids or group:NAME, one per line (default: the whole client)")
@@ -177,7 +178,7 @@ class DataOptions(LocalOptions, Connection):
     forget: Path | None = Field(None, description="exclude: file with sample ids or group:NAME, one per line")
 
 
-class ReceiptOptions(Connection):
+class ReceiptOptions(Connection, TraceSettings):
     """Fetch the signed receipt of a completed request."""
 
     receipt_dir: Path = Field(Path(), description="directory for the receipt (default: .)", json_schema_extra=_DIR)

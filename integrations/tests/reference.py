@@ -13,6 +13,7 @@ from tests.running import make_state, running, tiny_config
 from puf_client.session.assignment import Assignment
 from puf_client.session.connect import connect
 from puf_client.session.session import Session
+from puf_client.session.settings import Offer
 from puf_common.errors import PufError
 from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as pb
@@ -40,7 +41,9 @@ def service_model(directory: Path, clients: int, target: int, *, rounds: int, re
         sessions = [
             stack.enter_context(
                 connect(
-                    f"127.0.0.1:{server.port}", name=f"client-{i}", samples=len(task.samples(i)[1]), manifest=MANIFEST
+                    f"127.0.0.1:{server.port}",
+                    Offer(samples=len(task.samples(i)[1]), manifest=MANIFEST),
+                    name=f"client-{i}",
                 )
             )
             for i in range(clients)

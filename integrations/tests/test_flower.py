@@ -114,6 +114,34 @@ def test_strength_adapts_to_what_the_target_measures(tmp_path: Path) -> None:
     assert mine.recovered.gap.value < mine.before.gap.value
 
 
+ALL, RETAINED = [0, 1, 2, 3], [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("ends_after", "trained"),
+    [
+        # The first round of the second run is an ordinary one: the target already stays out.
+        (2, [ALL, ALL, RETAINED, ALL, *4 * [RETAINED]]),
+        (3, [ALL, ALL, ALL, *5 * [RETAINED]]),
+        (5, [ALL, ALL, ALL, *5 * [RETAINED]]),
+    ],
+    ids=["before the unlearning round", "after it", "in recovery"],
+)
+def test_a_restarted_server_app_continues_and_keeps_a_forgotten_key_out(
+    ends_after: int, trained: list[list[int]], tmp_path: Path
+) -> None:
+    """The second node asks in round 2. After its unlearning round it trains in no round, under any node id."""
+    command = [str(PROGRAMS / "python"), "-m", "integrations.tests.restarted_app", str(tmp_path), str(ends_after)]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = json.loads(done.stdout.splitlines()[-1])
+    assert len(first) == ends_after
+    assert first + second == trained
+    [receipt] = receipts(tmp_path)
+    assert (receipt.rounds.applied, receipt.rounds.recovery) == (4 if ends_after == 2 else 3, 3)
+    assert receipt.ticket.client.startswith("key-")
+
+
 def test_only_strategies_that_average_linearly_are_accepted() -> None:
     command = [str(PROGRAMS / "python"), "-m", "integrations.tests.strategies"]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=120)

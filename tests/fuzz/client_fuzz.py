@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from puf_client.session.assignment import Assignment
 from puf_client.session.connect import connect
+from puf_client.session.settings import Offer, Running
 from puf_client.transport.grpc import GrpcTransport
 from puf_client.transport.retry import RetryPolicy
 from puf_common.errors import PufError
@@ -78,7 +79,9 @@ def fuzz_client(directory: Path, seed: int, cases: int) -> tuple[int, list[str]]
 def _session(target: str, name: str) -> None:
     with GrpcTransport(target, name, retry=_QUICK) as transport:
         transport.transfer_seconds = 5.0
-        session = connect(transport, samples=10, manifest=TINY, heartbeats=False, wait_seconds=0.0)
+        session = connect(
+            transport, Offer(samples=10, manifest=TINY), running=Running(heartbeats=False, wait_seconds=0.0)
+        )
         try:
             for _ in range(4):
                 work = session.step(0.0)

@@ -278,8 +278,9 @@ def test_without_a_worker_the_command_takes_part_itself(clinic: Clinic, capsys: 
     assert members["client-2"].last_round == 2
     # Another machine takes over the name and leaves: no worker of client-2 is alive.
     from puf_client.session.connect import connect
+    from puf_client.session.settings import Offer
 
-    connect(clinic.target, name="client-2", samples=20).close()
+    connect(clinic.target, Offer(samples=20), name="client-2").close()
     assert main(["unlearn", *clinic.flags(2), "--mode", "special", "--flip", "server", "--yes"]) == Exit.OK
     told = capsys.readouterr().out
     assert "can compute this client's update exactly" in told

@@ -12,6 +12,7 @@ from tests.running import TINY, make_state, running, tiny_config, tiny_payload
 
 from puf_client.session.assignment import Assignment
 from puf_client.session.connect import connect
+from puf_client.session.settings import Offer
 from puf_common.tensors.digests import digest
 from puf_common.tensors.encodings import compact, compact_nbytes, expand
 from puf_common.tensors.manifest import MODEL, UPDATE
@@ -29,7 +30,7 @@ def test_a_round_is_the_mean_of_what_arrived(tmp_path: Path, encoding: str) -> N
     config = tiny_config(plan={"rounds": 1, "update_encoding": encoding})
     updates = {"anna": update(0.1), "bert": update(0.3)}
     with running(make_state(tmp_path / "state", config)) as server:
-        sessions = [connect(f"127.0.0.1:{server.port}", name=name, samples=1) for name in updates]
+        sessions = [connect(f"127.0.0.1:{server.port}", Offer(samples=1), name=name) for name in updates]
         for session in sessions:
             work = session.step(20)
             assert isinstance(work, Assignment)

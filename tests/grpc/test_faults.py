@@ -23,6 +23,7 @@ import puf_client.transport.grpc
 import puf_server.rpc.requests
 from puf_client.session.assignment import Assignment
 from puf_client.session.connect import connect
+from puf_client.session.settings import Offer, Running
 from puf_client.transport.grpc import GrpcTransport
 from puf_client.transport.retry import RetryPolicy
 from puf_common.errors import TransferCorrupted
@@ -148,7 +149,7 @@ def test_damaged_transfers_are_sent_again_whole_and_not_for_ever(
 ) -> None:
     with Damaging(federation.target, "a", retry=RetryPolicy(first_pause=0.01)) as transport:
         transport.damages = 0
-        with connect(transport, samples=10, manifest=MANIFEST, heartbeats=False) as session:
+        with connect(transport, Offer(samples=10, manifest=MANIFEST), running=Running(heartbeats=False)) as session:
             # Two damaged downloads.
             transport.damages = 4
             work = next(iter(session))
@@ -169,7 +170,7 @@ def test_nothing_is_truncated_silently(federation: Federation) -> None:
     """A stream that ends early is not accepted as an update."""
     with (
         GrpcTransport(federation.target, "a") as transport,
-        connect(transport, samples=10, manifest=MANIFEST, heartbeats=False) as session,
+        connect(transport, Offer(samples=10, manifest=MANIFEST), running=Running(heartbeats=False)) as session,
     ):
         work = next(iter(session))
         assert isinstance(work, Assignment)

@@ -15,6 +15,7 @@ from tests.tickets import applied
 from puf_client.cli.main import main
 from puf_client.session.assignment import Assignment
 from puf_client.session.connect import connect
+from puf_client.session.settings import Offer
 from puf_common.config.exit_codes import Exit
 from puf_common.models.module_tensors import manifest_of, payload_of
 from puf_common.models.networks import build
@@ -128,7 +129,7 @@ def test_the_operator_has_a_client_that_left_forgotten_by_the_fallback(tmp_path:
     with clinic_that(tmp_path, members=(0, 1), fallback="retrain", measure_seconds=0.0) as clinic:
         engine = clinic.server.engine
         # A user's loop that takes part in training and then leaves.
-        with connect(clinic.target, name="client-2", samples=20) as session:
+        with connect(clinic.target, Offer(samples=20), name="client-2") as session:
             while engine.state.number < 2:
                 work = session.step(1.0)
                 if isinstance(work, Assignment):

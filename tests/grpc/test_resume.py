@@ -16,6 +16,7 @@ from tests.running import make_state, running, tiny_config
 
 from puf_client.session.assignment import Assignment
 from puf_client.session.connect import connect
+from puf_client.session.settings import Offer
 from puf_client.transport.grpc import GrpcTransport
 from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as fed
@@ -138,8 +139,8 @@ def joined(server: Server) -> tuple[Raw, fed.TrainWork]:
 def test_a_client_continues_where_its_connection_broke(server: Server) -> None:
     relay = Cutting(server.port, 5_000_000)
     first = GrpcTransport(relay.target, "anna")
-    second = connect(f"127.0.0.1:{server.port}", name="bert", samples=1)
-    with connect(first, samples=1) as anna, second as bert:
+    second = connect(f"127.0.0.1:{server.port}", Offer(samples=1), name="bert")
+    with connect(first, Offer(samples=1)) as anna, second as bert:
         for session in (anna, bert):
             work = session.step(20)
             assert isinstance(work, Assignment)

@@ -16,9 +16,11 @@ from tests.running import Federation
 from puf_client.session.assignment import Assignment, EvaluationRequest, Work
 from puf_client.session.connect import connect
 from puf_client.session.session import Session
+from puf_client.session.settings import Joining, Offer, Running
 from puf_client.state.directory import Exclusion, StateDirectory
 from puf_client.transport.base import ENDED
 from puf_client.transport.grpc import GrpcTransport
+from puf_client.transport.retry import RetryPolicy
 from puf_common.errors import (
     Forgotten,
     Mismatch,
@@ -49,11 +51,10 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
 def join(federation: Federation, name: str, samples: int = 10, *, only_if_no_worker: bool = False) -> Session:
     return connect(
         federation.target,
+        Offer(samples=samples, manifest=MANIFEST),
         name=name,
-        samples=samples,
-        manifest=MANIFEST,
-        wait_seconds=1.0,
-        only_if_no_worker=only_if_no_worker,
+        joining=Joining(only_if_no_worker=only_if_no_worker),
+        running=Running(wait_seconds=1.0),
     )
 
 
@@ -148,7 +149,7 @@ class LosesAnswers(GrpcTransport):
 
 def test_work_that_comes_again_is_answered_without_training_again(federation: Federation) -> None:
     with LosesAnswers(federation.target, "a") as transport, join(federation, "b") as b:
-        with connect(transport, samples=10, heartbeats=False) as a:
+        with connect(transport, Offer(samples=10), running=Running(heartbeats=False)) as a:
             assert not train(next_work(a), 1.0)
             assert a.step(1.0) is None
             train(next_work(b), 3.0)
@@ -223,12 +224,10 @@ def test_both_parts_of_a_sample_request_are_distinct(federation: Federation, tmp
     state = StateDirectory.of("f-1", "a", tmp_path)
     parts_of = connect(
         federation.target,
+        Offer(data=ids, parts=["main", "retain", "forget"], manifest=MANIFEST),
         name="a",
-        data=ids,
         state=tmp_path,
-        parts=["main", "retain", "forget"],
-        manifest=MANIFEST,
-        wait_seconds=1.0,
+        running=Running(wait_seconds=1.0),
     )
     with parts_of as a, join(federation, "b") as b, busy(b):
         train(next_work(a), 0.0)
@@ -276,7 +275,7 @@ def test_an_unknown_session_joins_again_as_the_same_member(federation: Federatio
 
 def test_a_new_number_of_samples_is_announced_by_the_same_worker(federation: Federation) -> None:
     counts = iter([10, 10, 7])
-    with connect(federation.target, name="a", samples=lambda: next(counts)) as a:
+    with connect(federation.target, Offer(samples=lambda: next(counts)), name="a") as a:
         assert a.step() is None
         assert federation.server.engine.state.members["a"].samples == 10
         assert a.step() is None
@@ -319,7 +318,7 @@ def test_hold_outs_are_evaluated(tmp_path: Path) -> None:
     plan = Plan(rounds=1, min_clients=1, heartbeat_seconds=0.1, absent_seconds=30, evaluate_every=1)
     running = Federation(tmp_path / "state", FederationConfig(id="f-2", model="none", plan=plan), MANIFEST)
     try:
-        with connect(running.target, name="a", samples=10, holdout_samples=4) as a:
+        with connect(running.target, Offer(samples=10, holdout_samples=4), name="a") as a:
             train(next_work(a), 1.0)
             work = next_work(a)
             assert isinstance(work, EvaluationRequest)
@@ -336,14 +335,14 @@ def test_hold_outs_are_evaluated(tmp_path: Path) -> None:
 def test_another_model_is_refused_before_joining(federation: Federation) -> None:
     other = Manifest((TensorSpec("w", "f32", (3,)),))
     with pytest.raises(Mismatch, match="--model"):
-        connect(federation.target, name="a", samples=1, manifest=other)
+        connect(federation.target, Offer(samples=1, manifest=other), name="a")
     assert "a" not in federation.server.engine.state.members
 
 
 def test_a_wrong_address_fails_with_a_clear_message() -> None:
     started = time.monotonic()
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1.*gave up after 0.3 s"):
-        connect("127.0.0.1:1", name="a", samples=1, patience=0.3)
+        connect(GrpcTransport("127.0.0.1:1", "a", retry=RetryPolicy(0.3)), Offer(samples=1))
     assert time.monotonic() - started < 5
 
 

@@ -15,6 +15,7 @@ from tests.running import make_state, running, tiny_config
 
 from puf_client.session.assignment import Assignment
 from puf_client.session.connect import connect
+from puf_client.session.settings import Offer, Running
 from puf_client.transport.base import ENDED
 from puf_client.transport.grpc import GrpcTransport
 from puf_common.errors import Unavailable
@@ -35,7 +36,7 @@ SECRET = 0.8125
 
 @contextmanager
 def client(target: str, name: str) -> Iterator[None]:
-    session = connect(target, name=name, samples=10, holdout_samples=5, wait_seconds=0.5)
+    session = connect(target, Offer(samples=10, holdout_samples=5), name=name, running=Running(wait_seconds=0.5))
 
     def work() -> None:
         with suppress(Unavailable):

@@ -22,6 +22,7 @@ from puf_client.session.assignment import Assignment
 from puf_client.session.connect import connect
 from puf_client.session.samples import LoopSupport
 from puf_client.session.session import Session
+from puf_client.session.settings import Joining, Offer, Running
 from puf_client.state.usage import SampleUsage, Used, digest_of
 from puf_client.transport.base import ENDED
 from puf_client.transport.grpc import GrpcTransport
@@ -35,10 +36,10 @@ SAMPLES = 20
 
 
 @contextmanager
-def naive_loop(clinic: Clinic, shard: int = 2, **more: Any) -> Iterator[list[tuple[str, str]]]:
+def naive_loop(clinic: Clinic) -> Iterator[list[tuple[str, str]]]:
     """A user's loop that looks neither at the part nor at the routine. Yields what it was asked to train."""
     asked: list[tuple[str, str]] = []
-    session = connect(clinic.target, name=f"client-{shard}", wait_seconds=1.0, **({"samples": SAMPLES} | more))
+    session = connect(clinic.target, Offer(samples=SAMPLES), name="client-2", running=Running(wait_seconds=1.0))
 
     def work() -> None:
         with suppress(Unavailable):
@@ -105,7 +106,7 @@ def test_the_command_does_not_negate_the_shard_of_another_client(
     monkeypatch.chdir(tmp_path)
     with clinic_that(tmp_path) as clinic:
         # Another process takes over the name and leaves: no worker of client-1 is alive.
-        connect(clinic.target, name="client-1", samples=SAMPLES).close()
+        connect(clinic.target, Offer(samples=SAMPLES), name="client-1").close()
         with pytest.raises(PufError, match="newer"):
             clinic.runs.pop(1).result(30)
         other = [*clinic.flags(1), "--shard", f"0/{CLIENTS}"]
@@ -127,7 +128,7 @@ def test_forgotten_samples_do_not_come_back_with_a_join(
         (tmp_path / "ids.txt").write_text("\n".join(clinic.ids(2)[:5]))
         assert main(["--unlearn", *clinic.flags(2), "--yes", "--forget", "ids.txt"]) == Exit.OK
         with pytest.raises(PufError, match=r"announces 20 samples.*15"):
-            connect(clinic.target, name="client-2", samples=SAMPLES)
+            connect(clinic.target, Offer(samples=SAMPLES), name="client-2")
         assert clinic.server.engine.state.members["client-2"].samples == 15
 
 
@@ -226,14 +227,13 @@ def test_a_worker_with_other_data_declines_for_good(tmp_path: Path, monkeypatch:
 
 
 @contextmanager
-def loop_with_ids(clinic: Clinic, **more: Any) -> Iterator[Session]:
+def loop_with_ids(clinic: Clinic) -> Iterator[Session]:
     session = connect(
         clinic.target,
+        Offer(data=clinic.ids(2), parts=("main", "retain", "forget")),
         name="client-2",
-        data=clinic.ids(2),
         state=clinic.state,
-        wait_seconds=1.0,
-        **({"parts": ("main", "retain", "forget")} | more),
+        running=Running(wait_seconds=1.0),
     )
 
     def work() -> None:
@@ -298,12 +298,14 @@ def test_a_loop_that_restarts_leaves_forgotten_samples_out(tmp_path: Path, monke
                 clinic.runs.pop(2).result(30)
         # A directory that does not know the exclusions is refused before joining.
         with pytest.raises(Mismatch, match="would train on them again"):
-            connect(clinic.target, name="client-2", data=clinic.ids(2), state=tmp_path / "elsewhere")
+            connect(clinic.target, Offer(data=clinic.ids(2)), name="client-2", state=tmp_path / "elsewhere")
         # Other ids for the same samples do not bring them back unnoticed.
         renamed = [f"renamed/{i}" for i in clinic.ids(2)]
         with pytest.raises(Mismatch, match="--added-samples 5"):
-            connect(clinic.target, name="client-2", data=renamed, state=clinic.state)
-        connect(clinic.target, name="client-2", data=renamed, state=clinic.state, added_samples=5).close()
+            connect(clinic.target, Offer(data=renamed), name="client-2", state=clinic.state)
+        connect(
+            clinic.target, Offer(data=renamed), name="client-2", state=clinic.state, joining=Joining(added_samples=5)
+        ).close()
         assert clinic.server.engine.state.members["client-2"].samples == SAMPLES
 
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from puf_client.session.assignment import Assignment
 from puf_client.session.connect import connect
+from puf_client.session.settings import Offer, Running
 from puf_client.transport.grpc import GrpcTransport
 from puf_client.transport.retry import RetryPolicy
 from puf_common.errors import PufError
@@ -65,7 +66,7 @@ class Visitor(threading.Thread):
         with GrpcTransport(
             self._target, self.name, retry=RetryPolicy(first_pause=0.05, longest_pause=0.5)
         ) as transport:
-            session = connect(transport, samples=10, manifest=MANIFEST, wait_seconds=1.0)
+            session = connect(transport, Offer(samples=10, manifest=MANIFEST), running=Running(wait_seconds=1.0))
             try:
                 for work in session:
                     if isinstance(work, Assignment):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Never
 
@@ -23,6 +24,7 @@ from puf_client.worker.worker import Worker
 from puf_common.errors import UsageError
 from puf_common.models.module_tensors import manifest_of
 from puf_common.tensors.manifest import Manifest
+from puf_common.tracing.process import start as start_tracing
 from puf_common.v1 import federation_pb2 as pb
 
 # What to do about arguments of version 0.1.
@@ -32,9 +34,34 @@ _REMOVED = {
     "parts": "leave it out: job.batches() and job.indices are the samples of each job",
     "routines": "leave it out: the session declines what a loop of ordinary descent cannot do",
     "manifest": "pass model=, the torch module that the loop trains",
-    "token": "pass token_file=, the path of the file with the token",
+    "token": "pass options=ConnectOptions(token_file=...), the path of the file with the token",
     "unlabeled_samples": "run `puf-client run --distiller` for data without labels",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectOptions:
+    """What few loops set: credentials other than a certificate, the device, memberships, and traces."""
+
+    token_file: str | Path | None = None
+    """A file with a token in place of a certificate."""
+    tls_server_name: str = ""
+    """The name in the server's certificate."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    plugin_version: str = ""
+    """The version of the user's code, if the federation requires one."""
+    added_samples: int = 0
+    """Declares new samples after a request for samples."""
+    rejoin: bool = False
+    """Asks for a new membership after this client was forgotten and readmitted."""
+    patience: float = 30.0
+    """Seconds to wait for the first answer of the server."""
+    trace: str = ""
+    """A collector for OpenTelemetry traces, such as http://127.0.0.1:4318."""
+
+
+_OPTIONS = {field.name for field in fields(ConnectOptions)}
 
 
 def connect(
@@ -45,14 +72,8 @@ def connect(
     model: nn.Module | None = None,
     task: Task | str = "",
     tls: str | Path | None = None,
-    tls_server_name: str = "",
-    token_file: str | Path | None = None,
     state: str | Path | None = None,
-    device: str = "auto",
-    plugin_version: str = "",
-    added_samples: int = 0,
-    rejoin: bool = False,
-    patience: float = 30.0,
+    options: ConnectOptions | None = None,
     **removed: Never,
 ) -> Session:
     """Joins the federation at `server` (HOST:PORT) and returns the session. `name`, `data` and `model` are required.
@@ -60,23 +81,22 @@ def connect(
     `model` is the module that the loop trains; its tensors must be those of the federation's model. `task` scores
     evaluations: an object with the methods of `Task`, or the name of a built-in one; by default the federation's, if it
     is built in. `tls` is the directory with ca.crt, and with NAME.crt and NAME.key of this client, as `puf-client enroll`
-    makes it; without it the connection is not encrypted. `tls_server_name` is the name in the server's certificate.
-    `token_file` has a token in place of a certificate. `state` is the directory for data that must survive a run, by
-    default the user's. `device` is auto, cpu, cuda or cuda:N. `plugin_version` is the version of the user's code, if the
-    federation requires one. `added_samples` declares new samples after a request for samples. `rejoin` asks for a new
-    membership after this client was forgotten and readmitted. `patience` is how many seconds to wait for the server.
+    makes it; without it the connection is not encrypted. `state` is the directory for data that must survive a run, by
+    default the user's. `options` has what few loops need.
     """
     data, model = _required(removed, data, model)
+    options = options or ConnectOptions()
     if not name:
         raise UsageError("a client needs a name: connect(..., name=...)")
-    transport = dial(_credentials(name, tls, tls_server_name, token_file), server=server, name=name, patience=patience)
+    start_tracing("puf-client", options.trace)
+    transport = dial(_credentials(name, tls, options), server=server, name=name, patience=options.patience)
     try:
         description = transport.describe()
         directory = StateDirectory.of(description.federation_id, name, Path(state) if state is not None else None)
         directory.check_server_key(description.server_key)
-        refuse_forgotten(transport, description, directory, rejoin=rejoin)
-        trainer = _trainer(description, data, model, task, device, plugin_version)
-        return _joined(trainer, directory, transport, description, rejoin=rejoin, added_samples=added_samples)
+        refuse_forgotten(transport, description, directory, rejoin=options.rejoin)
+        trainer = _trainer(description, data, model, task, options)
+        return _joined(trainer, directory, transport, description, options)
     except BaseException:
         transport.close()
         raise
@@ -87,25 +107,18 @@ def _joined(
     directory: StateDirectory,
     transport: Transport,
     description: pb.DescribeReply,
-    *,
-    rejoin: bool,
-    added_samples: int,
+    options: ConnectOptions,
 ) -> Session:
     trainer.check_fit()
     worker = Worker(trainer, directory, transport, Display())
-    membership = worker.join(description, rejoin=rejoin, added_samples=added_samples, routines=ROUTINES)
-    if rejoin:
+    membership = worker.join(description, rejoin=options.rejoin, added_samples=options.added_samples, routines=ROUTINES)
+    if options.rejoin:
         directory.clear_forgotten()
     return Session(worker, membership, directory, transport)
 
 
 def _trainer(
-    description: pb.DescribeReply,
-    data: ClientData,
-    model: nn.Module,
-    task: Task | str,
-    device: str,
-    plugin_version: str,
+    description: pb.DescribeReply, data: ClientData, model: nn.Module, task: Task | str, options: ConnectOptions
 ) -> Trainer:
     manifest = manifest_of(model)
     Manifest.from_pb(description.manifest).require(manifest.fingerprint, "the model here")
@@ -114,9 +127,9 @@ def _trainer(
         model=model,
         manifest=manifest,
         task=_task(task, description.task),
-        choice=choose(device),
+        choice=choose(options.device),
         recipe=description.recipe,
-        plugin_version=plugin_version,
+        plugin_version=options.plugin_version,
         fresh=_no_other_seed,
     )
 
@@ -137,8 +150,9 @@ def _no_other_seed(seed: int) -> nn.Module:
     raise UsageError("a training loop cannot build its model with another seed")
 
 
-def _credentials(name: str, tls: str | Path | None, server_name: str, token_file: str | Path | None) -> Secured:
-    token = Path(token_file) if token_file is not None else None
+def _credentials(name: str, tls: str | Path | None, options: ConnectOptions) -> Secured:
+    token = Path(options.token_file) if options.token_file is not None else None
+    server_name = options.tls_server_name
     if tls is None:
         return Secured(tls_server_name=server_name, token_file=token)
     directory = Path(tls).expanduser()
@@ -157,7 +171,8 @@ def _credentials(name: str, tls: str | Path | None, server_name: str, token_file
 def _required(removed: dict[str, Never], data: object, model: object) -> tuple[ClientData, nn.Module]:
     """Returns data and model. Raises for calls of version 0.1, with what to change."""
     for name in removed:
-        raise UsageError(f"connect no longer takes {name}: {_REMOVED.get(name, 'leave it out')}")
+        moved = f"pass options=ConnectOptions({name}=...)" if name in _OPTIONS else "leave it out"
+        raise UsageError(f"connect no longer takes {name}: {_REMOVED.get(name, moved)}")
     if not isinstance(data, ClientData):
         raise UsageError("connect needs data=ClientData(train, holdout=..., ids=...): the session chooses the samples")
     if not isinstance(model, nn.Module):

@@ -16,6 +16,7 @@ from puf_client.worker.membership import reconciled
 from puf_client.worker.worker import Worker
 from puf_common.errors import PufError, Superseded
 from puf_common.logging import get_logger
+from puf_common.tracing.process import flush
 from puf_common.v1 import federation_pb2 as pb
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class Session:
             self._job = None
             self._membership.close()
             self._transport.close()
+            flush()
 
     def __enter__(self) -> Self:
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -151,11 +152,19 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
     module, _, function = command.function.partition(":")
     values = [getattr(arguments, argument) for argument in command.arguments]
     try:
-        return int(getattr(import_module(f"puf_client.{module}"), function)(options, *values))
+        with _traced(name, options):
+            return int(getattr(import_module(f"puf_client.{module}"), function)(options, *values))
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise
         raise UsageError(f"puf-client {name} needs PyTorch, which is not installed: install puf-fl[train]") from None
+
+
+def _traced(name: str, options: Any) -> AbstractContextManager[None]:
+    """Traces the command. A member of a fleet traces itself: its process is forked, and threads do not survive that."""
+    from puf_common.tracing.process import traced
+
+    return traced("puf-client", getattr(options, "trace", "") if name not in ("run", "fleet") else "")
 
 
 def _named(options: Connection, *, required: bool) -> Connection:
@@ -185,9 +194,11 @@ def run(options: RunOptions) -> int:
     _configure_logs(options, client=options.name)
     from puf_client.worker.run import run_worker
     from puf_common.malloc import keep_freed_memory
+    from puf_common.tracing.process import traced
 
     keep_freed_memory()
-    return run_worker(options)
+    with traced("puf-client", options.trace):
+        return run_worker(options)
 
 
 def fleet(options: Any) -> int:

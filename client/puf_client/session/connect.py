@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from puf_client.machine import THIS_MACHINE, Machine
 from puf_client.session.reconcile import require_exclusions
 from puf_client.session.samples import KnownSamples, LoopSupport
 from puf_client.session.session import Session
+from puf_client.session.settings import HasIds, Joining, Offer, Running
 from puf_client.state.directory import StateDirectory
 from puf_client.transport.base import Transport
 from puf_client.transport.grpc import GrpcTransport
-from puf_client.transport.retry import RetryPolicy
 from puf_common.errors import UsageError
 from puf_common.tensors.manifest import Manifest
 from puf_common.v1 import federation_pb2 as pb
@@ -22,68 +21,41 @@ if TYPE_CHECKING:
     from puf_common.network.tls import ClientTls
 
 
-class HasIds(Protocol):
-    """Data with one id per training sample, for example `puf_client.ClientData`."""
-
-    @property
-    def ids(self) -> Sequence[str]: ...
-
-
 def connect(
     server: str | Transport,
+    offer: Offer,
     *,
-    data: HasIds | Sequence[str] | KnownSamples | None = None,
-    samples: int | Callable[[], int] | None = None,
-    parts: Iterable[str] = ("main",),
-    routines: Iterable[str] = ("train",),
-    state: Path | None = None,
-    added_samples: int = 0,
     name: str = "",
-    holdout_samples: int = 0,
-    unlabeled_samples: int = 0,
-    manifest: Manifest | None = None,
-    description: pb.DescribeReply | None = None,
-    plugin_version: str = "",
-    device: str = "cpu",
-    rejoin: bool = False,
-    only_if_no_worker: bool = False,
-    heartbeats: bool = True,
-    wait_seconds: float = 20.0,
-    patience: float = 30.0,
     tls: ClientTls | None = None,
-    token: Callable[[], str] | None = None,
-    machine: Machine = THIS_MACHINE,
+    state: Path | None = None,
+    joining: Joining | None = None,
+    running: Running | None = None,
+    description: pb.DescribeReply | None = None,
 ) -> Session:
-    """Joins a federation as a worker and returns the session. `server` is HOST:PORT or a transport.
+    """Joins a federation as a worker and returns the session. `server` is a transport, or HOST:PORT with `name` and `tls`.
 
-    `data` has the ids of the training samples. The session then keeps forgotten samples out, states which ones to use
-    (`Assignment.indices`) and records them under `state`. Without `data`, `samples` is their number or a function that
-    returns it, and the client can only be forgotten as a whole. `parts` and `routines` name what the loop supports.
-    `added_samples` declares new samples. A client with `unlabeled_samples` distills. `manifest` must equal the federation's.
+    `state` is the directory for the record of the samples, if the offer has ids and no directory of its own.
     """
+    joining = joining or Joining()
     request = pb.JoinRequest(
-        holdout_samples=holdout_samples,
-        unlabeled_samples=unlabeled_samples,
-        plugin_version=plugin_version,
-        device=device,
-        rejoin=rejoin,
-        only_if_no_worker=only_if_no_worker,
-        added_samples=added_samples,
-        adapts="dose" in routines,
+        holdout_samples=offer.holdout_samples,
+        unlabeled_samples=offer.unlabeled_samples,
+        plugin_version=offer.plugin_version,
+        device=offer.device,
+        rejoin=joining.rejoin,
+        only_if_no_worker=joining.only_if_no_worker,
+        added_samples=joining.added_samples,
+        adapts="dose" in offer.routines,
     )
-    transport = _dialled(server, name, tls, token, patience) if isinstance(server, str) else server
+    transport = _dialled(server, name, tls) if isinstance(server, str) else server
     try:
-        description = _described(transport, description, manifest)
-        known = _known(data, transport, description, state)
+        description = _described(transport, description, offer.manifest)
+        known = _known(offer.data, transport, description, state)
+        support = LoopSupport(
+            _count(offer.samples, known, request), frozenset(offer.parts), frozenset(offer.routines), known
+        )
         return Session(
-            transport,
-            description,
-            request,
-            support=LoopSupport(_count(samples, known, request), frozenset(parts), frozenset(routines), known),
-            heartbeats=heartbeats,
-            wait_seconds=wait_seconds,
-            owns_transport=transport is not server,
-            machine=machine,
+            transport, description, request, support, running or Running(), owns_transport=transport is not server
         )
     except BaseException:
         if transport is not server:
@@ -91,12 +63,10 @@ def connect(
         raise
 
 
-def _dialled(
-    server: str, name: str, tls: ClientTls | None, token: Callable[[], str] | None, patience: float
-) -> Transport:
+def _dialled(server: str, name: str, tls: ClientTls | None) -> Transport:
     if not name:
         raise UsageError("a client needs a name")
-    return GrpcTransport(server, name, tls=tls, token=token, retry=RetryPolicy(patience))
+    return GrpcTransport(server, name, tls=tls)
 
 
 def _described(transport: Transport, description: pb.DescribeReply | None, own: Manifest | None) -> pb.DescribeReply:

@@ -11,11 +11,12 @@ import secrets
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from puf_client.machine import Machine
 from puf_client.session.assignment import Assignment, EvaluationRequest, Work
 from puf_client.session.recent import FetchedModel, Recent
 from puf_client.session.rounding import Rounding
 from puf_client.session.samples import CannotDo, LoopSupport
+from puf_client.session.settings import Running
+from puf_client.session.traces import WorkTraces
 from puf_client.session.update import LocalUpdate, upload_of
 from puf_client.transport.base import Transport
 from puf_common.errors import (
@@ -61,13 +62,12 @@ class Session:
         transport: Transport,
         description: pb.DescribeReply,
         request: pb.JoinRequest,
-        *,
         support: LoopSupport,
-        heartbeats: bool,
-        wait_seconds: float,
+        running: Running,
+        *,
         owns_transport: bool,
-        machine: Machine,
     ) -> None:
+        machine = running.machine
         self.transport = transport
         self.description = description
         self.manifest = Manifest.from_pb(description.manifest)
@@ -90,7 +90,7 @@ class Session:
         self._request.samples = support.count()
         self._request.manifest_fingerprint = self.manifest.fingerprint
         self._request.recipe_fingerprint = description.recipe.fingerprint
-        self._wait_seconds = wait_seconds
+        self._wait_seconds = running.wait_seconds
         self._machine = machine
         self._owns_transport = owns_transport
         self._id = ""
@@ -99,6 +99,7 @@ class Session:
         self._failure: PufError | None = None
         self._current: Assignment | None = None
         self._recent = Recent()
+        self._traces = WorkTraces(description.federation_id, transport.name)
         self._pause = 0.0
         self._closing = machine.event()
         self._join()
@@ -107,7 +108,7 @@ class Session:
         # These apply to the first join only: joining again must not request a new membership or yield to itself.
         self._request.rejoin = self._request.only_if_no_worker = False
         self._request.added_samples = 0
-        self._heartbeats = machine.start(self._beat_until_closed, "puf-heartbeat") if heartbeats else None
+        self._heartbeats = machine.start(self._beat_until_closed, "puf-heartbeat") if running.heartbeats else None
 
     @property
     def samples(self) -> int:
@@ -142,11 +143,8 @@ class Session:
         kind = reply.WhichOneof("work")
         if kind == "leave":
             self.leave = reply.leave
-            log.info(
-                "the server ends the session",
-                reason=pb.LeaveOrder.Reason.Name(reply.leave.reason).removeprefix("REASON_").lower(),
-                message=reply.leave.message,
-            )
+            reason = pb.LeaveOrder.Reason.Name(reply.leave.reason).removeprefix("REASON_").lower()
+            log.info("the server ends the session", reason=reason, message=reply.leave.message)
             return None
         try:
             if kind == "train":
@@ -174,7 +172,9 @@ class Session:
 
     def _fetched(self, version: int) -> FetchedModel:
         def fetch() -> FetchedModel:
-            header, payload = self.transport.fetch_model(version)
+            with self._traces.transfer("client.download") as note:
+                header, payload = self.transport.fetch_model(version)
+                note(bytes=len(payload), **{"model.digest": header.digest.hex()})
             self.manifest.require(header.manifest_fingerprint, f"model {version}")
             if header.version != version or len(payload) != self.manifest.nbytes(MODEL):
                 raise TransferCorrupted(
@@ -246,6 +246,7 @@ class Session:
             log.info("submitting again without training", round=work.key.round, attempt=work.key.attempt)
             self._deliver(work, known)
             return None
+        self._traces.received(work.key.round, work.ticket_id)
         base = self._fetched(work.base_version)
         self._current = Assignment(
             message=work,
@@ -261,13 +262,18 @@ class Session:
             indices=indices,
         )
         self.activity = f"training round {work.key.round}"
+        self._traces.begin()
         return self._current
 
     def _evaluate(self, work: pb.EvaluateWork) -> EvaluationRequest:
         self.activity = f"evaluating model {work.version}"
-        return EvaluationRequest(work, self.manifest, self.fetch(work.version), self._answer)
+        self._traces.received(self.position.round)
+        payload = self.fetch(work.version)
+        self._traces.begin()
+        return EvaluationRequest(work, self.manifest, payload, self._answer)
 
     def _deliver(self, work: pb.TrainWork, update: LocalUpdate) -> bool:
+        self._traces.end("client.train", update.base_digest)
         self._recent.add_update(work.training_id, update)
         self.activity = f"sending the update of round {work.key.round}"
         encoding = self.description.update_encoding
@@ -280,7 +286,9 @@ class Session:
             work, update, self.manifest, encoding=encoding, digest_kind=self._digest_kind, rounding=rounding
         )
         self._support.note(work, update, header)
-        return self._wanted(lambda: self.transport.submit_update(header, sent), f"update of round {work.key.round}")
+        with self._traces.transfer("client.upload") as note:
+            note(bytes=len(sent))
+            return self._wanted(lambda: self.transport.submit_update(header, sent), f"update of round {work.key.round}")
 
     def _decline(self, work: pb.TrainWork, reason: str, *, for_good: bool = False) -> None:
         log.warning("declining work", round=work.key.round, ticket=work.ticket_id, reason=reason)
@@ -290,6 +298,7 @@ class Session:
     def _answer(
         self, work: pb.EvaluateWork, holdout: tickets_pb2.EvaluationSums, training: tickets_pb2.EvaluationSums | None
     ) -> bool:
+        self._traces.end("client.evaluate")
         request = pb.ReportEvaluationRequest(
             evaluation=work.evaluation, version=work.version, holdout=holdout, training=training
         )

@@ -23,6 +23,7 @@ from puf_common.network.tls import ClientTls
 from puf_common.tensors.chunk_frames import chunk_frame, chunk_of
 from puf_common.tensors.chunks import CHUNK_BYTES, Assembler, Payload, chunk_views
 from puf_common.tensors.manifest import MODEL, Manifest
+from puf_common.tracing.process import carried
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import federation_pb2_grpc as pb_grpc
 from puf_common.v1 import tensors_pb2, tickets_pb2
@@ -85,8 +86,8 @@ class GrpcTransport:
     @property
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         if self._tls is None:
-            return ((IDENTITY_KEY, self.name),)
-        return ((TOKEN_KEY, f"Bearer {self._token()}"),) if self._token else ()
+            return ((IDENTITY_KEY, self.name), *carried())
+        return ((TOKEN_KEY, f"Bearer {self._token()}"), *carried()) if self._token else carried()
 
     def describe(self) -> pb.DescribeReply:
         reply = check_description(self._unary(self._stub.Describe, pb.DescribeRequest()))

@@ -11,6 +11,7 @@ from puf_client.terminal import Display
 from puf_client.transport.base import Transport
 from puf_common.errors import NotFound, NotNow, NotYours, PufError
 from puf_common.logging import get_logger
+from puf_common.tracing.process import here, span
 from puf_common.v1 import tickets_pb2 as tk
 
 if TYPE_CHECKING:
@@ -80,10 +81,12 @@ class ModelMeasurer:
     ) -> tuple[PerSample, PerSample | None]:
         """Returns the model's values on the samples to forget and, if there is any, on the hold-out data."""
         self._display.say(f"measuring model {version}")
-        _, payload = self._transport.fetch_model(version)
-        if ticket.request.scope == tk.SCOPE_SAMPLES:
-            indices = self._state.forget_indices(trainer.data.ids, ticket.request.request_key)
-        else:
-            indices = samples.trainable()
-        holdout = trainer.evaluate_holdout(payload) if trainer.data.holdout_samples else None
-        return trainer.evaluate_samples(payload, indices), holdout
+        with span("client.measure", here(), ticket=ticket.id) as note:
+            header, payload = self._transport.fetch_model(version)
+            note(**{"model.digest": header.digest.hex()})
+            if ticket.request.scope == tk.SCOPE_SAMPLES:
+                indices = self._state.forget_indices(trainer.data.ids, ticket.request.request_key)
+            else:
+                indices = samples.trainable()
+            holdout = trainer.evaluate_holdout(payload) if trainer.data.holdout_samples else None
+            return trainer.evaluate_samples(payload, indices), holdout

@@ -19,6 +19,8 @@ from puf_common.receipts.evidence import STATEMENT
 from puf_common.receipts.page import write
 from puf_common.receipts.signed_receipt import Receipt
 from puf_common.receipts.signing_key import KEY_BYTES, fingerprint
+from puf_common.tracing.places import place_of_ticket
+from puf_common.tracing.process import span
 from puf_common.v1 import federation_pb2 as pb
 
 
@@ -47,7 +49,10 @@ def fetch_receipt(options: ReceiptOptions, ticket_id: str) -> Exit:
         description = transport.describe()
         state = StateDirectory.of(description.federation_id, options.name, options.state)
         state.check_server_key(description.server_key)
-        for path in collect(transport, state, ticket_id, options.receipt_dir):
+        place = place_of_ticket(description.federation_id, ticket_id)
+        with span("client.receipt", place, ticket=ticket_id):
+            paths = collect(transport, state, ticket_id, options.receipt_dir)
+        for path in paths:
             console().print(f"written: {path}", soft_wrap=True)
     return Exit.OK
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ from puf_client.unlearning.show import show_outcome, show_request
 from puf_client.worker.lease import leased
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import Mismatch, PufError, StorageCorrupted, TransferCorrupted, UsageError
+from puf_common.tracing.places import Place, place_of_ticket
+from puf_common.tracing.process import past, span
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
 
@@ -68,9 +71,12 @@ def unlearn(
     if ticket is None:
         if not options.yes:
             confirm("This cannot be undone after its round has begun.", options.name)
+        begun = time.time()
         ticket = file(wanted, state, transport)
+        past("client.file", place_of_ticket(description.federation_id, ticket.id), begun, ticket=ticket.id)
+    place = place_of_ticket(description.federation_id, ticket.id)
     try:
-        with display:
+        with display, span("client.follow", place, ticket=ticket.id):
             substitute = Substitute(worker, description) if worker is not None else None
             follower = TicketFollower(transport, state, display, substitute, machine)
             ticket = follower.follow(ticket)
@@ -80,7 +86,7 @@ def unlearn(
     show_outcome(ticket, follower.measurements)
     if ticket.state != tk.TICKET_STATE_COMPLETED:
         return Exit.FAILURE
-    _receipt(transport, state, ticket.id, options.receipt_dir)
+    _receipt(transport, state, ticket.id, options.receipt_dir, place)
     return Exit.OK
 
 
@@ -106,10 +112,11 @@ def _worker(
     return Worker(trainer, state, transport, display, machine=machine)
 
 
-def _receipt(transport: Transport, state: StateDirectory, ticket_id: str, directory: Path) -> None:
+def _receipt(transport: Transport, state: StateDirectory, ticket_id: str, directory: Path, place: Place) -> None:
     """Writes the receipt. Raises if it is not valid; a receipt that is not available yet can be fetched later."""
     try:
-        paths = collect(transport, state, ticket_id, directory)
+        with span("client.receipt", place, ticket=ticket_id):
+            paths = collect(transport, state, ticket_id, directory)
     except (TransferCorrupted, StorageCorrupted, Mismatch):
         raise
     except PufError as error:

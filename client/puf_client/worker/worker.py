@@ -14,6 +14,7 @@ from puf_client.session.assignment import Assignment, EvaluationRequest, Work
 from puf_client.session.connect import connect
 from puf_client.session.samples import ALL_PARTS, WITH_RETAINED_SAMPLES, KnownSamples
 from puf_client.session.session import Session
+from puf_client.session.settings import Joining, Offer, Running
 from puf_client.state.directory import StateDirectory
 from puf_client.state.local_models import LOCAL_MODEL, LocalModels
 from puf_client.terminal import Display
@@ -65,24 +66,20 @@ class Worker:
     ) -> Session:
         """Joins the federation with this client's data, model and device. `routines`: those it can run (default: all)."""
         trainer = self.trainer
-        return connect(
-            self._transport,
+        offer = Offer(
             data=self.samples,
             parts=ALL_PARTS,
             routines=trainer.routines if routines is None else routines,
-            added_samples=added_samples,
-            heartbeats=heartbeats,
             # Data without labels cannot score a model.
             holdout_samples=0 if self._distiller else trainer.data.holdout_samples,
             unlabeled_samples=len(self.samples.trainable()) if self._distiller else 0,
             manifest=trainer.manifest,
-            description=description,
             plugin_version=trainer.plugin_version,
             device=str(trainer.choice.device),
-            rejoin=rejoin,
-            only_if_no_worker=only_if_no_worker,
-            machine=self._machine,
         )
+        joining = Joining(rejoin=rejoin, only_if_no_worker=only_if_no_worker, added_samples=added_samples)
+        running = Running(heartbeats=heartbeats, machine=self._machine)
+        return connect(self._transport, offer, joining=joining, running=running, description=description)
 
     def do(self, work: Work, session: Session) -> None:
         """Trains or evaluates, and sends the result. Declines what fails, so that the round does not wait for it."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from puf_client.session.assignment import Assignment
 from puf_client.session.connect import connect
+from puf_client.session.settings import Offer
 from puf_common.config.exit_codes import Exit
 from puf_common.logging import configure
 from puf_common.malloc import keep_freed_memory
@@ -34,7 +35,7 @@ def main(address: str, names: str, *files: str) -> int:
 def _work(address: str, name: str, *files: str) -> int:
     ca, certificate, key = (Path(file) for file in files) if files else (None, None, None)
     tls = ClientTls.load(ca, certificate, key) if ca else None
-    with connect(address, name=name, samples=1, tls=tls) as session:
+    with connect(address, Offer(samples=1), name=name, tls=tls) as session:
         noise = np.frombuffer(secrets.token_bytes(4096), np.uint8).astype("<f4") / 1e6
         update = np.resize(noise, session.manifest.nbytes(UPDATE) // 4).tobytes()
         for work in session:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from puf_common.errors import UsageError
+from puf_common.tracing.process import TraceSettings, traced
 from puf_server.core.config import Limits
 
 HERE = "127.0.0.1:7300"
 EVERYWHERE = "[::]:7300"
 
 
-class ServeSettings(BaseModel):
+class ServeSettings(TraceSettings):
     """How to serve a federation."""
 
     model_config = ConfigDict(extra="forbid")
@@ -96,4 +97,5 @@ def run(settings: ServeSettings) -> None:
     apply_receipts(settings.state, settings.receipts, waived=settings.no_receipts)
     given = {name: getattr(settings.limits, name) for name in settings.limits.model_fields_set}
     addresses = Addresses(federation, settings.operator, settings.metrics, tuple(settings.metrics_host))
-    serve(settings.state, addresses, settings.announce, tls=tls, limits=given, tracker=tracker)
+    with traced("puf-server", settings.trace):
+        serve(settings.state, addresses, settings.announce, tls=tls, limits=given, tracker=tracker)

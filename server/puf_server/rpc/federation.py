@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from operator import attrgetter
 from typing import Any
 
@@ -32,6 +32,7 @@ from puf_server.ingest.header import UploadHeader, UploadKey
 from puf_server.ingest.refusals import Refusals
 from puf_server.ingest.upload import Upload
 from puf_server.rpc import messages
+from puf_server.rpc.call_spans import CallSpans
 from puf_server.rpc.calls import Context, Threads, answered, start, streamed, to_its_end
 from puf_server.rpc.model_stream import ModelStreams
 from puf_server.rpc.notifier import Notifier
@@ -62,12 +63,17 @@ def _chunk(frame: bytes) -> ChunkView | ts.Chunk:
     return message.chunk
 
 
-def _simple(handler: str) -> Callable[..., Any]:
-    """A call that this attribute of `Handlers` answers, in a thread of the state pool."""
+def _simple(handler: str, traced: str = "") -> Callable[..., Any]:
+    """A call that this attribute of `Handlers` answers, in a thread of the state pool.
+
+    `traced` names the span of a call about a ticket.
+    """
     handle = attrgetter(handler)
 
     async def call(self: FederationService, request: Any, context: Context) -> Any:
-        return await self._threads.run(handle(self._handlers), self._caller(context), request)
+        name = self._caller(context)
+        with self._spans.ticket(traced, request.ticket_id, name, context) if traced else nullcontext():
+            return await self._threads.run(handle(self._handlers), name, request)
 
     call.__name__ = handler
     return answered(call)
@@ -95,6 +101,7 @@ class FederationService(rpc.FederationServicer):
         self._downloads = asyncio.Semaphore(handlers.config.limits.downloads)
         # The call that carries each upload.
         self._carriers: dict[UploadKey, asyncio.Task[Any]] = {}
+        self._spans = CallSpans(handlers.engine)
         self._models = ModelStreams(self._threads.run_on_files, handlers.engine.store.models.read)
 
     def add_to(self, server: aio.Server) -> None:
@@ -133,9 +140,9 @@ class FederationService(rpc.FederationServicer):
     Leave = _simple("leave")
     ReportEvaluation = _simple("report_evaluation")
     FileUnlearning = _simple("tickets.file_unlearning")
-    ReportMeasurement = _simple("tickets.report_measurement")
+    ReportMeasurement = _simple("tickets.report_measurement", "server.measurement")
     WithdrawUnlearning = _simple("tickets.withdraw")
-    GetReceipt = _simple("tickets.get_receipt")
+    GetReceipt = _simple("tickets.get_receipt", "server.receipt")
     PresentReceipt = _simple("tickets.present_receipt")
 
     @answered
@@ -152,11 +159,13 @@ class FederationService(rpc.FederationServicer):
         yield fed.FetchModelReply(header=self._handlers.model_header(model)).SerializeToString()
         begun, permit = time.monotonic(), TransferPermit(self._downloads)
         try:
-            async with aclosing(self._models.frames(model)) as frames:
-                async for frame in frames:
-                    await permit.acquire()
-                    with permit.pausing():
-                        yield frame
+            with self._spans.transfer("server.download", name, context) as note:
+                note(bytes=model.nbytes, **{"model.digest": model.digest})
+                async with aclosing(self._models.frames(model)) as frames:
+                    async for frame in frames:
+                        await permit.acquire()
+                        with permit.pausing():
+                            yield frame
         finally:
             permit.release()
         self._handlers.rates.record(name, time.monotonic() - begun, down=model.nbytes)
@@ -167,8 +176,9 @@ class FederationService(rpc.FederationServicer):
         name = self._caller(context)
         try:
             # Uploads beyond the limit wait here under flow control; they are not refused.
-            async with self._limiter.admit(name, request_iterator) as frames:
-                reply = await self._receive(name, frames, context)
+            with self._spans.transfer("server.upload", name, context):
+                async with self._limiter.admit(name, request_iterator) as frames:
+                    reply = await self._receive(name, frames, context)
         except PufError as error:
             self._refused(error.reason)
             log.warning("update refused", reason=error.reason, why=error.message)

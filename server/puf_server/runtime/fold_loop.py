@@ -7,6 +7,7 @@ import contextlib
 import errno
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from puf_common.errors import PufError, StorageCorrupted
 from puf_common.logging import get_logger
@@ -21,11 +22,21 @@ _DAMAGED_SECONDS = 5.0
 log = get_logger(__name__)
 
 
+@dataclass(frozen=True)
+class RoundTimes:
+    """Seconds that a round took, by phase."""
+
+    round: Round
+    collecting: float
+    folding: float
+    committing: float
+
+
 class FoldLoop:
     """A task of the event loop that sums closed rounds in a worker thread. It ends between two rounds."""
 
-    def __init__(self, engine: Engine, threads: Threads, took: Callable[[str, str, float], None]) -> None:
-        """`took` gets the kind of a committed round, each of its phases and the duration of that phase."""
+    def __init__(self, engine: Engine, threads: Threads, took: Callable[[RoundTimes], None]) -> None:
+        """`took` is called on the event loop after each commit."""
         self._engine = engine
         self._threads = threads
         self._took = took
@@ -74,6 +85,4 @@ class FoldLoop:
             return
         committed = time.monotonic()
         opened_seconds = self._engine.clock() - current.opened_at - (committed - closed)
-        self._took(current.kind, "collecting", max(0.0, opened_seconds))
-        self._took(current.kind, "folding", folded - closed)
-        self._took(current.kind, "committing", committed - folded)
+        self._took(RoundTimes(current, max(0.0, opened_seconds), folded - closed, committed - folded))

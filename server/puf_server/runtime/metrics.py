@@ -33,6 +33,7 @@ from puf_server.core.unlearning.request_verdict import verdict
 from puf_server.engine.engine import Engine
 from puf_server.engine.troubles import Trouble
 from puf_server.rpc.requests import Handlers
+from puf_server.runtime.fold_loop import RoundTimes
 
 PHASES = ("waiting", "training", "unlearning", "recovering", "idle", "paused", "stopping")
 # A round takes between a second and days.
@@ -64,8 +65,9 @@ class Metrics:
     def update_refused(self, reason: str) -> None:
         self._refused.labels(reason=reason).inc()
 
-    def phase_took(self, kind: str, phase: str, seconds: float) -> None:
-        self._phase_seconds.labels(kind=kind, phase=phase).observe(seconds)
+    def round_took(self, times: RoundTimes) -> None:
+        for phase in ("collecting", "folding", "committing"):
+            self._phase_seconds.labels(kind=times.round.kind, phase=phase).observe(getattr(times, phase))
 
 
 class _StateCollector:

@@ -33,9 +33,10 @@ from puf_server.rpc.federation import FederationService
 from puf_server.rpc.notifier import Notifier
 from puf_server.rpc.operator import OperatorService
 from puf_server.rpc.requests import Handlers
-from puf_server.runtime.fold_loop import FoldLoop
+from puf_server.runtime.fold_loop import FoldLoop, RoundTimes
 from puf_server.runtime.metrics import Metrics
 from puf_server.runtime.metrics_http import MetricsEndpoint
+from puf_server.runtime.traces import StateTraces
 from puf_server.storage.state_store import Store
 from puf_server.tracking.feed import TrackingFeed
 from puf_server.tracking.trackers import Tracker
@@ -96,7 +97,8 @@ class Server:
         self.handlers = Handlers(self.engine)
         self.metrics = Metrics(self.handlers)
         self._tracking = TrackingFeed(self.engine, self._tracker) if self._tracker else None
-        self._folding = FoldLoop(self.engine, self._threads, self.metrics.phase_took)
+        self._traces = StateTraces(self.engine.config.id)
+        self._folding = FoldLoop(self.engine, self._threads, self._round_took)
         self._audit = AuditFeed(self._store.layout.database, self._threads)
         loop, notifier = asyncio.get_running_loop(), Notifier(self.engine.state)
 
@@ -106,6 +108,8 @@ class Server:
             loop.call_soon_threadsafe(self._audit.wake)
             if self._tracking is not None:
                 self._tracking.wake()
+            if before.tickets is not after.tickets:
+                loop.call_soon_threadsafe(self._traces.changed, before, after)
             if before.members is not after.members:
                 loop.call_soon_threadsafe(self._calls.members_changed)
 
@@ -127,6 +131,10 @@ class Server:
         for role, access in accesses.items():
             await self._threads.run(replace(access, address=address).write, self._store.directory, role)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+
+    def _round_took(self, times: RoundTimes) -> None:
+        self.metrics.round_took(times)
+        self._traces.round_took(self.engine.state, times)
 
     def _make_listeners(self) -> tuple[Listener, Listener, Accesses]:
         limits = self._store.config.limits

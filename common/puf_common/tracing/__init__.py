@@ -1,0 +1,1 @@
+"""OpenTelemetry traces of rounds and requests, across server and clients: `--trace`."""
