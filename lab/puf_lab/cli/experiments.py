@@ -43,6 +43,9 @@ def add_experiments(commands: Any) -> None:
     smoke.add_argument("--settings", metavar="A,B", help="only these settings (default: all that the paper has)")
     smoke.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, cuda:1 or auto")
     smoke.add_argument("--samples", type=int, default=32, metavar="N", help="samples per client (default 32)")
+    smoke.add_argument(
+        "--out", type=Path, default=Path("runs/smoke"), metavar="DIR", help="runs until all are done (default runs/smoke)"
+    )
     smoke.set_defaults(run=_smoke)
 
     tune = commands.add_parser("tune", help="sweep the parameters of methods on seeds that are not reported")
@@ -205,7 +208,7 @@ def _smoke(arguments: argparse.Namespace) -> int:
     from puf_lab.experiments.smoke import run_smoke
 
     settings = arguments.settings.split(",") if arguments.settings else ()
-    return run_smoke(settings, device=arguments.device, samples=max(2, arguments.samples))
+    return run_smoke(settings, arguments.out, device=arguments.device, samples=max(2, arguments.samples))
 
 
 def _tune(arguments: argparse.Namespace) -> int:
