@@ -44,7 +44,11 @@ def add_experiments(commands: Any) -> None:
     smoke.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, cuda:1 or auto")
     smoke.add_argument("--samples", type=int, default=32, metavar="N", help="samples per client (default 32)")
     smoke.add_argument(
-        "--out", type=Path, default=Path("runs/smoke"), metavar="DIR", help="runs until all are done (default runs/smoke)"
+        "--out",
+        type=Path,
+        default=Path("runs/smoke"),
+        metavar="DIR",
+        help="runs until all are done (default runs/smoke)",
     )
     smoke.set_defaults(run=_smoke)
 

@@ -69,7 +69,9 @@ def run_smoke(settings: Sequence[str], out: Path, *, device: str, samples: int) 
     choose(device)
     experiments = [smoke_experiment(name, device=device, samples=samples) for name in settings or known]
     total = sum(len(list(jobs_of(experiment))) for experiment in experiments)
-    console.print(f"{total} runs of {len(experiments)} settings, {ROUNDS} rounds on {device}, {samples} samples a client")
+    console.print(
+        f"{total} runs of {len(experiments)} settings, {ROUNDS} rounds on {device}, {samples} samples a client"
+    )
     found: list[Line] = []
     for experiment in experiments:
         for line in smoke(experiment, out):
