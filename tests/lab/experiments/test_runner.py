@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import shutil
 from dataclasses import replace
@@ -68,14 +67,6 @@ def test_an_experiment_is_run_once_resumed_and_reported(tiny_file: Path, tmp_pat
         return [{k: v for k, v in line.items() if k not in ("facts", "seconds")} for line in parsed]
 
     assert figures((out / "results.jsonl").read_text()) == figures(first), "the same bits give the same figures"
-
-    packed = tmp_path / "packed" / "results.jsonl.gz"
-    packed.parent.mkdir()
-    packed.write_bytes(gzip.compress((out / "results.jsonl").read_bytes()))
-    assert read([packed.parent]) == read([packed]) == read([out])
-    packed.write_bytes(b"no gzip")
-    with pytest.raises(UsageError, match="is not a gzip file"):
-        read([packed])
 
     report = tmp_path / "report"
     assert run_report([out], report) == Exit.OK
