@@ -112,6 +112,10 @@ def _is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+class OutOfMemory(PufError):
+    """A device has too little memory for what it was asked to do."""
+
+
 @contextmanager
 def explain_out_of_memory(device: torch.device, doing: str) -> Iterator[None]:
     """Turns an out-of-memory error into a message that says what to do."""
@@ -120,7 +124,7 @@ def explain_out_of_memory(device: torch.device, doing: str) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if not _is_out_of_memory(error):
             raise
-        raise PufError(
+        raise OutOfMemory(
             f"{device} ran out of memory while {doing}: give this client more memory, run fewer clients on it, "
             f"{'' if device.type == 'cpu' else 'use --device cpu, '}or create the federation with a smaller batch size"
         ) from error

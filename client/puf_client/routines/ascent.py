@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from puf_client.data.samples import Samples
 from puf_client.routines.context import RoutineContext
-from puf_client.routines.train import Batch, Sgd, TrainResult, TrainSettings, forward_of, passes
+from puf_client.routines.forward import forward_of
+from puf_client.routines.train import Batch, Sgd, TrainResult, TrainSettings, passes
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
 from puf_common.seeds import derive

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from puf_client.data.samples import Resident, Samples, count
 from puf_client.routines.context import RoutineContext
 from puf_client.routines.evaluate import outputs
+from puf_client.routines.forward import widened
 from puf_client.routines.inputs import require_classes
 from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, passes, prepare
 from puf_client.tasks import Task
@@ -67,7 +68,7 @@ def aux_head(
             f"the federation expects the head {', '.join(sorted(outputs_named))}, this model's head is {', '.join(names)}: "
             "FedAU needs a model whose last linear layer is its last layer"
         )
-    seen = _features(model, head, dataset, context)
+    seen = _features(model, head, dataset, settings, context)
     auxiliary = _fresh(head, options, derive(stream(0), "auxiliary head")).to(device)
     random_here = torch.ones(len(seen), dtype=torch.bool) if forget is None else torch.as_tensor(forget)
     random_here = random_here.to(device)
@@ -113,22 +114,26 @@ def _fresh(head: nn.Linear, options: AuxHeadOptions, seed: int) -> nn.Linear:
     return auxiliary.requires_grad_()
 
 
-def _features(model: nn.Module, head: nn.Linear, dataset: Samples, context: RoutineContext) -> Resident:
+def _features(
+    model: nn.Module, head: nn.Linear, dataset: Samples, settings: TrainSettings, context: RoutineContext
+) -> Resident:
     """Returns the head's input for every sample, with the backbone in evaluation mode."""
     calls: list[tuple[Tensor, Tensor]] = []
     hook = head.register_forward_hook(lambda module, entered, left: calls.append((entered[0].detach(), left.detach())))
     features, labels = [], []
+    # A compiled model does not call hooks that were registered later.
+    how = replace(settings, compile=False)
     try:
-        for output, y in outputs(model, dataset, context.device, 256, context.should_stop):
+        for output, y in outputs(model, dataset, context.device, how, should_stop=context.should_stop):
             require_classes("an auxiliary head", output, y)
             # Values that are not finite make the loss fail later, with a clear message.
-            same = [torch.equal(left.nan_to_num(), output.nan_to_num()) for _, left in calls]
+            same = [torch.equal(widened(left).nan_to_num(), output.nan_to_num()) for _, left in calls]
             if same != [True] or calls[0][0].ndim != 2:
                 raise UsageError(
                     "FedAU needs a model that ends in one linear layer: the output of this model's last linear layer is "
                     "not the output of the model"
                 )
-            features.append(calls.pop()[0])
+            features.append(widened(calls.pop()[0]))
             labels.append(y)
     finally:
         hook.remove()

@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from puf_client.data.samples import Samples
 from puf_client.routines.context import RoutineContext
+from puf_client.routines.forward import PLAIN, Acceleration, arranged, widened
 from puf_client.routines.train import Batch, TrainResult, TrainSettings, passes
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
@@ -64,11 +65,13 @@ def descend_by_curvature(
             "group or layer normalisation, or another method"
         )
     model.to(context.device).train()
+    if settings.channels_last:
+        model.to(memory_format=torch.channels_last)
     moments = Moments(options, settings.lr)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
 
     def step(now: Batch) -> float:
-        loss, gradients, fisher = gradient_and_fisher(model, task, trained, now.x, now.y)
+        loss, gradients, fisher = gradient_and_fisher(model, task, trained, now.x, now.y, settings)
         value = now.finite(loss)
         moments.step(trained, gradients, fisher)
         return value
@@ -77,12 +80,17 @@ def descend_by_curvature(
 
 
 def gradient_and_fisher(
-    model: nn.Module, task: Task, trained: Mapping[str, Tensor], x: Tensor, y: Tensor
+    model: nn.Module, task: Task, trained: Mapping[str, Tensor], x: Tensor, y: Tensor, how: Acceleration = PLAIN
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """Returns the mean loss, the mean gradient, and the mean of the samples' squared gradients."""
+    """Returns the mean loss, the mean gradient, and the mean of the samples' squared gradients.
+
+    The gradients of single samples are not compiled.
+    """
+    x = arranged(x, how)
 
     def loss_of(weights: dict[str, Tensor], one_x: Tensor, one_y: Tensor) -> Tensor:
-        output: Tensor = functional_call(model, weights, (one_x[None],))
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=how.amp):
+            output = widened(functional_call(model, weights, (one_x[None],)))
         return task.loss(output, one_y[None])
 
     of_every_sample = vmap(grad_and_value(loss_of), in_dims=(None, 0, 0), randomness="different")

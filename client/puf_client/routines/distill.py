@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from puf_client.data.samples import Samples
 from puf_client.routines.context import RoutineContext
-from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, forward_of, passes
+from puf_client.routines.forward import forward_of
+from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, passes
 from puf_common.errors import UsageError
 
 

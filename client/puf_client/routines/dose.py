@@ -21,9 +21,10 @@ from puf_client.data.samples import Samples, count, select
 from puf_client.routines.context import RoutineContext
 from puf_client.routines.dosing import DoseOptions, own_share, searched
 from puf_client.routines.evaluate import per_sample
+from puf_client.routines.forward import PLAIN, Acceleration, forward_of
 from puf_client.routines.per_sample import PerSample
 from puf_client.routines.per_sample import unseen as all_unseen
-from puf_client.routines.train import TrainResult, TrainSettings, descent, forward_of, passes
+from puf_client.routines.train import TrainResult, TrainSettings, descent, passes
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
 from puf_common.receipts.gap import ClassTable, DoseReport, gap
@@ -52,7 +53,9 @@ class Dose:
         *,
         plain: Samples,
         unseen: Unseen,
+        how: Acceleration = PLAIN,
     ) -> None:
+        self._how = how
         self._model, self._task, self._options, self._context, self._plain = model, task, options, context, plain
         self._before = before = self._measure(plain)
         own = self._measure(unseen.own) if unseen.own is not None else None
@@ -97,7 +100,9 @@ class Dose:
 
     def _measure(self, dataset: Samples) -> PerSample:
         context = self._context
-        return per_sample(self._model, dataset, self._task, device=context.device, should_stop=context.should_stop)
+        return per_sample(
+            self._model, dataset, self._task, device=context.device, how=self._how, should_stop=context.should_stop
+        )
 
 
 def dose(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from puf_client.data.samples import Samples
 from puf_client.routines.context import RoutineContext
+from puf_client.routines.forward import forward_of
 from puf_client.routines.inputs import require_classes
 from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, passes
 
@@ -18,8 +19,10 @@ from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent
 def doubt(model: nn.Module, dataset: Samples, settings: TrainSettings, context: RoutineContext) -> TrainResult:
     """Trains the model in place to be less sure of the true classes. Loss is that of this routine."""
 
+    forward = forward_of(model, settings, context.device)
+
     def loss_of(now: Batch) -> Tensor:
-        output = model(now.x)
+        output = forward(now.x)
         require_classes("FedOSD", output, now.y)
         return unlearning_loss(output, now.y)
 

@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from puf_client.data.samples import Samples, batch, count, explain_out_of_memory, stacked_if_tensors
+from puf_client.data.samples import OutOfMemory, Samples, batch, count, explain_out_of_memory, stacked_if_tensors
 from puf_client.routines.context import Abandoned
+from puf_client.routines.forward import PLAIN, Acceleration, forward_of
 from puf_client.routines.per_sample import PerSample
 from puf_client.tasks import Task
 from puf_common.v1.tickets_pb2 import EvaluationSums
@@ -20,9 +21,11 @@ from puf_common.v1.tickets_pb2 import EvaluationSums
 BATCH_BYTES = 16 << 20
 
 
-def evaluate(model: nn.Module, dataset: Samples, task: Task, *, device: torch.device) -> EvaluationSums:
+def evaluate(
+    model: nn.Module, dataset: Samples, task: Task, *, device: torch.device, how: Acceleration = PLAIN
+) -> EvaluationSums:
     """Returns loss and score, summed over the samples."""
-    each = per_sample(model, dataset, task, device=device)
+    each = per_sample(model, dataset, task, device=device, how=how)
     return EvaluationSums(samples=len(each.losses), loss_sum=each.losses.sum(), score_sum=each.scores.sum())
 
 
@@ -32,6 +35,7 @@ def per_sample(
     task: Task,
     *,
     device: torch.device,
+    how: Acceleration = PLAIN,
     batch_size: int = 256,
     should_stop: Callable[[], bool] | None = None,
 ) -> PerSample:
@@ -39,7 +43,7 @@ def per_sample(
     columns: tuple[list[NDArray[np.float64]], ...] = ([], [], [])
     labels = [np.empty(0, np.int64)]
     classes = 1
-    for output, y in outputs(model, dataset, device, batch_size, should_stop):
+    for output, y in outputs(model, dataset, device, how, batch_size=batch_size, should_stop=should_stop):
         classes = int(output.shape[1]) if has_classes(output, y) else 1
         labels.append(y.long().cpu().numpy() if classes > 1 else np.zeros(len(output), np.int64))
         for column, measure in zip(columns, (task.sample_losses, task.sample_scores, task.confidences), strict=True):
@@ -68,22 +72,49 @@ def fitting(dataset: Samples) -> int:
 
 
 def outputs(
-    model: nn.Module, dataset: Samples, device: torch.device, batch_size: int, should_stop: Callable[[], bool] | None
+    model: nn.Module,
+    dataset: Samples,
+    device: torch.device,
+    how: Acceleration = PLAIN,
+    *,
+    batch_size: int = 256,
+    should_stop: Callable[[], bool] | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields output and target of every batch. The model is in evaluation mode meanwhile."""
+    """Yields output and target of every batch. The model is in evaluation mode meanwhile.
+
+    A batch that does not fit into memory is halved, and so are those after it.
+    """
     dataset = stacked_if_tensors(dataset, device)
     training = model.training
     model.to(device).eval()
+    forward = forward_of(model, how, device)
+    begin, size, samples = 0, min(batch_size, fitting(dataset)), count(dataset)
     try:
-        with explain_out_of_memory(device, f"evaluating with batches of {batch_size}"):
-            begin, size = 0, min(batch_size, fitting(dataset))
-            while begin < count(dataset):
-                if should_stop is not None and should_stop():
-                    raise Abandoned
-                x, y = batch(dataset, range(begin, min(begin + size, count(dataset))), device)
-                with torch.no_grad():
-                    output = model(x)
-                yield output, y
+        while begin < samples:
+            if should_stop is not None and should_stop():
+                raise Abandoned
+            found = _outputs(forward, dataset, range(begin, min(begin + size, samples)), device)
+            if found is None:
+                size = max(1, size // 2)
+            else:
+                yield found
                 begin += size
     finally:
         model.train(training)
+
+
+def _outputs(
+    forward: Callable[[Tensor], Any], dataset: Samples, chosen: range, device: torch.device
+) -> tuple[Tensor, Tensor] | None:
+    """Output and target of a batch, or None if it must be smaller. A single sample must fit."""
+    try:
+        with torch.no_grad(), explain_out_of_memory(device, "evaluating one sample"):
+            x, y = batch(dataset, chosen, device)
+            return forward(x), y
+    except OutOfMemory:
+        if len(chosen) == 1:
+            raise
+    # Here the failed call and its tensors are gone.
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return None

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from puf_client.data.samples import Samples
 from puf_client.routines.context import RoutineContext
+from puf_client.routines.forward import forward_of
 from puf_client.routines.inputs import require_classes
-from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, forward_of, passes
+from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, passes
 from puf_client.tasks import Task
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from puf_client.data.samples import Samples
 from puf_client.routines.context import RoutineContext
 from puf_client.routines.distill import divergence
+from puf_client.routines.forward import forward_of
 from puf_client.routines.inputs import require_classes
 from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, passes
 from puf_common.errors import UsageError
@@ -46,11 +47,13 @@ def quit_true_class(
     buffers = [b.clone() for b in model.buffers()]
     settings = replace(settings, batch_size=options.batch_size or settings.batch_size)
 
+    forward, taught = (forward_of(each, settings, context.device) for each in (model, teacher))
+
     def loss_of(now: Batch) -> Tensor:
         with torch.no_grad():
-            known = teacher(now.x)
+            known = taught(now.x)
         require_classes("FedQUIT", known, now.y)
-        return divergence(without_true_class(known, now.y), model(now.x), 1.0)
+        return divergence(without_true_class(known, now.y), forward(now.x), 1.0)
 
     result = passes(dataset, settings, descent(model, settings, loss_of, context.device), context)
     with torch.no_grad():

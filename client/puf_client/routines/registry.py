@@ -150,7 +150,7 @@ def begin_dose(given: RoutineInputs, context: RoutineContext) -> Dose:
     from puf_client.routines.dosing import DoseOptions
 
     options, unseen = options_from(DoseOptions, given.options), Unseen(given.holdout, given.unseen)
-    return Dose(given.model, given.task, options, context, plain=given.plain, unseen=unseen)
+    return Dose(given.model, given.task, options, context, plain=given.plain, unseen=unseen, how=given.settings)
 
 
 def _quit(given: RoutineInputs, context: RoutineContext) -> TrainResult:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -18,13 +17,14 @@ from torch.optim.sgd import sgd
 
 from puf_client.data.samples import Samples, batch, count, explain_out_of_memory, stacked_if_tensors
 from puf_client.routines.context import Abandoned, RoutineContext
+from puf_client.routines.forward import Acceleration, forward_of
 from puf_client.tasks import Task
 from puf_common.errors import PufError, UsageError
 from puf_common.receipts.gap import DoseReport
 
 
 @dataclass(frozen=True)
-class TrainSettings:
+class TrainSettings(Acceleration):
     """How to train in one assignment. Every assignment starts with a new optimizer."""
 
     lr: float
@@ -41,12 +41,6 @@ class TrainSettings:
     """May have a fraction: the last epoch then has the first floor(fraction * batches) of its shuffled batches. There is
     at least one batch."""
     threads: int = 1
-    channels_last: bool = False
-    """Stores images and convolutions with channels last: faster kernels on devices with tensor cores."""
-    amp: bool = False
-    """Runs forward passes in bfloat16 where torch's autocast allows it. The loss needs no scaling."""
-    compile: bool = False
-    """Compiles the model with torch, once for all rounds. This takes a minute and helps on GPUs."""
 
     def __post_init__(self) -> None:
         if self.optimizer not in _OPTIMIZERS:
@@ -203,31 +197,6 @@ def seed_generators(seed: int, device: torch.device) -> None:
         torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
-
-
-def forward_of(model: nn.Module, settings: TrainSettings, device: torch.device) -> Callable[[Tensor], Any]:
-    """Returns the model's forward function, as the settings require. The weights do not change."""
-    call: Callable[[Tensor], Any] = model
-    if settings.compile:
-        if model not in _COMPILED:
-            _COMPILED[model] = torch.compile(model)
-        call = _COMPILED[model]
-    if settings.channels_last:
-        model.to(memory_format=torch.channels_last)
-    if not settings.amp and not settings.channels_last:
-        return call
-
-    def forward(x: Tensor) -> Any:
-        if settings.channels_last and x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(device.type, torch.bfloat16, enabled=settings.amp):
-            return call(x)
-
-    return forward
-
-
-# Compiling takes a minute, so each model is compiled once.
-_COMPILED: WeakKeyDictionary[nn.Module, Callable[[Tensor], Any]] = WeakKeyDictionary()
 
 
 class _Optimizer(Protocol):

@@ -17,6 +17,7 @@ from puf_client.data.samples import Samples, batch, count, resident, select
 from puf_client.options import LocalOptions
 from puf_client.routines.context import Progress, RoutineContext
 from puf_client.routines.evaluate import outputs, per_sample
+from puf_client.routines.forward import Acceleration
 from puf_client.routines.inputs import model_from
 from puf_client.routines.measure import class_table
 from puf_client.routines.per_sample import PerSample
@@ -134,7 +135,7 @@ class Trainer:
                 continue
             few = select(dataset, range(min(_TRIAL_SAMPLES, count(dataset))))
             try:
-                for output, y in outputs(self.model, few, self.choice.device, _TRIAL_SAMPLES, None):
+                for output, y in outputs(self.model, few, self.choice.device):
                     if labels:
                         self.task.loss(output, y)
             except PufError:
@@ -198,7 +199,7 @@ class Trainer:
     def _evaluate(self, payload: Payload, samples: Samples) -> PerSample:
         load_payload(self.model, self.manifest, payload)
         prepare_torch(self.choice.device, max(1, self.recipe.threads))
-        return per_sample(self.model, samples, self.task, device=self.choice.device)
+        return per_sample(self.model, samples, self.task, device=self.choice.device, how=acceleration_of(self.recipe))
 
     @cached_property
     def _plain(self) -> Samples:
@@ -228,6 +229,10 @@ def settings_of(recipe: pb.Recipe, lr: float, epochs: float) -> TrainSettings:
         amp=recipe.amp,
         compile=recipe.compile,
     )
+
+
+def acceleration_of(recipe: pb.Recipe) -> Acceleration:
+    return Acceleration(channels_last=recipe.channels_last, amp=recipe.amp, compile=recipe.compile)
 
 
 def _part(samples: Samples, indices: NDArray[np.intp]) -> Samples:

@@ -37,25 +37,8 @@ def add_experiments(commands: Any) -> None:
     run.add_argument("--goals", action="store_true", help="fail if forgetting misses the setting's goals")
     run.set_defaults(run=_run)
 
-    smoke = commands.add_parser(
-        "smoke", help="try every method of the full-size settings on synthetic data, two rounds"
-    )
-    smoke.add_argument("--settings", metavar="A,B", help="only these settings (default: all that the paper has)")
-    smoke.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, cuda:1 or auto")
-    smoke.add_argument("--samples", type=int, default=32, metavar="N", help="samples per client (default 32)")
-    smoke.set_defaults(run=_smoke)
-
-    tune = commands.add_parser("tune", help="sweep the parameters of methods on seeds that are not reported")
-    tune.add_argument("setting", metavar="SETTING", help="a name from `puf-lab list`, or FILE.toml, with [tuning]")
-    tune.add_argument("--methods", metavar="A,B", help="methods of the grid (default: all that the setting compares)")
-    tune.add_argument("--profile", default="paper", metavar="NAME", help="paper (default) or author-code")
-    tune.add_argument(
-        "--out", type=Path, metavar="DIR", help="directory of rows and values (default runs/tune/SETTING)"
-    )
-    tune.add_argument("--weights", type=Path, metavar="FILE", help="published checkpoint, for settings that need one")
-    _machine_flags(tune)
-    _executor_flags(tune)
-    tune.set_defaults(run=_tune)
+    _add_smoke(commands)
+    _add_tune(commands)
 
     quality = commands.add_parser("quality", help="run the quality settings and say which goals are met")
     quality.add_argument(
@@ -75,6 +58,37 @@ def add_experiments(commands: Any) -> None:
     report.add_argument("runs", nargs="*", type=Path, metavar="DIR", help="results (default: everything in runs/)")
     report.add_argument("--out", type=Path, default=Path("runs/report"), metavar="DIR", help="directory of the report")
     report.set_defaults(run=_report)
+
+
+def _add_smoke(commands: Any) -> None:
+    smoke = commands.add_parser(
+        "smoke", help="try every method of the full-size settings on synthetic data, two rounds"
+    )
+    smoke.add_argument("--settings", metavar="A,B", help="only these settings (default: all that the paper has)")
+    smoke.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, cuda:1 or auto")
+    smoke.add_argument("--samples", type=int, default=32, metavar="N", help="samples per client (default 32)")
+    smoke.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs/smoke"),
+        metavar="DIR",
+        help="runs until all are done (default runs/smoke)",
+    )
+    smoke.set_defaults(run=_smoke)
+
+
+def _add_tune(commands: Any) -> None:
+    tune = commands.add_parser("tune", help="sweep the parameters of methods on seeds that are not reported")
+    tune.add_argument("setting", metavar="SETTING", help="a name from `puf-lab list`, or FILE.toml, with [tuning]")
+    tune.add_argument("--methods", metavar="A,B", help="methods of the grid (default: all that the setting compares)")
+    tune.add_argument("--profile", default="paper", metavar="NAME", help="paper (default) or author-code")
+    tune.add_argument(
+        "--out", type=Path, metavar="DIR", help="directory of rows and values (default runs/tune/SETTING)"
+    )
+    tune.add_argument("--weights", type=Path, metavar="FILE", help="published checkpoint, for settings that need one")
+    _machine_flags(tune)
+    _executor_flags(tune)
+    tune.set_defaults(run=_tune)
 
 
 def _setting_flags(parser: Parser) -> None:
@@ -205,7 +219,7 @@ def _smoke(arguments: argparse.Namespace) -> int:
     from puf_lab.experiments.smoke import run_smoke
 
     settings = arguments.settings.split(",") if arguments.settings else ()
-    return run_smoke(settings, device=arguments.device, samples=max(2, arguments.samples))
+    return run_smoke(settings, arguments.out, device=arguments.device, samples=max(2, arguments.samples))
 
 
 def _tune(arguments: argparse.Namespace) -> int:

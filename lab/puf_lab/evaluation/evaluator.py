@@ -21,11 +21,13 @@ from puf_client.routines.per_sample import PerSample
 from puf_client.routines.train import prepare
 from puf_client.tasks import task_named
 from puf_client.worker.devices import choose
+from puf_client.worker.trainer import acceleration_of
 from puf_common.models.module_tensors import load_payload, manifest_of
 from puf_common.models.networks import build_any
 from puf_common.tensors.chunks import Payload
 from puf_lab.evaluation.comparison import percent
 from puf_lab.spec.federation import FederationSpec
+from puf_server.rpc.messages import recipe
 
 # Models on the line between two models at which the loss is measured, with both ends.
 LINE_POINTS = 5
@@ -83,11 +85,12 @@ class Evaluator:
 
     def __init__(self, spec: FederationSpec) -> None:
         self._spec = spec
-        options = spec.server_config().model_options
-        self._model = build_any(spec.model.name, options, spec.recipe.seed)
+        config = spec.server_config()
+        self._model = build_any(spec.model.name, config.model_options, spec.recipe.seed)
         self._manifest = manifest_of(self._model)
         self._task = task_named(spec.task)
         self._device = choose(spec.device).device
+        self._how = acceleration_of(recipe(config))
 
     @property
     def parameters(self) -> int:
@@ -180,7 +183,7 @@ class Evaluator:
         prepare(self._device, self._spec.recipe.threads)
 
     def _per_sample(self, samples: Samples) -> PerSample:
-        return per_sample(self._model, samples, self._task, device=self._device)
+        return per_sample(self._model, samples, self._task, device=self._device, how=self._how)
 
 
 def _joined(parts: list[PerSample], which: Mapping[int, Sequence[int] | NDArray[np.intp]]) -> PerSample:

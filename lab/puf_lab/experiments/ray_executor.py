@@ -24,6 +24,8 @@ def ray_tasks(address: str | None, device: str) -> Iterator[Callable[..., Iterat
         import ray
     except ModuleNotFoundError:
         raise UsageError("--executor ray needs the package ray: pip install 'puf-fl[lab]'") from None
+    if ":" in device:
+        raise UsageError(f"--device {device} names a GPU of one machine: with --executor ray use --device cuda")
     # Ray must not report usage, and a local cluster needs no dashboard.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     where: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
@@ -31,10 +33,10 @@ def ray_tasks(address: str | None, device: str) -> Iterator[Callable[..., Iterat
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise PufError(f"no Ray cluster at {address or 'this machine'}: {error}") from None
-    resources = {"num_cpus": 1, "num_gpus": 1 if device.startswith("cuda") else 0}
 
     def run_all(function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
-        remote: Any = ray.remote(max_retries=_RETRIES, retry_exceptions=[OSError], **resources)(function)
+        options = {"num_cpus": 1, "num_gpus": gpus, "max_retries": _RETRIES, "retry_exceptions": [OSError]}
+        remote: Any = ray.remote(**options)(function)
         submitted = {remote.remote(*task): index for index, task in enumerate(tasks)}
         left = list(submitted)
         while left:
@@ -45,6 +47,14 @@ def ray_tasks(address: str | None, device: str) -> Iterator[Callable[..., Iterat
                 raise error.as_instanceof_cause() from None
 
     try:
+        gpus = gpus_of_a_task(device, ray.cluster_resources().get("GPU", 0))
         yield run_all
     finally:
         ray.shutdown()
+
+
+def gpus_of_a_task(device: str, in_cluster: float) -> int:
+    """GPUs that Ray reserves for a task: one or none. A task would wait forever for a GPU that no node has."""
+    if device == "cuda" and in_cluster < 1:
+        raise UsageError("--device cuda needs a GPU, and no node of the Ray cluster has one: use --device cpu or auto")
+    return int(device != "cpu" and in_cluster >= 1)

@@ -5,11 +5,14 @@ Only the data and the rounds are smaller than in the setting. It shows within mi
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import json
 import resource
-import sys
-import tempfile
+import shutil
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from puf_common.errors import PufError, UsageError
 from puf_common.logging import configure
 from puf_lab.evaluation.metrics import names_for
 from puf_lab.experiments.cache import Cache
-from puf_lab.experiments.jobs import jobs_of
+from puf_lab.experiments.jobs import Job, jobs_of
 from puf_lab.experiments.measuring import score
 from puf_lab.experiments.perform import perform
 from puf_lab.federations import synthetic
@@ -35,19 +38,28 @@ from puf_lab.spec.settings_files import load_experiment
 ROUNDS = 2
 # Sides of the images by dataset. MiT-B0 has an option `size`.
 _SIZES = {"cifar10": 32, "cifar100": 32, "prostate": 384}
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
 
 
 @dataclass(frozen=True)
 class Line:
+    """One run. Settings that differ only in their real data have the same run on synthetic data: it is made once."""
+
     setting: str
     run: str
+    key: str
+    device: str
     seconds: float
     peak: int
     error: str = ""
 
 
-def run_smoke(settings: Sequence[str], *, device: str, samples: int) -> int:
-    """Runs the settings, by default all full-size ones of the paper, and prints a line per run. An error is a failure."""
+def run_smoke(settings: Sequence[str], out: Path, *, device: str, samples: int) -> int:
+    """Runs the settings, by default all full-size ones of the paper, and prints a line per run. An error is a failure.
+
+    An interrupted command goes on where it stopped. When all runs are done, their folder is deleted.
+    """
     configure(level="error")
     console = new_console()
     known = [name for name in full_size() if load_experiment(name).paper == name]
@@ -55,14 +67,20 @@ def run_smoke(settings: Sequence[str], *, device: str, samples: int) -> int:
         if name not in known:
             raise UsageError(f"there is no full-size setting {name!r}; use some of {', '.join(known)}")
     choose(device)
+    experiments = [smoke_experiment(name, device=device, samples=samples) for name in settings or known]
+    total = sum(len(list(jobs_of(experiment))) for experiment in experiments)
+    console.print(
+        f"{total} runs of {len(experiments)} settings, {ROUNDS} rounds on {device}, {samples} samples a client"
+    )
     found: list[Line] = []
-    for name in settings or known:
-        console.print(f"{name}: {ROUNDS} rounds on {device}", markup=False)
-        for line in smoke(smoke_experiment(name, device=device, samples=samples)):
+    for experiment in experiments:
+        for line in smoke(experiment, out):
             found.append(line)
-            console.print(f"  {line.run}: {line.seconds:.1f} s, {size(line.peak)} {line.error}", markup=False)
+            figures = line.error or f"{line.seconds:.1f} s, {size(line.peak)}"
+            console.print(f"[{len(found)}/{total}] {line.setting}: {line.run}: {figures}", markup=False)
     rows = [[line.setting, line.run, f"{line.seconds:.1f}", size(line.peak), line.error or "ok"] for line in found]
     print_table(console, ["setting", "run", "seconds", "memory at most", "outcome"], rows, keys=2)
+    shutil.rmtree(out)
     return Exit.FAILURE if any(line.error for line in found) else Exit.OK
 
 
@@ -99,37 +117,66 @@ def smoke_experiment(name: str, *, device: str, samples: int) -> ExperimentSpec:
     return experiment.model_copy(update=changes).placed(device=device)
 
 
-def smoke(experiment: ExperimentSpec) -> Iterator[Line]:
-    """One line per run, with its measurement. The runs are deleted afterwards."""
-    names = names_for(experiment.federation.task)
-    device = choose(experiment.federation.device).device
-    with tempfile.TemporaryDirectory(prefix="puf-smoke-") as folder:
-        cache = Cache(Path(folder))
-        failed = False
-        for job in jobs_of(experiment):
-            if failed and job.needs:
-                break
-            _reset_peak(device)
-            seconds, error = 0.0, ""
-            try:
-                perform(job, cache)
-                seconds = float(cache.outcome(job)["seconds"])
-                if job.needs:
-                    score(job, job.targets, cache, names)
-            except PufError as problem:
-                error, failed = str(problem), failed or not job.needs
-            yield Line(experiment.name, job.title, seconds, peak_memory(device), error)
+def smoke(experiment: ExperimentSpec, out: Path) -> Iterator[Line]:
+    """One line per run, with its measurement. Finished runs and their lines are kept in `out`."""
+    device = experiment.federation.device
+    cache, path = Cache(out / "cache"), out / "lines.jsonl"
+    cache.delete_orphans()
+    before = _read(path)
+    failed = False
+    for job in jobs_of(experiment):
+        if failed and job.needs:
+            continue
+        line = before.get((job.key, device))
+        if line is None:
+            line = _line(job, cache)
+            with path.open("a") as file:
+                file.write(json.dumps(asdict(line)) + "\n")
+        failed = failed or bool(line.error and not job.needs)
+        yield replace(line, setting=experiment.name, run=job.title)
+
+
+def _line(job: Job, cache: Cache) -> Line:
+    """Performs and measures the job."""
+    device = choose(job.federation.device).device
+    reset_peak(device)
+    error = ""
+    started = time.monotonic()
+    try:
+        perform(job, cache)
+        if job.needs:
+            score(job, job.targets, cache, names_for(job.experiment.federation.task))
+    except PufError as problem:
+        error = str(problem)
+    seconds = time.monotonic() - started
+    place = job.experiment.federation.device
+    return Line(job.experiment.name, job.title, job.key, place, seconds, peak_memory(device), error)
+
+
+def _read(path: Path) -> dict[tuple[str, str], Line]:
+    """Lines of successful runs. A run that failed is tried again."""
+    texts = path.read_text().splitlines() if path.exists() else []
+    lines = [Line(**json.loads(text)) for text in texts]
+    return {(line.key, line.device): line for line in lines if not line.error}
 
 
 def peak_memory(device: torch.device) -> int:
-    """The largest memory so far: of the device since the last reset, or of this process on a CPU."""
+    """The largest memory since the last reset, of the device, or of this process on a CPU.
+
+    Only Linux can reset the figure of a process; elsewhere it is the largest since the start.
+    """
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    # Linux counts in kilobytes, macOS in bytes.
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    if _STATUS.exists():
+        line = next(text for text in _STATUS.read_text().splitlines() if text.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _reset_peak(device: torch.device) -> None:
+def reset_peak(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
+    elif _STATUS.exists():
+        gc.collect()
+        with contextlib.suppress(OSError):
+            _CLEAR.write_text("5")

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -140,10 +141,16 @@ def read(paths: Sequence[Path]) -> list[Results]:
     """Experiments of these files or folders. Parts of one experiment are combined; parts that contradict are refused."""
     found: dict[tuple[str, str], Results] = {}
     for path in paths:
-        for results in _read_file(path / FILE if path.is_dir() else path):
+        for results in _read_file(_file_in(path) if path.is_dir() else path):
             key = (results.name, results.experiment["profile"])
             found[key] = _combined(found[key], results) if key in found else results
     return list(found.values())
+
+
+def _file_in(folder: Path) -> Path:
+    """The file of the folder. Rows of large sweeps may be compressed by gzip."""
+    packed = folder / f"{FILE}.gz"
+    return packed if packed.exists() and not (folder / FILE).exists() else folder / FILE
 
 
 def _combined(first: Results, second: Results) -> Results:
@@ -158,7 +165,10 @@ def _combined(first: Results, second: Results) -> Results:
 
 def _read_file(path: Path) -> list[Results]:
     try:
-        texts = path.read_text().splitlines()
+        content = path.read_bytes()
+        texts = (gzip.decompress(content) if path.suffix == ".gz" else content).decode().splitlines()
+    except gzip.BadGzipFile:
+        raise UsageError(f"{path} is not a gzip file: `gzip results.jsonl` makes one") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}; `puf-lab run` writes it") from None
     found: dict[tuple[str, str], Results] = {}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from puf_common.errors import UsageError
 from puf_lab.spec.federation import Part
@@ -21,6 +22,12 @@ class Tuning(Part):
     """Clients that are forgotten in the sweep. By default those of the setting."""
     grid: dict[str, dict[str, tuple[Value, ...]]] = Field(default_factory=dict)
     """Values by method and option. All combinations are run."""
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _single_clients(cls, value: Any) -> Any:
+        """A number is a target of one client, as in the targets of a setting."""
+        return [[each] if isinstance(each, int) else each for each in value] if isinstance(value, list) else value
 
     def configurations(self, method: str) -> list[str]:
         """The method with every combination of values, as variants are written."""

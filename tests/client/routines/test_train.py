@@ -205,11 +205,31 @@ def test_out_of_memory_says_what_to_do() -> None:
         def forward(self, input: Tensor) -> Tensor:  # noqa: A002
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    says = r"cpu ran out of memory while {} with batches of {}: .*smaller batch size"
-    with pytest.raises(PufError, match=says.format("training", 32)):
+    says = "cpu ran out of memory while {}: .*smaller batch size"
+    with pytest.raises(PufError, match=says.format("training with batches of 32")):
         train(Greedy(3, 2), _points(), TASK, TrainSettings(lr=0.1), context=RoutineContext(CPU, _stream))
-    with pytest.raises(PufError, match=says.format("evaluating", 256)):
+    with pytest.raises(PufError, match=says.format("evaluating one sample")):
         evaluate(Greedy(3, 2), _points(), TASK, device=CPU)
+
+
+def test_evaluation_takes_batches_that_fit_into_memory() -> None:
+    tried: list[int] = []
+
+    class Small(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+            tried.append(len(input))
+            if len(input) > 5:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().forward(input)
+
+    torch.manual_seed(1)
+    model, points = Small(3, 2), _points()
+    plain = nn.Linear(3, 2)
+    plain.load_state_dict(model.state_dict())
+    found = per_sample(model, points, TASK, device=CPU, batch_size=20)
+    np.testing.assert_allclose(found.losses, per_sample(plain, points, TASK, device=CPU).losses, rtol=1e-6)
+    assert tried[:3] == [20, 10, 5]
+    assert max(tried[3:]) == 5, "later batches have the size that fitted"
 
 
 def test_training_without_samples_is_an_error_and_evaluation_is_empty() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,9 @@ from torch import Tensor, nn
 
 from puf_client.data.samples import Resident
 from puf_client.routines.context import RoutineContext
+from puf_client.routines.evaluate import per_sample
+from puf_client.routines.forward import Acceleration
+from puf_client.routines.registry import ROUTINES, RoutineInputs, run_routine
 from puf_client.routines.train import TrainSettings, train
 from puf_client.tasks import task_named
 from puf_common.models.module_tensors import manifest_of, payload_of, update_of
@@ -66,3 +70,85 @@ def test_with_amp_the_network_computes_in_bfloat16() -> None:
     assert model.weight.dtype is torch.float32
     train(model, data, task, SETTINGS, context=RoutineContext(CPU, lambda e: e))
     assert seen == [torch.bfloat16, torch.float32]
+
+
+class Net(nn.Module):
+    """Notes the number type of its features, and whether images came with channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+        self.types: set[torch.dtype] = set()
+        self.last: set[bool] = set()
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.conv(x)
+        self.types.add(found.dtype)
+        self.last.add(self.conv.weight.is_contiguous(memory_format=torch.channels_last))
+        out: Tensor = self.head(found.mean((2, 3)))
+        return out
+
+
+REQUIRED = {
+    "ascent": {"share": 0.5},
+    "dose": {"min_kappa": 0.125, "max_kappa": 8.0, "growth": 1.25, "margin": 0.15, "largest_fall": 0.2},
+}
+
+
+@pytest.mark.parametrize("name", ROUTINES)
+@pytest.mark.parametrize("used", [True, False])
+def test_every_routine_computes_as_the_recipe_says(name: str, used: bool) -> None:
+    torch.manual_seed(1)
+    model = Net()
+    data = Resident(torch.randn(12, 3, 6, 6), torch.arange(12) % 3)
+    inputs = RoutineInputs(
+        model=model,
+        samples=data,
+        task=task_named("classification"),
+        settings=replace(SETTINGS, amp=used, channels_last=used),
+        options=REQUIRED.get(name, {}),
+        outputs=(),
+        forget=None,
+        second=Net(),
+        fresh=lambda seed: Net(),
+        plain=data,
+        holdout=Resident(torch.randn(60, 3, 6, 6), torch.arange(60) % 3),
+    )
+    run_routine(name, inputs, RoutineContext(CPU, lambda epoch: epoch))
+    assert model.types == {torch.bfloat16 if used else torch.float32}
+    assert model.last == {used}
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+def test_evaluation_computes_as_the_recipe_says() -> None:
+    torch.manual_seed(1)
+    model = Net()
+    data = Resident(torch.randn(12, 3, 6, 6), torch.arange(12) % 3)
+    plain = per_sample(model, data, task_named("classification"), device=CPU)
+    fast = per_sample(
+        model, data, task_named("classification"), device=CPU, how=Acceleration(amp=True, channels_last=True)
+    )
+    assert model.types == {torch.float32, torch.bfloat16}
+    assert model.last == {False, True}
+    np.testing.assert_allclose(fast.losses, plain.losses, rtol=0.02)
+    assert not np.array_equal(fast.losses, plain.losses)
+
+
+def test_a_compiled_model_is_used_in_training_and_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's compiler takes a minute: here a stand-in for torch.compile counts the calls of what it returned."""
+    calls: list[int] = []
+
+    def counted(model: nn.Module) -> Callable[[Tensor], Tensor]:
+        def call(x: Tensor) -> Tensor:
+            calls.append(len(x))
+            out: Tensor = model(x)
+            return out
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", counted)
+    model, data = Net(), Resident(torch.randn(12, 3, 6, 6), torch.arange(12) % 3)
+    task, settings = task_named("classification"), replace(SETTINGS, compile=True)
+    train(model, data, task, settings, context=RoutineContext(CPU, lambda e: e))
+    per_sample(model, data, task, device=CPU, how=settings)
+    assert calls == [8, 4, 12]

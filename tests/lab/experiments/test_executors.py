@@ -6,12 +6,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from puf_common.errors import PufError, UsageError
 from puf_lab.experiments.cache import Cache
 from puf_lab.experiments.executors import EXECUTORS, ExecutorKind, ExecutorOptions, open_executor
 from puf_lab.experiments.jobs import jobs_of
 from puf_lab.experiments.perform import perform
+from puf_lab.experiments.ray_executor import gpus_of_a_task
+from puf_lab.experiments.runner import run_experiment
 from puf_lab.spec.experiment import ExperimentSpec
 from puf_lab.spec.federation import KINDS, FederationKind
 
@@ -66,6 +69,29 @@ def test_client_processes_use_the_device_of_the_experiment(tiny: ExperimentSpec,
     with pytest.raises(PufError, match="fleet ended with code"):
         perform(original, Cache(tmp_path / "cache"))
     assert not list((tmp_path / "cache").iterdir()), "a failed job leaves no folder"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="refuses devices that this machine does not have")
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_device_is_refused_before_anything_runs(
+    kind: FederationKind, executor: ExecutorKind, tiny: ExperimentSpec, tmp_path: Path
+) -> None:
+    options = ExecutorOptions.of(executor, None, None)
+    placed = tiny.placed(kind=kind, device="cuda:3")
+    with pytest.raises(
+        UsageError, match="--executor ray use --device cuda" if executor == "ray" else "cuda:3 was requested"
+    ):
+        run_experiment(placed, tmp_path / "out", cache=Cache(tmp_path / "cache"), options=options)
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_task_of_a_cluster_reserves_the_gpu_that_it_uses() -> None:
+    assert [gpus_of_a_task(device, 4) for device in ("cpu", "auto", "cuda")] == [0, 1, 1]
+    assert [gpus_of_a_task(device, 0) for device in ("cpu", "auto")] == [0, 0]
+    with pytest.raises(UsageError, match="no node of the Ray cluster has one"):
+        gpus_of_a_task("cuda", 0)
 
 
 def test_executors_from_flags() -> None:

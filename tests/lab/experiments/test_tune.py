@@ -9,8 +9,9 @@ import pytest
 from puf_common.errors import UsageError
 from puf_lab.experiments.cache import Cache
 from puf_lab.experiments.executors import ExecutorOptions
-from puf_lab.experiments.tune import run_tuning, sweep_of
+from puf_lab.experiments.tune import choices_of, run_tuning, sweep_of
 from puf_lab.reporting.results import read
+from puf_lab.reporting.summary import summarise
 from puf_lab.spec.settings_files import load_experiment, names
 
 SETTING = """
@@ -66,3 +67,25 @@ def test_the_grids_of_built_in_settings_name_options_that_exist() -> None:
         for variant in sweep_of(experiment, ()).variants:
             variant.strength()
             assert variant.own_rounds(3, 6) >= 0
+
+
+def test_the_values_in_the_repository_are_those_that_the_rows_choose(tmp_path: Path) -> None:
+    rows = Path(__file__).parents[3] / "docs" / "results" / "tuning" / "digits"
+    (results,) = read([rows])
+    tuned = load_experiment("digits-tuned")
+    for choice in choices_of(summarise(results)):
+        assert {key: float_or_text(value) for key, value in choice.best.items()} == {
+            key: float_or_text(str(tuned.defaults[choice.method][key]).lower()) for key in choice.best
+        }
+    assert tuned.tuned_on is not None
+    assert not tuned.tuned_on.overlap(tuned.seeds, tuned.targets)
+    (tmp_path / "results.jsonl.gz").write_bytes(b"no gzip")
+    with pytest.raises(UsageError, match="is not a gzip file"):
+        read([tmp_path])
+
+
+def float_or_text(value: str) -> float | str:
+    try:
+        return float(value)
+    except ValueError:
+        return value
