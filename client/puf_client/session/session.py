@@ -17,7 +17,7 @@ from puf_client.session.recent import FetchedModel, Recent
 from puf_client.session.rounding import Rounding
 from puf_client.session.samples import CannotDo, LoopSupport
 from puf_client.session.update import LocalUpdate, upload_of
-from puf_client.transport.base import Transport
+from puf_client.transport.base import HeldModel, Transport
 from puf_common.errors import (
     Conflict,
     Forgotten,
@@ -174,7 +174,9 @@ class Session:
 
     def _fetched(self, version: int) -> FetchedModel:
         def fetch() -> FetchedModel:
-            header, payload = self.transport.fetch_model(version)
+            newest = self._recent.newest_model()
+            held = HeldModel(newest[0], newest[1].digest, newest[1].payload) if newest is not None else None
+            header, payload = self.transport.fetch_model(version, held)
             self.manifest.require(header.manifest_fingerprint, f"model {version}")
             if header.version != version or len(payload) != self.manifest.nbytes(MODEL):
                 raise TransferCorrupted(

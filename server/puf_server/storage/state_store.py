@@ -40,6 +40,7 @@ from puf_server.storage.database import (
     readable,
     unsaved,
 )
+from puf_server.storage.difference_files import DifferenceFiles
 from puf_server.storage.durable import DISK, Files, unwritten
 from puf_server.storage.layout import KEY_FILE, Layout, history_name
 from puf_server.storage.model_files import ModelFiles
@@ -94,6 +95,7 @@ class Store:
         self.db = db
         self.files = files
         self.models = ModelFiles(layout.models, manifest, files)
+        self.differences = DifferenceFiles(layout.differences, manifest, files, self.models)
         self.spool = Spool(layout.spool, files)
         # Held while a server serves the directory.
         self._lock: IO[str] | None = None
