@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from puf_common.errors import InvalidUpdate, TransferCorrupted
 from puf_common.tensors.chunks import Payload
@@ -58,4 +59,5 @@ class StepDecoder:
         old = np.frombuffer(self._base[self._offset : self._offset + len(part)], "<f4")
         # The digest shows whether a sum left the range.
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.add(old, np.frombuffer(part, "<f4")).data.cast("B")
+            new: NDArray[np.float32] = np.add(old, np.frombuffer(part, "<f4"))
+        return new.data.cast("B")

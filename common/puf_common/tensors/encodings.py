@@ -54,11 +54,13 @@ def compact(manifest: Manifest, payload: Payload, encoding: str, seed: int = 0) 
 
     8-bit numbers are rounded at random, by the seed.
     """
-    factors, parts, quantiser = [], [], Quantiser(seed)
+    factors: list[np.float32] = []
+    parts: list[Payload] = []
+    quantiser = Quantiser(seed)
     for tensor in manifest.ranges(UPDATE):
         raw = memoryview(payload)[tensor.offset : tensor.offset + tensor.nbytes]
         if not compacted(tensor):
-            parts.append(bytes(raw))
+            parts.append(raw)
             continue
         values = np.frombuffer(raw, "<f4")
         if encoding == "i8":

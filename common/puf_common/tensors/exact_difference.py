@@ -38,18 +38,19 @@ class Run(NamedTuple):
     """A block of neighbouring elements with one type: its place in the model and its elements as integers."""
 
     offset: int
-    count: int
+    length: int
     dtype: np.dtype[Any]
     floating: bool
 
     @property
     def nbytes(self) -> int:
-        return self.count * self.dtype.itemsize
+        return self.length * self.dtype.itemsize
 
 
 def runs(manifest: Manifest) -> Iterator[Run]:
     """The blocks of a model, in order."""
-    begin, count, kind = 0, 0, np.dtype("u1")
+    begin, count = 0, 0
+    kind: np.dtype[Any] = np.dtype("u1")
     for tensor in manifest.ranges(MODEL):
         if count and tensor.dtype != kind:
             yield from _blocks(begin, count, kind)
@@ -68,13 +69,14 @@ def encoded(manifest: Manifest, old: Read, new: Read) -> Iterator[bytes]:
     """The bytes of the difference, in parts. `old` and `new` read the models: offset and memory to fill."""
     compressor = zstd.ZstdCompressor(level=_LEVEL)
     for run in runs(manifest):
-        before, after = np.empty(run.count, run.dtype), np.empty(run.count, run.dtype)
+        before, after = np.empty(run.length, run.dtype), np.empty(run.length, run.dtype)
         old(run.offset, before.data.cast("B"))
         new(run.offset, after.data.cast("B"))
         planes = _planes(_distance(run, before, after))
-        mode = zstd.ZstdCompressor.FLUSH_BLOCK if run.count >= _LEAST_PLANE else zstd.ZstdCompressor.CONTINUE
         for plane in planes:
-            yield compressor.compress(plane.data, mode)
+            yield compressor.compress(plane.data)
+            if run.length >= _LEAST_PLANE:
+                yield compressor.flush(zstd.ZstdCompressor.FLUSH_BLOCK)
     yield compressor.flush()
 
 
@@ -86,7 +88,8 @@ def _distance(run: Run, before: NDArray[Any], after: NDArray[Any]) -> NDArray[An
     np.subtract(after, before, out=after)
     np.right_shift(after, 8 * run.dtype.itemsize - 1, out=before)
     np.left_shift(after, 1, out=after)
-    return np.bitwise_xor(after, before, out=after)
+    np.bitwise_xor(after, before, out=after)
+    return after
 
 
 def _order(bits: NDArray[Any]) -> None:
@@ -128,9 +131,9 @@ class ExactDecoder:
 
 def _applied(run: Run, planes: bytearray, base: memoryview) -> memoryview:
     old = np.frombuffer(base[run.offset : run.offset + run.nbytes], run.dtype).copy()
-    new = np.empty(run.count, run.dtype)
-    raw = new.view(np.uint8).reshape(run.count, -1)
-    for place, plane in enumerate(np.frombuffer(planes, np.uint8).reshape(-1, run.count)):
+    new = np.empty(run.length, run.dtype)
+    raw = new.view(np.uint8).reshape(run.length, -1)
+    for place, plane in enumerate(np.frombuffer(planes, np.uint8).reshape(-1, run.length)):
         raw[:, place] = plane
     if run.floating:
         _order(old)

@@ -82,7 +82,10 @@ def _encoded(values: NDArray[np.float32], chances: Callable[[int], NDArray[np.fl
 
 
 def _round(
-    values: NDArray[np.float32], chances: NDArray[np.float32] | np.float32, out: NDArray[Any], space: NDArray[np.float32]
+    values: NDArray[np.float32],
+    chances: NDArray[np.float32] | np.float32,
+    out: NDArray[Any],
+    space: NDArray[np.float32],
 ) -> None:
     # Without its sign bit a float is the larger, the larger its bits are as an integer.
     bits = np.bitwise_and(values.view(np.uint32), np.uint32(0x7FFFFFFF), out=space.view(np.uint32))

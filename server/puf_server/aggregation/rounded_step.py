@@ -15,12 +15,12 @@ from puf_common.tensors.quantised import LARGEST_VALUE, decode, nearest
 from puf_server.aggregation.fold import (
     Block,
     Contribution,
-    NotFinite,
     Source,
     Space,
     average,
     computed,
     in_order,
+    not_finite,
     read_block,
 )
 
@@ -51,9 +51,7 @@ def rounded_step(
     """Writes all three in manifest order. The error has the layout of an update; it is zero where nothing is rounded."""
     ordered = sorted(contributions, key=lambda c: (c.client.encode(), c.part))
     n = sum(c.samples for c in ordered)
-    sources = {"base": base, **{f"{i}": c.source for i, c in enumerate(ordered)}}
-    if error is not None:
-        sources["error"] = error
+    sources = [c.source for c in ordered] + ([] if error is None else [error])
 
     def compute(block: Block, space: Space) -> _Rounded:
         # Zeros of buffers are read, too: every byte of a file is hashed.
@@ -67,22 +65,23 @@ def rounded_step(
         np.multiply(total, server_lr, out=total)
         if old is not None:
             np.add(total, old, out=total)
-        return _rounded(w, total, block.here.spec.name)
+        with np.errstate(over="ignore", invalid="ignore"):  # checked in the next lines
+            wanted = total.astype(np.float32)
+            large = np.flatnonzero(~(np.abs(wanted) <= LARGEST_VALUE))
+            made = _rounded(w, total, wanted) if not large.size else None
+        if made is None or not all_finite(new := np.frombuffer(made.model, np.float32)):
+            raise not_finite(block, large if made is None else np.flatnonzero(~np.isfinite(new)), ordered)
+        return made
 
-    for made in in_order(compute, manifest, base, ordered, also=error):
+    for made in in_order(compute, manifest, base, sources):
         for write, part in zip(writers, made, strict=True):
             write(part)
 
 
-def _rounded(w: NDArray[Any], total: NDArray[np.float64], tensor: str) -> _Rounded:
-    with np.errstate(over="ignore", invalid="ignore"):  # checked below
-        wanted = total.astype(np.float32)
-        if not (all_finite(wanted) and np.abs(wanted).max(initial=0.0) <= LARGEST_VALUE):
-            raise NotFinite(f"tensor {tensor} would no longer be finite", tensor=tensor)
-        step = nearest(wanted)
-        new = np.add(w, decode(step))
-    if not all_finite(new):
-        raise NotFinite(f"tensor {tensor} would no longer be finite", tensor=tensor)
+def _rounded(w: NDArray[Any], total: NDArray[np.float64], wanted: NDArray[np.float32]) -> _Rounded:
+    """One block: w + q, q, and the error. `total` is the wanted step and is overwritten."""
+    step = nearest(wanted)
+    new = np.add(w, decode(step))
     np.add(total, w, out=total)
     np.subtract(total, new, out=total)
-    return _Rounded(new.data.cast("B"), memoryview(step), total.astype(np.float32).data.cast("B"))
+    return _Rounded(new.data.cast("B"), step, total.astype(np.float32).data.cast("B"))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from puf_server.core.state.models import ModelVersion
 from puf_server.core.state.rounds import HistoryRecord, Round
 
 DATABASE = "state.db"
@@ -41,9 +40,9 @@ def model_name(version: int, digest: str) -> str:
     return f"v{version:06d}-{digest[:16]}.safetensors"
 
 
-def difference_name(base: ModelVersion, model: ModelVersion) -> str:
-    """How the files of the difference between two versions begin. The rest states kind and digest, after a dot."""
-    return f"v{base.version:06d}-v{model.version:06d}-{base.digest[:16]}-{model.digest[:16]}"
+def difference_name(versions: tuple[int, int], digests: tuple[str, str]) -> str:
+    """How the files of the difference between two models begin. The rest states kind and digest, after a dot."""
+    return f"v{versions[0]:06d}-v{versions[1]:06d}-{digests[0][:16]}-{digests[1][:16]}"
 
 
 def spool_name(current: Round, key: str, digest: str | None = None) -> str:

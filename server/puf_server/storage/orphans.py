@@ -42,7 +42,10 @@ def _wanted(layout: Layout, state: State) -> dict[Path, set[str]]:
     return {
         layout.models: {model_name(m.version, m.digest) for m in models},
         layout.spool: {spool_name(current, key) for key in current.received} if current is not None else set(),
-        layout.differences: {difference_name(state.models[a], state.models[b]) for a, b in differences(state)},
+        layout.differences: {
+            difference_name(pair, (state.models[pair[0]].digest, state.models[pair[1]].digest))
+            for pair in differences(state)
+        },
         layout.history: {history_name(r) for r in state.history.values() if r.digest},
     }
 
