@@ -210,7 +210,7 @@ class Folder:
         writers: tuple[Callable[[memoryview], object], Callable[[memoryview], object]],
     ) -> tuple[HistoryRecord, ...]:
         """Writes the model and the step in 8-bit numbers. Returns the record of what rounding has changed."""
-        known = step_rounding.error(state)
+        known = step_rounding.error(state, current.base)
         old, file = inputs.stored(known) if known else None, HistoryFile(self._store, step_rounding.KEY)
         try:
             rate = server_optimizer.plain_rate(self._config.plan, current)

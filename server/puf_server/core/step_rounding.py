@@ -25,6 +25,7 @@ def applies(plan: Plan, current: Round) -> bool:
     return plan.step_encoding == "i8" and ordinary and current.step.combine.rule == CombineRule.FOLD
 
 
-def error(state: State) -> HistoryRecord | None:
-    """The record of e; None before the first rounded step and after a request."""
-    return state.history.get(KEY)
+def error(state: State, base: int) -> HistoryRecord | None:
+    """The record of e that the step to this model left; None if the model was made in another way, or after a request."""
+    found = state.history.get(KEY)
+    return found if found is not None and found.round == state.models[base].round else None
