@@ -71,6 +71,8 @@ class Download:
         if self._decoder is None:
             self._assembled.add(chunk)
         else:
+            if not chunk.data:
+                raise TransferCorrupted(f"a chunk of the difference to model {self._version} is empty")
             if self._received + len(chunk.data) > self._total:
                 raise TransferCorrupted(f"the difference to model {self._version} is longer than its header states")
             for part in self._decoder.feed(chunk.data):

@@ -127,7 +127,9 @@ class Store:
         return store
 
     def disk_space(self) -> DiskSpace | None:
-        return DiskSpace(free=shutil.disk_usage(self.directory).free, update=self.manifest.nbytes(MODEL))
+        beside = 2 if self.config.plan.step_encoding == "i8" else 0
+        free = shutil.disk_usage(self.directory).free
+        return DiskSpace(free=free, update=self.manifest.nbytes(MODEL), beside=beside)
 
     def await_receipts(self, wanted: bool) -> None:
         """Stores whether this state comes from a backup and the operator has not shown the receipts issued since."""
