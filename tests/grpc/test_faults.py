@@ -24,6 +24,7 @@ import puf_server.rpc.requests
 from puf_client.session.assignment import Assignment
 from puf_client.session.connect import connect
 from puf_client.session.settings import Offer, Running
+from puf_client.transport.download import Download
 from puf_client.transport.grpc import GrpcTransport
 from puf_client.transport.retry import RetryPolicy
 from puf_common.errors import TransferCorrupted
@@ -136,11 +137,11 @@ class Damaging(GrpcTransport):
             else:
                 yield frame
 
-    def _download(self, request: pb.FetchModelRequest) -> tuple[pb.ModelHeader, Payload]:
+    def _download(self, download: Download) -> tuple[pb.ModelHeader, Payload]:
         if self.damages > 2:
             self.damages -= 1
             raise TransferCorrupted("it does not match its digest")
-        return super()._download(request)
+        return super()._download(download)
 
 
 @pytest.mark.parametrize(("damages", "survives"), [(2, True), (3, False)])

@@ -1,4 +1,4 @@
-"""Broken uploads continue where they stopped. Unwanted ones are deleted."""
+"""Broken uploads and downloads continue where they stopped. Unwanted uploads are deleted."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ def spool(server: Server) -> list[Path]:
 
 
 class Cutting:
-    """A relay that closes the first connection after some bytes from the client and forwards later ones."""
+    """A relay that closes the first connection after some bytes from the client, or to it, and forwards later ones."""
 
-    def __init__(self, port: int, after: int) -> None:
+    def __init__(self, port: int, after: int, *, down: bool = False) -> None:
         self._port = port
         self._left = after
+        self._down = down
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.target = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -59,7 +60,7 @@ class Cutting:
         try:
             while data := source.recv(1 << 16):
                 sink.sendall(data)
-                if up and self._left > 0:
+                if up is not self._down and self._left > 0:
                     self._left -= len(data)
                     if self._left <= 0:
                         break
@@ -195,3 +196,23 @@ def test_a_counted_update_is_acknowledged_before_its_chunks_are_sent(server: Ser
         reply = anna.send(header, UPDATE_BYTES, 1 << 18)
         assert (reply.duplicate, reply.position.round) == (True, 1)
     assert spool(server) == []
+
+
+def test_a_download_that_breaks_continues_where_it_stopped(server: Server) -> None:
+    nbytes = BIG.nbytes(MODEL)
+    with connect(f"127.0.0.1:{server.port}", name="anna", samples=1):
+        relay = Cutting(server.port, nbytes * 2 // 3, down=True)
+        with GrpcTransport(relay.target, "anna") as transport:
+            transport.describe()
+            _, payload = transport.fetch_model(0)
+            assert payload == bytes(nbytes)
+            # Chunks that were under way when the connection broke travel again; those that arrived do not.
+            assert nbytes <= transport.bytes_received < nbytes + (4 << 20)
+        asked = fed.FetchModelRequest(version=0, resume_at=5 << 20)
+        with Raw(server.port, "anna") as raw:
+            digest = bytes.fromhex(server.engine.state.models[0].digest)
+            for stated, begin in ((digest, 5 << 20), (b"another", 0), (b"", 0)):
+                asked.resume_digest = stated
+                first, *rest = raw.stub.FetchModel(asked, **raw.options)
+                assert first.header.begins_at == begin
+                assert (rest[0].chunk.offset, sum(len(frame.chunk.data) for frame in rest)) == (begin, nbytes - begin)

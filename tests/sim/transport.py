@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from puf_client.transport.base import ENDED
+from puf_client.transport.base import ENDED, HeldModel
 from puf_common.errors import NotFound, NotNow, PufError, TransferCorrupted, Unavailable
 from puf_common.tensors.chunks import Payload
 from puf_common.v1 import federation_pb2 as pb
@@ -130,7 +130,7 @@ class SimTransport:
 
     # -- streams -------------------------------------------------------------------------------------------
 
-    def fetch_model(self, version: int) -> tuple[pb.ModelHeader, Payload]:
+    def fetch_model(self, version: int, held: HeldModel | None = None) -> tuple[pb.ModelHeader, Payload]:
         for attempt in range(_DAMAGED_ATTEMPTS):
             while True:
                 header, payload = self._call(lambda: self._server.fetch(self.name, version))

@@ -32,6 +32,11 @@ class Recent:
         """The server was restored from a backup: a version or a round can be another one than before."""
         self._outdated = True
 
+    def newest_model(self) -> tuple[int, FetchedModel] | None:
+        """The newest version that is here, with its number."""
+        self._drop_outdated()
+        return max(self._models.items(), key=lambda item: item[0], default=None)
+
     def model(self, version: int, fetch: Callable[[], FetchedModel]) -> FetchedModel:
         """Returns a model. Fetches it if it is not here."""
         self._drop_outdated()

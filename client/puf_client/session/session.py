@@ -18,7 +18,7 @@ from puf_client.session.samples import CannotDo, LoopSupport
 from puf_client.session.settings import Running
 from puf_client.session.traces import WorkTraces
 from puf_client.session.update import LocalUpdate, upload_of
-from puf_client.transport.base import Transport
+from puf_client.transport.base import HeldModel, Transport
 from puf_common.errors import (
     Conflict,
     Forgotten,
@@ -172,8 +172,10 @@ class Session:
 
     def _fetched(self, version: int) -> FetchedModel:
         def fetch() -> FetchedModel:
+            newest = self._recent.newest_model()
+            held = HeldModel(newest[0], newest[1].digest, newest[1].payload) if newest is not None else None
             with self._traces.transfer("client.download") as note:
-                header, payload = self.transport.fetch_model(version)
+                header, payload = self.transport.fetch_model(version, held)
                 note(bytes=len(payload), **{"model.digest": header.digest.hex()})
             self.manifest.require(header.manifest_fingerprint, f"model {version}")
             if header.version != version or len(payload) != self.manifest.nbytes(MODEL):

@@ -6,7 +6,7 @@ Every method returns the server's answer or raises a `PufError`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from puf_common.tensors.chunks import Payload
 from puf_common.v1 import federation_pb2 as pb
@@ -14,6 +14,14 @@ from puf_common.v1 import tickets_pb2 as tk
 
 # States that a ticket never leaves.
 ENDED = frozenset({tk.TICKET_STATE_COMPLETED, tk.TICKET_STATE_FAILED, tk.TICKET_STATE_WITHDRAWN})
+
+
+class HeldModel(NamedTuple):
+    """A model that the client has, with the digest that the server stated for it."""
+
+    version: int
+    digest: bytes
+    payload: Payload
 
 
 class Transport(Protocol):
@@ -38,8 +46,8 @@ class Transport(Protocol):
     def leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:
         """Makes one attempt: a client that leaves does not wait for an absent server."""
 
-    def fetch_model(self, version: int) -> tuple[pb.ModelHeader, Payload]:
-        """Returns the header and the verified bytes. The caller owns the bytes."""
+    def fetch_model(self, version: int, held: HeldModel | None = None) -> tuple[pb.ModelHeader, Payload]:
+        """Returns the header and the verified bytes. The caller owns the bytes. The difference to `held` may be sent."""
 
     def submit_update(self, header: pb.UpdateHeader, payload: Payload) -> pb.SubmitUpdateReply: ...
     def report_evaluation(self, request: pb.ReportEvaluationRequest) -> pb.ReportEvaluationReply: ...

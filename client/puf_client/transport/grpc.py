@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from puf_client.transport.base import ENDED
+from puf_client.transport.base import ENDED, HeldModel
+from puf_client.transport.download import Download
 from puf_client.transport.plausible import check_description, check_join, check_work, printable
 from puf_client.transport.retry import Attempts, Connectivity, RetryPolicy
 from puf_common.errors import InvalidUpdate, TooMuch, TransferCorrupted
@@ -21,8 +22,8 @@ from puf_common.network.addresses import check_target
 from puf_common.network.status import IDENTITY_KEY, TOKEN_KEY, channel_options, error_from
 from puf_common.network.tls import ClientTls
 from puf_common.tensors.chunk_frames import chunk_frame, chunk_of
-from puf_common.tensors.chunks import CHUNK_BYTES, Assembler, Payload, chunk_views
-from puf_common.tensors.manifest import MODEL, Manifest
+from puf_common.tensors.chunks import CHUNK_BYTES, Payload, chunk_views
+from puf_common.tensors.manifest import Manifest
 from puf_common.tracing.process import carried
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import federation_pb2_grpc as pb_grpc
@@ -114,8 +115,20 @@ class GrpcTransport:
     def leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:
         return self._once(self._stub.Leave, request, _LEAVE_SECONDS)
 
-    def fetch_model(self, version: int) -> tuple[pb.ModelHeader, Payload]:
-        return self._intact(lambda: self._download(pb.FetchModelRequest(version=version)))
+    def fetch_model(self, version: int, held: HeldModel | None = None) -> tuple[pb.ModelHeader, Payload]:
+        manifest = Manifest.from_pb(self._manifest or self.describe().manifest)
+        download = Download(version, manifest, held)
+
+        def attempt() -> tuple[pb.ModelHeader, Payload]:
+            nonlocal download
+            try:
+                return self._download(download)
+            except TransferCorrupted:
+                # From the beginning, and the whole model: the difference may be what is wrong.
+                download = Download(version, manifest, None)
+                raise
+
+        return self._intact(attempt)
 
     def submit_update(self, header: pb.UpdateHeader, payload: Payload) -> pb.SubmitUpdateReply:
         again = False
@@ -209,23 +222,19 @@ class GrpcTransport:
                 raise self._server.closed() from None
             raise
 
-    def _download(self, request: pb.FetchModelRequest) -> tuple[pb.ModelHeader, Payload]:
+    def _download(self, download: Download) -> tuple[pb.ModelHeader, Payload]:
+        request = download.request()
         stream = self._fetch(request, timeout=self.transfer_seconds, metadata=self._metadata)
         try:
             first = pb.FetchModelReply.FromString(next(iter(stream), b""))
             if first.WhichOneof("frame") != "header":
                 raise TransferCorrupted(f"the server sent model {request.version} without its header")
-            header, expected = first.header, self._expected_bytes()
-            if header.byte_length != expected:
-                raise TransferCorrupted(
-                    f"the server states {header.byte_length} bytes for model {request.version}, the manifest {expected}"
-                )
-            assembler = Assembler(expected, header.blake3 or header.digest, "blake3" if header.blake3 else "sha256")
+            download.begin(first.header)
             for frame in stream:
                 chunk = chunk_of(frame) or pb.FetchModelReply.FromString(frame).chunk
-                assembler.add(chunk)
+                download.add(chunk)
                 self.bytes_received += len(chunk.data)
-            return header, assembler.finish()
+            return download.finish()
         except DecodeError:
             raise TransferCorrupted(f"the server sent other data instead of model {request.version}") from None
         except (InvalidUpdate, TooMuch) as error:
@@ -234,10 +243,6 @@ class GrpcTransport:
             ) from None
         finally:
             stream.cancel()  # type: ignore[no-untyped-call]
-
-    def _expected_bytes(self) -> int:
-        manifest = self._manifest or self.describe().manifest
-        return Manifest.from_pb(manifest).nbytes(MODEL)
 
     def _received(self, header: pb.UpdateHeader) -> int:
         """Bytes of the update that the server stored during an interrupted attempt."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from puf_common.errors import InvalidUpdate
 from puf_common.tensors.chunks import Payload
-from puf_common.tensors.manifest import UPDATE, Manifest, TensorRange
+from puf_common.tensors.manifest import UPDATE, Manifest, TensorRange, Use
 from puf_common.tensors.quantised import RECORD, Quantiser, decode, quantised_nbytes
 
 # The names in settings and contract. "full" is the update unchanged.
@@ -29,7 +29,8 @@ _LARGEST_FACTOR = 2.0**111
 _BLOCK = 1 << 16
 
 
-def _compacted(tensor: TensorRange) -> bool:
+def compacted(tensor: TensorRange) -> bool:
+    """Whether an encoding shortens this tensor."""
     return tensor.spec.role == "parameter" and tensor.dtype.str == "<f4"
 
 
@@ -38,12 +39,12 @@ def compact_nbytes(manifest: Manifest, encoding: str) -> int:
     if encoding == "full":
         return manifest.nbytes(UPDATE)
     tensors = manifest.ranges(UPDATE)
-    factors = 0 if encoding == "i8" else 4 * sum(map(_compacted, tensors))
+    factors = 0 if encoding == "i8" else 4 * sum(map(compacted, tensors))
     return factors + sum(_wire_nbytes(tensor, encoding) for tensor in tensors)
 
 
 def _wire_nbytes(tensor: TensorRange, encoding: str) -> int:
-    if not _compacted(tensor):
+    if not compacted(tensor):
         return tensor.nbytes
     return quantised_nbytes(tensor.spec.size) if encoding == "i8" else tensor.nbytes // 2
 
@@ -53,11 +54,13 @@ def compact(manifest: Manifest, payload: Payload, encoding: str, seed: int = 0) 
 
     8-bit numbers are rounded at random, by the seed.
     """
-    factors, parts, quantiser = [], [], Quantiser(seed)
+    factors: list[np.float32] = []
+    parts: list[Payload] = []
+    quantiser = Quantiser(seed)
     for tensor in manifest.ranges(UPDATE):
         raw = memoryview(payload)[tensor.offset : tensor.offset + tensor.nbytes]
-        if not _compacted(tensor):
-            parts.append(bytes(raw))
+        if not compacted(tensor):
+            parts.append(raw)
             continue
         values = np.frombuffer(raw, "<f4")
         if encoding == "i8":
@@ -79,12 +82,12 @@ def expand(manifest: Manifest, wire: Payload, encoding: str) -> bytearray:
 
 
 class Expander:
-    """Expands a compact update from blocks of any size."""
+    """Expands a compact update from blocks of any size, or a model's step, which has the layout of a model."""
 
-    def __init__(self, manifest: Manifest, encoding: str) -> None:
+    def __init__(self, manifest: Manifest, encoding: str, layout: Use = UPDATE) -> None:
         self._encoding = encoding
-        self._tensors = [tensor for tensor in manifest.ranges(UPDATE) if tensor.nbytes]
-        self._with_factor = [t for t in manifest.ranges(UPDATE) if _compacted(t) and encoding != "i8"]
+        self._tensors = [tensor for tensor in manifest.ranges(layout) if tensor.nbytes]
+        self._with_factor = [t for t in manifest.ranges(layout) if compacted(t) and encoding != "i8"]
         # Compacted tensors are expanded in whole units: a number, or a block of them.
         self._unit = RECORD.itemsize if encoding == "i8" else 2
         self._factors: dict[str, np.float32] | None = None
@@ -103,14 +106,14 @@ class Expander:
             self._factors, rest = self._checked(rest[:size]), rest[size:]
         out = []
         while rest and self._index < len(self._tensors):
-            tensor, compacted = self._tensors[self._index], _compacted(self._tensors[self._index])
+            tensor, short = self._tensors[self._index], compacted(self._tensors[self._index])
             take = min(self._left, len(rest))
-            if compacted and take < self._left:
+            if short and take < self._left:
                 take -= take % self._unit
             if not take:
                 break
             block, rest = rest[:take], rest[take:]
-            out.append(self._widen(block, tensor) if compacted else block)
+            out.append(self._widen(block, tensor) if short else block)
             self._left -= take
             if not self._left:
                 self._index += 1

@@ -382,26 +382,50 @@ class LeaveOrder(_message.Message):
     def __init__(self, reason: _Optional[_Union[LeaveOrder.Reason, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class FetchModelRequest(_message.Message):
-    __slots__ = ("version",)
+    __slots__ = ("version", "held_digest", "held_version", "resume_at", "resume_digest")
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    HELD_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    HELD_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RESUME_AT_FIELD_NUMBER: _ClassVar[int]
+    RESUME_DIGEST_FIELD_NUMBER: _ClassVar[int]
     version: int
-    def __init__(self, version: _Optional[int] = ...) -> None: ...
+    held_digest: bytes
+    held_version: int
+    resume_at: int
+    resume_digest: bytes
+    def __init__(self, version: _Optional[int] = ..., held_digest: _Optional[bytes] = ..., held_version: _Optional[int] = ..., resume_at: _Optional[int] = ..., resume_digest: _Optional[bytes] = ...) -> None: ...
+
+class Difference(_message.Message):
+    __slots__ = ("base_version", "kind", "byte_length", "digest")
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BYTE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    base_version: int
+    kind: _tensors_pb2.DifferenceKind
+    byte_length: int
+    digest: bytes
+    def __init__(self, base_version: _Optional[int] = ..., kind: _Optional[_Union[_tensors_pb2.DifferenceKind, str]] = ..., byte_length: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class ModelHeader(_message.Message):
-    __slots__ = ("version", "round", "byte_length", "digest", "manifest_fingerprint", "blake3")
+    __slots__ = ("version", "round", "byte_length", "digest", "manifest_fingerprint", "blake3", "difference", "begins_at")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BYTE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     BLAKE3_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
+    BEGINS_AT_FIELD_NUMBER: _ClassVar[int]
     version: int
     round: int
     byte_length: int
     digest: bytes
     manifest_fingerprint: bytes
     blake3: bytes
-    def __init__(self, version: _Optional[int] = ..., round: _Optional[int] = ..., byte_length: _Optional[int] = ..., digest: _Optional[bytes] = ..., manifest_fingerprint: _Optional[bytes] = ..., blake3: _Optional[bytes] = ...) -> None: ...
+    difference: Difference
+    begins_at: int
+    def __init__(self, version: _Optional[int] = ..., round: _Optional[int] = ..., byte_length: _Optional[int] = ..., digest: _Optional[bytes] = ..., manifest_fingerprint: _Optional[bytes] = ..., blake3: _Optional[bytes] = ..., difference: _Optional[_Union[Difference, _Mapping]] = ..., begins_at: _Optional[int] = ...) -> None: ...
 
 class FetchModelReply(_message.Message):
     __slots__ = ("header", "chunk")

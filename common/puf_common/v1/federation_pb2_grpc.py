@@ -185,7 +185,8 @@ class FederationServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FetchModel(self, request, context):
-        """Streams a model: one header, then chunks. Length and digest in the header cover all chunk data together.
+        """Streams a model: one header, then chunks. Length and digest in the header are those of the whole model. A broken stream
+        may continue where it stopped, see FetchModelRequest.resume_at.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -91,7 +91,9 @@ class FederationStub:
     Leave: _grpc.UnaryUnaryMultiCallable[_federation_pb2.LeaveRequest, _federation_pb2.LeaveReply]
     """Ends the session. The client stays a member and rounds do not wait for it. A repeated call changes nothing."""
     FetchModel: _grpc.UnaryStreamMultiCallable[_federation_pb2.FetchModelRequest, _federation_pb2.FetchModelReply]
-    """Streams a model: one header, then chunks. Length and digest in the header cover all chunk data together."""
+    """Streams a model: one header, then chunks. Length and digest in the header are those of the whole model. A broken stream
+    may continue where it stopped, see FetchModelRequest.resume_at.
+    """
     SubmitUpdate: _grpc.StreamUnaryMultiCallable[_federation_pb2.SubmitUpdateRequest, _federation_pb2.SubmitUpdateReply]
     """Accepts one update: one header, then chunks. OK means that it is verified and on disk. The same key and digest again: OK,
     nothing changes. That holds after the round's commit, too, until a later round counts an update of this client, its
@@ -152,7 +154,9 @@ class FederationAsyncStub(FederationStub):
     Leave: _aio.UnaryUnaryMultiCallable[_federation_pb2.LeaveRequest, _federation_pb2.LeaveReply]  # type: ignore[assignment]
     """Ends the session. The client stays a member and rounds do not wait for it. A repeated call changes nothing."""
     FetchModel: _aio.UnaryStreamMultiCallable[_federation_pb2.FetchModelRequest, _federation_pb2.FetchModelReply]  # type: ignore[assignment]
-    """Streams a model: one header, then chunks. Length and digest in the header cover all chunk data together."""
+    """Streams a model: one header, then chunks. Length and digest in the header are those of the whole model. A broken stream
+    may continue where it stopped, see FetchModelRequest.resume_at.
+    """
     SubmitUpdate: _aio.StreamUnaryMultiCallable[_federation_pb2.SubmitUpdateRequest, _federation_pb2.SubmitUpdateReply]  # type: ignore[assignment]
     """Accepts one update: one header, then chunks. OK means that it is verified and on disk. The same key and digest again: OK,
     nothing changes. That holds after the round's commit, too, until a later round counts an update of this client, its
@@ -258,7 +262,9 @@ class FederationServicer(metaclass=_abc_1.ABCMeta):
         request: _federation_pb2.FetchModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_federation_pb2.FetchModelReply], _abc.AsyncIterator[_federation_pb2.FetchModelReply]]:
-        """Streams a model: one header, then chunks. Length and digest in the header cover all chunk data together."""
+        """Streams a model: one header, then chunks. Length and digest in the header are those of the whole model. A broken stream
+        may continue where it stopped, see FetchModelRequest.resume_at.
+        """
 
     @_abc_1.abstractmethod
     def SubmitUpdate(

@@ -33,6 +33,12 @@ class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENCODING_BF16: _ClassVar[Encoding]
     ENCODING_I8: _ClassVar[Encoding]
 
+class DifferenceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DIFFERENCE_KIND_UNSPECIFIED: _ClassVar[DifferenceKind]
+    DIFFERENCE_KIND_EXACT: _ClassVar[DifferenceKind]
+    DIFFERENCE_KIND_STEP_I8: _ClassVar[DifferenceKind]
+
 class DigestKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     DIGEST_KIND_UNSPECIFIED: _ClassVar[DigestKind]
@@ -54,6 +60,9 @@ ENCODING_UNSPECIFIED: Encoding
 ENCODING_F16: Encoding
 ENCODING_BF16: Encoding
 ENCODING_I8: Encoding
+DIFFERENCE_KIND_UNSPECIFIED: DifferenceKind
+DIFFERENCE_KIND_EXACT: DifferenceKind
+DIFFERENCE_KIND_STEP_I8: DifferenceKind
 DIGEST_KIND_UNSPECIFIED: DigestKind
 DIGEST_KIND_BLAKE3: DigestKind
 

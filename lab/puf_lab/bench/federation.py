@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from puf_common.errors import PufError
 from puf_common.tensors.chunks import CHUNK_BYTES
@@ -25,12 +27,12 @@ _SECONDS = 300.0
 _PROCESSES = 10
 
 
-def init_state(scratch: Path, parameters: int, *flags: str) -> Path:
-    """The state directory of a new federation whose model is one tensor."""
+def init_state(scratch: Path, parameters: int, *flags: str, weights: NDArray[np.float32] | None = None) -> Path:
+    """The state directory of a new federation whose model is one tensor: zeros, or `weights`."""
     scratch.mkdir(parents=True, exist_ok=True)
     manifest = Manifest((TensorSpec("weights", "f32", (parameters,)),))
     first = scratch / "first.safetensors"
-    save(first, manifest, _zeros(manifest.nbytes(MODEL)), {})
+    save(first, manifest, _zeros(manifest.nbytes(MODEL)) if weights is None else weights.data.cast("B"), {})
     state = scratch / "state"
     plan = ["--plan-rounds", "0", "--plan-evaluate-every", "0", "--plan-keep-models", "1", *flags]
     run_server_command("init", "--state", str(state), "--model", "bench", "--model-file", str(first), *plan)

@@ -19,6 +19,7 @@ USUAL = (
     "starting",
     "transfer",
     "wire",
+    "line",
     "folding",
     "forgetting",
     "training",

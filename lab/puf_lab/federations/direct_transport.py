@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from puf_client.session.recent import MODELS_KEPT
-from puf_client.transport.base import ENDED
+from puf_client.transport.base import ENDED, HeldModel
 from puf_common.errors import PufError
 from puf_common.tensors.chunks import Payload, chunks
 from puf_common.v1 import federation_pb2 as fed
@@ -61,7 +61,7 @@ class DirectTransport:
     def leave(self, request: fed.LeaveRequest) -> fed.LeaveReply:
         return self._handlers.leave(self.name, request)
 
-    def fetch_model(self, version: int) -> tuple[fed.ModelHeader, Payload]:
+    def fetch_model(self, version: int, held: HeldModel | None = None) -> tuple[fed.ModelHeader, Payload]:
         model = self._handlers.model_for(self.name, version)
         payload = self._models.payload(model)
         if version in self._held:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ from puf_server.aggregation.verified import VerifiedSource
 # Elements per block: few enough that float64 sums stay in a core's cache, enough to be worth a task for a thread.
 _BLOCK = 1 << 18
 _THREADS = min(4, os.cpu_count() or 1)
+
+T = TypeVar("T")
 
 
 class NotFinite(PufError):
@@ -90,23 +92,11 @@ def fold(
     """Writes the new model in manifest order. `denominator` is the fixed n of an unlearning round; None: received samples."""
     ordered = sorted(contributions, key=lambda c: (c.client.encode(), c.part))
     n = sum(c.samples for c in ordered) if denominator is None else denominator
-    spaces: SimpleQueue[Space] = SimpleQueue()
-    for _ in range(_THREADS):
-        spaces.put(Space())
 
-    def compute(block: Block) -> NDArray[Any]:
-        space = spaces.get()
-        try:
-            return _computed(block, base, ordered, n, server_lr, space)
-        except BaseException:
-            _fail(base, block.here, block.start)
-            for c in ordered:
-                _fail(c.source, block.there, block.start)
-            raise
-        finally:
-            spaces.put(space)
+    def compute(block: Block, space: Space) -> NDArray[Any]:
+        return computed(block, base, ordered, n, server_lr, space)
 
-    for w in _in_order(compute, blocks(manifest)):
+    for w in in_order(compute, manifest, base, [c.source for c in ordered]):
         write(w.data.cast("B"))
 
 
@@ -134,19 +124,40 @@ def blocks(manifest: Manifest) -> Iterator[Block]:
             yield Block(here, there, start, min(_BLOCK, here.spec.size - start))
 
 
-def _in_order(compute: Callable[[Block], NDArray[Any]], blocks: Iterator[Block]) -> Iterator[NDArray[Any]]:
-    """The results in the order of the blocks. A few blocks are computed at the same time."""
+def in_order(
+    compute: Callable[[Block, Space], T], manifest: Manifest, base: Source, updates: Sequence[Source]
+) -> Iterator[T]:
+    """The results in the order of the blocks. A few blocks are computed at the same time.
+
+    `updates` are all other files that `compute` reads. They have the layout of an update.
+    """
+    spaces: SimpleQueue[Space] = SimpleQueue()
+    for _ in range(_THREADS):
+        spaces.put(Space())
+
+    def one(block: Block) -> T:
+        space = spaces.get()
+        try:
+            return compute(block, space)
+        except BaseException:
+            _fail(base, block.here, block.start)
+            for source in updates:
+                _fail(source, block.there, block.start)
+            raise
+        finally:
+            spaces.put(space)
+
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="fold") as pool:
-        under_way: deque[Future[NDArray[Any]]] = deque()
-        for block in blocks:
-            under_way.append(pool.submit(compute, block))
+        under_way: deque[Future[T]] = deque()
+        for block in blocks(manifest):
+            under_way.append(pool.submit(one, block))
             if len(under_way) > 2 * _THREADS:
                 yield under_way.popleft().result()
         while under_way:
             yield under_way.popleft().result()
 
 
-def _computed(
+def computed(
     block: Block, base: Source, updates: Sequence[Contribution], n: int, server_lr: float, space: Space
 ) -> NDArray[Any]:
     """One block of the new model."""
@@ -158,13 +169,15 @@ def _computed(
         else:
             w = merge(w, block.there, block.start, updates)
     if spec.floating and not all_finite(w):
-        client = _culprit(block.there, block.start, np.flatnonzero(~np.isfinite(w)), updates)
-        raise NotFinite(
-            f"tensor {spec.name} would no longer be finite{f' with the update of {client}' * bool(client)}",
-            tensor=spec.name,
-            client=client,
-        )
+        raise not_finite(block, np.flatnonzero(~np.isfinite(w)), updates)
     return w
+
+
+def not_finite(block: Block, where: NDArray[np.intp], updates: Sequence[Contribution]) -> NotFinite:
+    """The error for a block whose elements `where` are not finite. It names the client that is the most likely cause."""
+    name, client = block.here.spec.name, _culprit(block.there, block.start, where, updates)
+    whose = f" with the update of {client}" if client else ""
+    return NotFinite(f"tensor {name} would no longer be finite{whose}", tensor=name, client=client)
 
 
 def _fail(source: Source, tensor: TensorRange, start: int) -> None:

@@ -13,9 +13,10 @@ from puf_common.tensors.model_file import write_header
 from puf_server.aggregation.fold import Contribution, NotFinite, fold
 from puf_server.aggregation.history_writer import HistoryFile, read_history, write_history
 from puf_server.aggregation.method_rules import Vectors
+from puf_server.aggregation.rounded_step import Writers, rounded_step
 from puf_server.aggregation.server_step import Moments, step
 from puf_server.aggregation.verified import VerifiedSource
-from puf_server.core import methods, server_optimizer
+from puf_server.core import methods, server_optimizer, step_rounding
 from puf_server.core.methods.layers import outputs
 from puf_server.core.methods.products import combined
 from puf_server.core.state.models import ModelVersion
@@ -23,6 +24,7 @@ from puf_server.core.state.rounds import CombineRule, HistoryRecord, Part, Round
 from puf_server.core.state.state import State
 from puf_server.core.unlearning import history
 from puf_server.failpoints import hit
+from puf_server.storage.difference_files import STEP, DifferenceFile
 from puf_server.storage.durable import FileSource
 from puf_server.storage.layout import spool_name
 from puf_server.storage.state_store import Store
@@ -59,6 +61,8 @@ class Folder:
         half, written = self._manifest.nbytes("model") // 2, 0
         hit("fold.start")
         file = self._store.models.new(version)
+        rounded = step_rounding.applies(self._config.plan, current)
+        step = self._store.differences.new(state.models[current.base], version, STEP) if rounded else None
 
         def write(block: memoryview) -> None:
             nonlocal written
@@ -72,14 +76,18 @@ class Folder:
         try:
             # The digest is known only at the end, so it is not in the file's header.
             file.write(write_header(self._manifest, {"version": str(version), "round": str(current.number)}))
-            factors, moments = self._compute(state, current, write)
+            factors, carried = self._compute(state, current, write, step)
             hit("fold.end")
             self._store.models.publish(file, version, sha.hexdigest())
+            if step is not None:
+                step.publish(version, sha.hexdigest())
             kinds = history.wanted(state, self._config, current)
             rate = server_optimizer.plain_rate(self._config.plan, current)
-            records = (*moments, *write_history(self._store, state, current, kinds, server_lr=rate))
+            records = (*carried, *write_history(self._store, state, current, kinds, server_lr=rate))
         except BaseException as error:
             file.discard()
+            if step is not None:
+                step.discard()
             if not isinstance(error, NotFinite):
                 raise
             failure = f"round {current.number}: {error.message}"
@@ -116,11 +124,11 @@ class Folder:
         return found
 
     def _compute(
-        self, state: State, current: Round, write: Callable[[memoryview], object]
+        self, state: State, current: Round, write: Callable[[memoryview], object], rounded: DifferenceFile | None
     ) -> tuple[Mapping[str, float] | None, tuple[HistoryRecord, ...]]:
         """Writes the blocks of the new model: by the weighted sum, or by the rule of the round's method.
 
-        Returns the factors of the rule LINEAR, and the moments of the server's optimizer.
+        Returns the factors of the rule LINEAR, and the records of what this step hands to the next one.
         """
         rule = current.step.combine
         with ExitStack() as stack:
@@ -129,7 +137,10 @@ class Folder:
             updates = self._contributions(state, current, inputs)
             if rule.rule == CombineRule.FOLD:
                 try:
-                    stored = self._fold(state, current, base, updates, inputs, write)
+                    if rounded is not None:
+                        stored = self._rounded(state, current, base, updates, inputs, (write, rounded.write))
+                    else:
+                        stored = self._fold(state, current, base, updates, inputs, write)
                 except NotFinite:
                     # A changed bit makes a number large. The client is to blame only if its file is whole.
                     inputs.verify()
@@ -187,6 +198,28 @@ class Folder:
         except BaseException:
             for file in files:
                 file.discard()
+            raise
+
+    def _rounded(
+        self,
+        state: State,
+        current: Round,
+        base: VerifiedSource,
+        updates: list[Contribution],
+        inputs: _Inputs,
+        writers: tuple[Callable[[memoryview], object], Callable[[memoryview], object]],
+    ) -> tuple[HistoryRecord, ...]:
+        """Writes the model and the step in 8-bit numbers. Returns the record of what rounding has changed."""
+        known = step_rounding.error(state, current.base)
+        old, file = inputs.stored(known) if known else None, HistoryFile(self._store, step_rounding.KEY)
+        try:
+            rate = server_optimizer.plain_rate(self._config.plan, current)
+            rounded_step(self._manifest, base, updates, old, Writers(*writers, file.write), server_lr=rate)
+            inputs.finish()
+            about = {"client": "", "membership": 0, "round": current.number, "samples": 0}
+            return (file.publish(kind=step_rounding.KIND, **about),)
+        except BaseException:
+            file.discard()
             raise
 
     def _noise(self, current: Round) -> bytes:

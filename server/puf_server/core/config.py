@@ -73,6 +73,11 @@ class Plan(_Settings):
     update_encoding: Literal["full", "f16", "bf16", "i8"] = Field(
         "full", description="encoding of updates: full; f16 or bf16, half the bytes; i8, a quarter with error feedback"
     )
+    step_encoding: Literal["full", "difference", "i8"] = Field(
+        "full",
+        description="how a new model travels to clients that hold an earlier one: full; difference, exact and compressed; "
+        "i8, ordinary rounds step in 8-bit numbers, a quarter of the bytes with error feedback",
+    )
     keep_models: int = Field(3, ge=0, description="number of newest model versions to keep on disk; 0: all")
     shards: int = Field(0, ge=0, le=1_000_000, description="shards that clients can lease (--shard lease); 0: none")
 
@@ -80,6 +85,12 @@ class Plan(_Settings):
     def _silence_is_longer_than_a_heartbeat(self) -> Self:
         if self.absent_seconds < 2 * self.heartbeat_seconds:
             raise ValueError("absent_seconds must be at least twice heartbeat_seconds")
+        return self
+
+    @model_validator(mode="after")
+    def _rounded_steps_are_plain(self) -> Self:
+        if self.step_encoding == "i8" and self.server_optimizer != "sgd":
+            raise ValueError("step_encoding i8 needs server_optimizer sgd; use difference with adam or yogi")
         return self
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from puf_server.core import step_rounding
 from puf_server.core.config import Plan
 from puf_server.core.state.rounds import CombineRule, HistoryRecord, Round, RoundKind
 from puf_server.core.state.state import State
@@ -62,10 +63,11 @@ def moments(state: State) -> tuple[HistoryRecord, HistoryRecord] | None:
     return (found[0], found[1]) if found[0] is not None and found[1] is not None else None
 
 
-def without_moments(state: State, now: float, why: str) -> State:
-    """Deletes the moments, so that the next ordinary round begins with new ones."""
-    gone = [r for r in state.history.values() if r.kind == KIND]
+def without_carried(state: State, now: float, why: str) -> State:
+    """Deletes what one step hands to the next: the moments, and the rounding error of 8-bit steps."""
+    carried = (KIND, step_rounding.KIND)
+    gone = [r for r in state.history.values() if r.kind in carried]
     if not gone:
         return state
-    left = {key: r for key, r in state.history.items() if r.kind != KIND}
+    left = {key: r for key, r in state.history.items() if r.kind not in carried}
     return replace(state, history=left).note("optimizer.reset", now, why=why, bytes=sum(r.nbytes for r in gone))

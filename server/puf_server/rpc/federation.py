@@ -34,6 +34,7 @@ from puf_server.ingest.upload import Upload
 from puf_server.rpc import messages
 from puf_server.rpc.call_spans import CallSpans
 from puf_server.rpc.calls import Context, Threads, answered, start, streamed, to_its_end
+from puf_server.rpc.downloads import Downloads
 from puf_server.rpc.model_stream import ModelStreams
 from puf_server.rpc.notifier import Notifier
 from puf_server.rpc.requests import Handlers
@@ -98,11 +99,12 @@ class FederationService(rpc.FederationServicer):
         self._refused = refused
         self._refusals = Refusals(handlers.engine.troubles, handlers.is_member)
         self._limiter = UploadLimiter(handlers.config.limits)
-        self._downloads = asyncio.Semaphore(handlers.config.limits.downloads)
+        self._sending = asyncio.Semaphore(handlers.config.limits.downloads)
         # The call that carries each upload.
         self._carriers: dict[UploadKey, asyncio.Task[Any]] = {}
         self._spans = CallSpans(handlers.engine)
-        self._models = ModelStreams(self._threads.run_on_files, handlers.engine.store.models.read)
+        self._downloads = Downloads(handlers.engine, self._threads.run_on_files)
+        self._models = ModelStreams(self._threads.run_on_files)
 
     def add_to(self, server: aio.Server) -> None:
         """Registers all methods; those that move tensors take and give frames as bytes."""
@@ -156,20 +158,23 @@ class FederationService(rpc.FederationServicer):
     async def FetchModel(self, request: fed.FetchModelRequest, context: Context) -> AsyncIterator[bytes]:
         name = self._caller(context)
         model = self._handlers.model_for(name, request.version)
-        yield fed.FetchModelReply(header=self._handlers.model_header(model)).SerializeToString()
-        begun, permit = time.monotonic(), TransferPermit(self._downloads)
+        content, begin, difference = await self._downloads.choose(model, request)
+        header = self._handlers.model_header(model)
+        header.MergeFrom(fed.ModelHeader(difference=difference, begins_at=begin))
+        yield fed.FetchModelReply(header=header).SerializeToString()
+        begun, permit = time.monotonic(), TransferPermit(self._sending)
         try:
             with self._spans.transfer("server.download", name, context) as note:
-                note(bytes=model.nbytes, **{"model.digest": model.digest})
-                async with aclosing(self._models.frames(model)) as frames:
+                note(bytes=content.nbytes - begin, **{"model.digest": model.digest})
+                async with aclosing(self._models.frames(content, begin)) as frames:
                     async for frame in frames:
                         await permit.acquire()
                         with permit.pausing():
                             yield frame
         finally:
             permit.release()
-        self._handlers.rates.record(name, time.monotonic() - begun, down=model.nbytes)
-        await self._threads.run(self._handlers.count_sent, model.nbytes)
+        self._handlers.rates.record(name, time.monotonic() - begun, down=content.nbytes - begin)
+        await self._threads.run(self._handlers.count_sent, content.nbytes - begin)
 
     @answered
     async def SubmitUpdate(self, request_iterator: AsyncIterator[bytes], context: Context) -> fed.SubmitUpdateReply:
@@ -187,6 +192,10 @@ class FederationService(rpc.FederationServicer):
             raise
         self._refusals.accepted(name)
         return reply
+
+    def end(self) -> None:
+        """Ends work that no call waits for."""
+        self._downloads.end()
 
     def members_changed(self) -> None:
         """Drops what is known about clients that are no longer members. Call it on the event loop."""

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from puf_common.tensors.chunk_frames import chunk_frame
 from puf_common.tensors.chunks import CHUNK_BYTES
-from puf_server.core.state.models import ModelVersion
 from puf_server.rpc.calls import to_its_end
 from puf_server.storage.durable import FileSource
 
@@ -21,41 +20,47 @@ from puf_server.storage.durable import FileSource
 _WINDOW = 8
 
 Run = Callable[..., Any]
-Read = Callable[[ModelVersion], FileSource]
+
+
+class Content(NamedTuple):
+    """What is sent: a model or a difference. `digest` identifies it, `read` opens its file."""
+
+    digest: str
+    nbytes: int
+    read: Callable[[], FileSource]
 
 
 class ModelStreams:
-    """Use on one event loop. `run` moves a blocking call to a thread, `read` opens a model's file."""
+    """Use on one event loop. `run` moves a blocking call to a thread."""
 
-    def __init__(self, run: Run, read: Read) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
-        self._read = read
-        self._open: dict[int, _Stream] = {}
+        self._open: dict[str, _Stream] = {}
 
-    async def frames(self, model: ModelVersion) -> AsyncGenerator[bytes, None]:
-        """The chunk frames of a model, in order."""
-        stream = self._open.get(model.version)
+    async def frames(self, content: Content, begin: int = 0) -> AsyncGenerator[bytes, None]:
+        """The chunk frames from byte `begin` on, in order."""
+        stream = self._open.get(content.digest)
         if stream is None:
-            stream = self._open[model.version] = _Stream(model, self._run, self._read)
+            stream = self._open[content.digest] = _Stream(content, self._run)
         stream.readers += 1
         try:
-            for offset in range(0, model.nbytes, CHUNK_BYTES):
+            for offset in range(begin, content.nbytes, CHUNK_BYTES):
                 yield await stream.frame(offset)
         finally:
             stream.readers -= 1
             if not stream.readers:
-                del self._open[model.version]
+                del self._open[content.digest]
                 await to_its_end(stream.close())
 
 
 class _Stream:
-    """One model file and the frames that were read last."""
+    """One file and the frames that were read last."""
 
-    def __init__(self, model: ModelVersion, run: Run, read: Read) -> None:
+    def __init__(self, content: Content, run: Run) -> None:
         self.readers = 0
-        self._nbytes = model.nbytes
+        self._nbytes = content.nbytes
         self._run = run
-        self._opening: asyncio.Future[FileSource] = asyncio.ensure_future(run(read, model))
+        self._opening: asyncio.Future[FileSource] = asyncio.ensure_future(run(content.read))
         self._frames: OrderedDict[int, asyncio.Future[bytes]] = OrderedDict()
         self._reading: set[asyncio.Future[bytes]] = set()
 

@@ -166,6 +166,7 @@ class Server:
         # meanwhile; open calls get one second to end.
         self._folding.end()
         self._audit.end()
+        self._calls.end()
         await self._threads.run(OperatorAccess.remove, self._store.directory)
         await asyncio.gather(
             self._folder, self._federation.stop(1.0), self._operator.stop(1.0), *self._tasks, return_exceptions=True

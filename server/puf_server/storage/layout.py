@@ -4,6 +4,7 @@ DIR/federation.json        the configuration and the manifest; made once by `puf
 DIR/state.db               SQLite: roster, round, tickets, model versions, audit log
 DIR/models/                one safetensors file per version, named by version and digest
 DIR/history/               stored updates and sums of updates; only where the federation's method needs them
+DIR/differences/           differences between models, made for clients; only with --plan-step-encoding
 DIR/spool/                 updates of the open round; deleted when it commits
 DIR/signing-key.pem        signs receipts; clients know its public half
 DIR/lock                   held by the server that serves this directory
@@ -31,11 +32,17 @@ class Layout:
         self.models = directory / "models"
         self.spool = directory / "spool"
         self.history = directory / "history"
+        self.differences = directory / "differences"
 
 
 def model_name(version: int, digest: str) -> str:
     """The file of a model version."""
     return f"v{version:06d}-{digest[:16]}.safetensors"
+
+
+def difference_name(versions: tuple[int, int], digests: tuple[str, str]) -> str:
+    """How the files of the difference between two models begin. The rest states kind and digest, after a dot."""
+    return f"v{versions[0]:06d}-v{versions[1]:06d}-{digests[0][:16]}-{digests[1][:16]}"
 
 
 def spool_name(current: Round, key: str, digest: str | None = None) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.state import State
+from puf_server.core.unlearning.model_versions import differences
 from puf_server.storage.durable import Files, remove, sync_directory
-from puf_server.storage.layout import Layout, history_name, model_name, spool_name
+from puf_server.storage.layout import Layout, difference_name, history_name, model_name, spool_name
 
 
 def delete_orphans(layout: Layout, files: Files, newest: Callable[[], State], *, everything: bool = False) -> None:
@@ -17,12 +18,15 @@ def delete_orphans(layout: Layout, files: Files, newest: Callable[[], State], *,
     `newest` gives the state. It is called after the files are listed: a file that is listed belongs to this state or to
     an earlier one, so that the state may change meanwhile.
     """
-    folders = [layout.models, layout.spool, *([layout.history] if layout.history.exists() else [])]
+    optional = [folder for folder in (layout.history, layout.differences) if folder.exists()]
+    folders = [layout.models, layout.spool, *optional]
     listed = {folder: files.listdir(folder) for folder in folders}
     state = newest()
     wanted, being_written = _wanted(layout, state), _being_written(state)
     for folder, names in listed.items():
-        orphans = [name for name in names if name not in wanted[folder]]
+        # The name of a difference states kind and digest of the file after a dot. No record has them.
+        known = (name.partition(".")[0] if folder == layout.differences else name for name in names)
+        orphans = [name for name, key in zip(names, known, strict=True) if key not in wanted[folder]]
         if not everything:
             orphans = [name for name in orphans if not name.endswith(".part") and not name.startswith(being_written)]
         for name in orphans:
@@ -38,6 +42,10 @@ def _wanted(layout: Layout, state: State) -> dict[Path, set[str]]:
     return {
         layout.models: {model_name(m.version, m.digest) for m in models},
         layout.spool: {spool_name(current, key) for key in current.received} if current is not None else set(),
+        layout.differences: {
+            difference_name(pair, (state.models[pair[0]].digest, state.models[pair[1]].digest))
+            for pair in differences(state)
+        },
         layout.history: {history_name(r) for r in state.history.values() if r.digest},
     }
 
@@ -49,4 +57,6 @@ def _being_written(state: State) -> tuple[str, ...]:
         # Updates that are not booked, and the history of a round that is not committed.
         found += tuple(spool_name(state.round, assignment.key, "") for assignment in state.round.missing)
         found += (f"{state.round.number:08d}.",)
+        # The step of a round that is not committed.
+        found += (f"v{state.round.base:06d}-v{state.newest + 1:06d}-",)
     return found

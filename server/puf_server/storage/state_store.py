@@ -42,6 +42,7 @@ from puf_server.storage.database import (
     readable,
     unsaved,
 )
+from puf_server.storage.difference_files import DifferenceFiles
 from puf_server.storage.durable import DISK, Files, unwritten
 from puf_server.storage.layout import KEY_FILE, Layout, history_name
 from puf_server.storage.model_files import ModelFiles
@@ -96,6 +97,7 @@ class Store:
         self.db = db
         self.files = files
         self.models = ModelFiles(layout.models, manifest, files)
+        self.differences = DifferenceFiles(layout.differences, manifest, files, self.models)
         self.spool = Spool(layout.spool, files)
         # Held while a server serves the directory.
         self._lock: IO[str] | None = None
@@ -125,7 +127,9 @@ class Store:
         return store
 
     def disk_space(self) -> DiskSpace | None:
-        return DiskSpace(free=shutil.disk_usage(self.directory).free, update=self.manifest.nbytes(MODEL))
+        beside = 2 if self.config.plan.step_encoding == "i8" else 0
+        free = shutil.disk_usage(self.directory).free
+        return DiskSpace(free=free, update=self.manifest.nbytes(MODEL), beside=beside)
 
     def await_receipts(self, wanted: bool) -> None:
         """Stores whether this state comes from a backup and the operator has not shown the receipts issued since."""

@@ -33,6 +33,11 @@ def test_a_round_needs_space_for_its_updates_and_its_model() -> None:
     assert scheduler.lacks_space(f.state, f.presence, f.config, f.now) == ""
 
 
+def test_rounded_steps_need_space_for_two_more_files() -> None:
+    assert DiskSpace(free=0, update=100).needed(3) == 400
+    assert DiskSpace(free=0, update=100, beside=2).needed(3) == 600
+
+
 def test_an_open_round_goes_on_without_space() -> None:
     f = small()
     f.join("a", "b", "c")

@@ -16,9 +16,8 @@ import pytest
 import puf_server.rpc.model_stream
 from puf_common.errors import StorageCorrupted
 from puf_common.tensors.chunk_frames import chunk_frame, chunk_of
-from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.rpc.calls import Threads, in_thread
-from puf_server.rpc.model_stream import ModelStreams
+from puf_server.rpc.model_stream import Content, ModelStreams
 from puf_server.storage.durable import FileSource
 
 T = TypeVar("T")
@@ -61,9 +60,12 @@ class Files:
         self.may_read = threading.Event()
         self.may_read.set()
 
-    def read(self, model: ModelVersion) -> FileSource:
+    def content(self, name: str = "1") -> Content:
+        return Content(name, len(CONTENT), lambda: self._read(name))
+
+    def _read(self, name: str) -> FileSource:
         assert threading.current_thread().name.startswith("puf-files")
-        path = self._folder / str(model.version)
+        path = self._folder / name
         if not path.exists():
             raise StorageCorrupted("the file is missing")
         self.opened += 1
@@ -84,31 +86,32 @@ def streams(files: Files) -> Iterator[ModelStreams]:
     async def on_files(function: Callable[..., T], *args: object) -> T:
         return await in_thread(threads.files, function, *args)
 
-    yield ModelStreams(on_files, files.read)
+    yield ModelStreams(on_files)
     threads.shutdown()
 
 
-def model(version: int = 1) -> ModelVersion:
-    return ModelVersion(
-        version=version, round=0, digest="d", nbytes=len(CONTENT), status=ModelStatus.READY, created_at=0.0
-    )
-
-
-async def fetched(streams: ModelStreams, version: int = 1) -> list[bytes]:
-    return [frame async for frame in streams.frames(model(version))]
+async def fetched(streams: ModelStreams, files: Files, name: str = "1", begin: int = 0) -> list[bytes]:
+    return [frame async for frame in streams.frames(files.content(name), begin)]
 
 
 def test_the_frames_of_a_model_are_its_bytes_in_order(streams: ModelStreams, files: Files) -> None:
-    frames = run(lambda: fetched(streams))
+    frames = run(lambda: fetched(streams, files))
     assert frames == FRAMES
     assert b"".join(bytes(chunk.data) for frame in frames if (chunk := chunk_of(frame))) == CONTENT
     assert (files.opened, files.closed) == (1, 1)
 
 
+def test_a_stream_can_begin_inside_a_model(streams: ModelStreams, files: Files) -> None:
+    frames = run(lambda: fetched(streams, files, begin=30))
+    assert frames == FRAMES[3:]
+    assert run(lambda: fetched(streams, files, begin=95)) == []
+    assert files.opened == files.closed
+
+
 def test_clients_that_fetch_together_share_one_file_and_its_frames(streams: ModelStreams, files: Files) -> None:
     async def scene() -> None:
         files.may_read.clear()
-        fetching = [asyncio.ensure_future(fetched(streams)) for _ in range(20)]
+        fetching = [asyncio.ensure_future(fetched(streams, files)) for _ in range(20)]
         for _ in range(5):
             await asyncio.sleep(0)
         files.may_read.set()
@@ -121,9 +124,9 @@ def test_clients_that_fetch_together_share_one_file_and_its_frames(streams: Mode
 
 def test_a_client_that_is_far_behind_reads_again(streams: ModelStreams, files: Files) -> None:
     async def scene() -> None:
-        async with aclosing(streams.frames(model())) as slow:
+        async with aclosing(streams.frames(files.content())) as slow:
             first = await anext(slow)
-            assert await fetched(streams) == FRAMES
+            assert await fetched(streams, files) == FRAMES
             assert [first, *[frame async for frame in slow]] == FRAMES
 
     run(scene)
@@ -134,7 +137,7 @@ def test_a_client_that_is_far_behind_reads_again(streams: ModelStreams, files: F
 def test_one_client_that_goes_takes_no_frame_from_the_others(streams: ModelStreams, files: Files) -> None:
     async def scene() -> None:
         files.may_read.clear()
-        goes, stays = asyncio.ensure_future(fetched(streams)), asyncio.ensure_future(fetched(streams))
+        goes, stays = asyncio.ensure_future(fetched(streams, files)), asyncio.ensure_future(fetched(streams, files))
         await asyncio.sleep(0)
         goes.cancel()
         await asyncio.sleep(0)
@@ -150,7 +153,7 @@ def test_one_client_that_goes_takes_no_frame_from_the_others(streams: ModelStrea
 def test_the_file_is_closed_after_the_last_read_when_the_last_client_goes(streams: ModelStreams, files: Files) -> None:
     async def scene() -> None:
         files.may_read.clear()
-        goes = asyncio.ensure_future(fetched(streams))
+        goes = asyncio.ensure_future(fetched(streams, files))
         while not files.opened:
             await asyncio.sleep(0)
         for _ in range(3):
@@ -173,7 +176,7 @@ def test_a_missing_file_is_reported_to_each_client_and_tried_again(streams: Mode
     async def scene() -> None:
         for _ in range(2):
             with pytest.raises(StorageCorrupted, match="missing"):
-                await fetched(streams, version=2)
-        assert await fetched(streams) == FRAMES
+                await fetched(streams, files, "2")
+        assert await fetched(streams, files) == FRAMES
 
     run(scene)

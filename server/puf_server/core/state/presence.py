@@ -14,10 +14,12 @@ class DiskSpace:
 
     free: int
     update: int
+    # Files of at most that size that a round writes beside its model: the rounding error and the step of 8-bit steps.
+    beside: int = 0
 
     def needed(self, updates: int) -> int:
-        """Bytes of a round with so many updates: the updates and the new model."""
-        return (updates + 1) * self.update
+        """Bytes of a round with so many updates: the updates, the new model and what is written beside it."""
+        return (updates + 1 + self.beside) * self.update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

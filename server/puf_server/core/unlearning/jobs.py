@@ -267,7 +267,7 @@ def applied(state: State, config: FederationConfig, current: Round, before: int,
     known = {**job.method_state, **current.step.method_state}
     if reset or method.rewrites:
         state = history.rewritten(state, config, now, since=0 if reset else method.rebuilt_from(known))
-    state = server_optimizer.without_moments(state, now, f"round {current.number} forgot data that they contain")
+    state = server_optimizer.without_carried(state, now, f"round {current.number} forgot data that they contain")
     state = model_versions.withdraw(state, since)
     at_least, at_most = (0, None) if reset else method.recovery_rounds(known)
     recovery = Recovery(

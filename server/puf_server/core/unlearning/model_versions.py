@@ -14,6 +14,8 @@ from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.state import State
 
 _DAY = 86400.0
+# Differences lead to a model from so many versions before it.
+_BASES = 4
 
 
 def readable(state: State, version: int) -> ModelVersion:
@@ -57,6 +59,19 @@ def may_fetch(state: State, config: FederationConfig, member: Member, version: i
             raise NotFound(f"model {version} is not served; the newest is {state.version}", version=version)
         raise Forgotten(f"{member.name} was forgotten; model {version} is not one of its tickets'", client=member.name)
     return readable(state, version)
+
+
+def differences(state: State) -> frozenset[tuple[int, int]]:
+    """The pairs of versions (older, newer) whose difference may be stored.
+
+    They lead to the models that clients fetch now. A withdrawn or deleted model is in none: a difference contains what the
+    two models contain.
+    """
+    usable = (ModelStatus.READY, ModelStatus.UNLEARNED)
+    present = sorted(v for v, m in state.models.items() if m.status in usable)
+    served = {state.version} | ({state.round.base} if state.round else set())
+    served |= {state.evaluation.version} if state.evaluation else set()
+    return frozenset((a, b) for b in served & set(present) for a in [v for v in present if v < b][-_BASES:])
 
 
 def withdraw(state: State, since_round: int) -> State:

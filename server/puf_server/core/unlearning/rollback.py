@@ -63,5 +63,5 @@ def done(state: State, config: FederationConfig, current: Round, now: float) -> 
             deadline_at=now + config.forgetting.deadline_days * 86400,
         )
     state = model_versions.mark(state, ModelStatus.WITHDRAWN, lambda m: current.base < m.version < state.version)
-    state = server_optimizer.without_moments(state, now, "the model they belong to was rolled back")
+    state = server_optimizer.without_carried(state, now, "the model they belong to was rolled back")
     return replace(state, recovery=None)
