@@ -23,6 +23,7 @@ from puf_common.config.exit_codes import Exit
 from puf_common.errors import Forgotten, PufError
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
+from puf_server.core.state.tickets import TicketState
 from tests.sim.client_disk import ClientDisk
 from tests.sim.facts import require
 from tests.sim.process import Process
@@ -31,6 +32,7 @@ from tests.sim.transport import SimTransport
 from tests.sim.weights import Update
 
 if TYPE_CHECKING:
+    from puf_server.core.state.state import State
     from tests.sim.world import World
 
 
@@ -50,6 +52,8 @@ class Client:
         self.following = ""
         self._command: UnlearnOptions | None = None
         self._asked: frozenset[int] = frozenset()
+        # The completed ticket whose command was run again, and the exit code.
+        self.again: tuple[str, int | None] | None = None
         self._told_forgotten = False
         # Whether the state directory was lost, and with it the record of the samples.
         self.lost = False
@@ -94,6 +98,15 @@ class Client:
         rounds = [r for s in known for r in (s.rounds.trained, s.rounds.unlearned) if r is not None]
         inside = any(first <= update.round <= last for first, last in rounds)
         require(inside, f"{self.name} sends an update of round {update.round} without a record of its samples")
+
+    def joins(self, tickets: list[tk.Ticket]) -> None:
+        """A worker joins only if its state directory knows the samples of every request that the server has stated."""
+        state = self.state
+        for ticket in tickets:
+            withdrawn = ticket.state == tk.TICKET_STATE_WITHDRAWN and not ticket.taken_over
+            if ticket.request.scope == tk.SCOPE_SAMPLES and not withdrawn:
+                known = state.exclusion(ticket.request.request_key)
+                require(known is not None, f"{self.name} joins and does not know which samples {ticket.id} names")
 
     def files(self, request: tk.UnlearningRequest) -> None:
         if request.scope == tk.SCOPE_SAMPLES:
@@ -234,9 +247,23 @@ class Client:
         def run() -> Exit:
             return unlearn(options, SimTransport(self, process), process, lambda *_: self._trainer(process))
 
-        self._run(process, run)
+        def ended(why: str, error: PufError | None, code: int) -> None:
+            if self.again is not None:
+                self.again = (self.again[0], code if error is None else 1)
+
+        self._run(process, run, ended)
         if self.world.strikes("crash_owner"):
             self.world.after(self.world.rng.uniform(0.0, 200.0), process.kill)
+
+    def ask_again(self, state: State) -> None:
+        """Runs the last command again if its request is completed."""
+        ticket = state.tickets.get(self.following)
+        if ticket is None or ticket.state is not TicketState.COMPLETED or self.lost or self._command is None:
+            return
+        names = frozenset[int]() if ticket.whole_client else self.world.checker.ids_of(ticket)
+        if names == self._asked and ticket.membership == state.members[self.name].membership:
+            self.again = (ticket.id, None)
+            self.follow(again=True)
 
     def withdraw(self) -> None:
         """Runs `puf-client withdraw` for the last ticket."""

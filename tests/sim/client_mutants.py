@@ -62,7 +62,7 @@ def unknown_exclusions_are_accepted(patch: pytest.MonkeyPatch) -> None:
     from puf_client.session import connect
 
     for module in (connect, reconcile):
-        patch.setattr(module, "require_exclusions", lambda state, tickets: None)
+        patch.setattr(module, "agree", lambda state, tickets: None)
 
 
 def content_is_not_synced(patch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,7 @@ __all__ = ["Outcome", "World", "run", "simulated"]
 
 _TIMEOUT = 30.0
 _HEAL_SECONDS = 10 * 3600.0
+_AFTERWARDS = 200.0
 _EVENTS = 400_000
 _SECONDS = 20.0
 _START = 100_000_000.0
@@ -273,11 +274,11 @@ class World:
                 # In most cases a client that is absent.
                 name = self.rng.choice(sorted(state.members) or ["nobody"])
                 server.run(lambda: server.forget(name))
-            if self.strikes("backup"):
-                server.run(server.backup)
-            elif self.strikes("restore"):
+            if self.strikes("restore"):
                 server.run(server.restore)
                 return
+            if self.strikes("backup"):
+                server.run(server.backup)
             if self.strikes("clock_jump"):
                 self.skew = self.rng.choice([40 * 86400.0, -40 * 86400.0, 7200.0, -7200.0, 30.0])
                 self.log(f"the clock jumps by {self.skew:+.0f} s")
@@ -381,12 +382,21 @@ class World:
             if self.now > self._healed_at + _HEAL_SECONDS:
                 raise Violation(f"not at rest {_HEAL_SECONDS / 3600:.0f} h after healing: {self._stuck()}")
             self._step()
+        self._afterwards()
         state = self.server.engine.state
         self.server.run(self.server.tick)
         self.checker.ended(state)
         self.checker.canary(state)
         self.checker.files(state)
         check_clients(state, self.checker, self.clients)
+
+    def _afterwards(self) -> None:
+        """Owners run the commands of their completed requests again. Workers have time to announce their samples."""
+        for client in self.clients:
+            client.ask_again(self.server.engine.state)
+        until = self.now + _AFTERWARDS
+        while self.now < until:
+            self._step()
 
     def close(self) -> None:
         """Ends all processes and deletes their disks."""
