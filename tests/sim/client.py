@@ -166,7 +166,7 @@ class Client:
     def power_cut(self) -> None:
         """Ends all processes of the machine. What was not synced is lost."""
         self.world.log(f"{self.name} has no power")
-        self._kill_all()
+        self.switch_off()
         self.disk.lose_unsynced()
         self.world.after(self.world.rng.uniform(1.0, 300.0), self._power_on)
 
@@ -177,7 +177,7 @@ class Client:
     def lose_state(self) -> None:
         """Loses the disk. The next process knows no exclusion."""
         self.world.log(f"{self.name} loses its disk")
-        self._kill_all()
+        self.switch_off()
         self.disk.erase()
         self.lost = True
 
@@ -198,7 +198,8 @@ class Client:
 
         self._run(process, run)
 
-    def _kill_all(self) -> None:
+    def switch_off(self) -> None:
+        """Kills all processes of the client."""
         for process in (self.worker, *self.commands):
             if process is not None and process.alive:
                 process.kill()

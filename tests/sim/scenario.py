@@ -44,6 +44,7 @@ FAULTS: Mapping[str, float] = {
     "lose_state": 0.10,
     "backup": 0.40,
     "restore": 0.10,
+    "leave_after_restore": 0.30,
     "clock_jump": 0.15,
     "bit_flip": 0.15,
     "long_reader": 0.15,

@@ -302,6 +302,9 @@ class SimServer:
         healing, self.world.healing = self.world.healing, True
         self.store.save(before, after)
         self.world.healing = healing
+        for ticket in after.tickets.values():
+            if ticket.id not in before.tickets:
+                self.world.reopened(ticket.client)
         self._die(Crash("the machine was replaced"))
 
     # -- the operator ----------------------------------------------------------------------------

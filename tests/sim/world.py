@@ -310,6 +310,14 @@ class World:
         except PufError as error:
             self.log(f"the operator hears: {error}")
 
+    def reopened(self, name: str) -> None:
+        """A restored server opened a request again. Its owner may switch off the client and have it forgotten as a whole."""
+        client = self.client(name)
+        if self.strikes("leave_after_restore"):
+            client.switch_off()
+            self.after(self.rng.uniform(1.0, 60.0), client.ask)
+            self.after(self.rng.uniform(300.0, 900.0), self._restart, client)
+
     def _set_clock(self) -> None:
         self.skew = 0.0
 
