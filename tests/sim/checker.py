@@ -133,13 +133,13 @@ class Checker(CommitChecks):
             if old is ticket:
                 continue
             path = ticket.history
+            self._reopened |= {ticket_id} if ticket.reopened else set()
             if old is None:
                 require(path[0].state is _S.PENDING, f"{ticket_id} does not start as pending")
                 how = "ticket.reopened" if ticket.reopened else "ticket.filed"
                 require(noted[ticket_id, how] == 1, f"filing {ticket_id} is not in the audit log")
                 new = path[1:]
                 start = _S.PENDING
-                self._reopened |= {ticket_id} if ticket.reopened else set()
             else:
                 require(path[: len(old.history)] == old.history, f"the history of {ticket_id} was rewritten")
                 new, start = path[len(old.history) :], old.state

@@ -23,6 +23,7 @@ from puf_common.config.exit_codes import Exit
 from puf_common.errors import Forgotten, PufError
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
+from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.tickets import TicketState
 from tests.sim.client_disk import ClientDisk
 from tests.sim.facts import require
@@ -57,6 +58,8 @@ class Client:
         self._told_forgotten = False
         # Whether the state directory was lost, and with it the record of the samples.
         self.lost = False
+        # How wrong the wall clock of its machine is.
+        self.skew = 0.0
         self._processes = 0
         # Every training of this client, by the bytes of its update before scaling.
         self._trainings: dict[bytes, Update] = {}
@@ -109,6 +112,10 @@ class Client:
                 require(known is not None, f"{self.name} joins and does not know which samples {ticket.id} names")
 
     def files(self, request: tk.UnlearningRequest) -> None:
+        """A request states the date that its owner stated, and none of the client's own clock."""
+        stated = self._command.received if self._command is not None else None
+        right = request.received_at == (stated.timestamp() if stated is not None else 0.0)
+        require(right, f"{self.name} states that its request was received at {request.received_at}")
         if request.scope == tk.SCOPE_SAMPLES:
             self.world.checker.named[self.name, request.request_key] = self._asked
 
@@ -151,6 +158,9 @@ class Client:
         """SIGTERM to the worker."""
         if self.worker is not None:
             self.worker.terminate()
+
+    def wall_clock(self) -> float:
+        return self.world.now + self.skew
 
     # -- the disk ------------------------------------------------------------------------------------------
 
@@ -262,7 +272,13 @@ class Client:
         if ticket is None or ticket.state is not TicketState.COMPLETED or self.lost or self._command is None:
             return
         names = frozenset[int]() if ticket.whole_client else self.world.checker.ids_of(ticket)
-        if names == self._asked and ticket.membership == state.members[self.name].membership:
+        member = state.members[self.name]
+        # A readmitted client has to join before it can ask.
+        if (
+            names == self._asked
+            and ticket.membership == member.membership
+            and member.status is not MemberStatus.READMITTED
+        ):
             self.again = (ticket.id, None)
             self.follow(again=True)
 
@@ -281,7 +297,7 @@ class Client:
 
     def _process(self, what: str) -> Process:
         self._processes += 1
-        process = Process(self.world, f"{self.name} {what} {self._processes}", self.disk)
+        process = Process(self.world, f"{self.name} {what} {self._processes}", self.disk, self.wall_clock)
         self.world.processes.append(process)
         if what != "worker":
             self.commands = [p for p in self.commands if p.alive] + [process]

@@ -102,7 +102,7 @@ class SimTransport:
         return self._call(lambda: self._server.handlers.tickets.present_receipt(self.name, request))
 
     def file_unlearning(self, request: pb.FileUnlearningRequest) -> pb.FileUnlearningReply:
-        self._client.files(request.request)
+        self._world.verify(lambda: self._client.files(request.request))
         reply = self._call(lambda: self._server.handlers.tickets.file_unlearning(self.name, request))
         self._client.following = reply.ticket.id
         return reply

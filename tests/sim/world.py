@@ -10,6 +10,7 @@ import secrets
 import shutil
 import signal
 import tempfile
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -88,6 +89,8 @@ class World:
         # The event loop, to which every thread of a client returns.
         self.hub = getcurrent()
         self.processes: list[Process] = []
+        # The process whose thread runs now.
+        self.running: Process | None = None
         self.broken: Violation | None = None
         # How often each fault struck.
         self.struck: Counter[str] = Counter()
@@ -112,6 +115,10 @@ class World:
     def after(self, seconds: float, what: Callable[..., None], *args: Any) -> None:
         self._pushed += 1
         heapq.heappush(self._heap, (self.now + seconds, self._pushed, what, args))
+
+    def wall_clock(self) -> float:
+        """What `time.time` returns: each client has its own clock, and so has the server."""
+        return self.running.wall_clock() if self.running is not None else self.now + self.skew
 
     def strikes(self, fault: str) -> bool:
         rate = self.scenario.faults.get(fault)
@@ -236,6 +243,10 @@ class World:
         elif self.strikes("leave"):
             client.leave()
             self.after(self.rng.uniform(10.0, 600.0), self._restart, client)
+        if self.strikes("client_clock_jump"):
+            client.skew = self.rng.choice([40 * 86400.0, -40 * 86400.0])
+            self.log(f"the clock of {client.name} jumps by {client.skew:+.0f} s")
+            self.after(self.rng.uniform(30.0, 600.0), setattr, client, "skew", 0.0)
         if client.forgotten and self.strikes("stubborn"):
             client.start(rejoin=self.rng.random() < 0.3)
         if self.rng.random() < self.scenario.requests:
@@ -285,6 +296,9 @@ class World:
                 self.after(self.rng.uniform(30.0, 600.0), self._set_clock)
             if self.strikes("bit_flip"):
                 self.log(f"a bit flips in {server.store.flip_a_bit(self.rng.choice)}")
+                self.after(self.rng.uniform(30.0, 600.0), server.store.mend)
+            if self.strikes("row_flip"):
+                self.log(f"a bit flips in the record {server.store.flip_a_row(self.rng.choice)}")
                 self.after(self.rng.uniform(30.0, 600.0), server.store.mend)
             if self.strikes("long_reader"):
                 server.store.long_reader = True
@@ -468,10 +482,12 @@ def simulated(scenario: Scenario, *, verbose: bool = False) -> Iterator[World]:
     # Simulated faults cause thousands of log lines.
     logging.disable(logging.CRITICAL)
     with _drawn(scenario.seed), redirect_stdout(io.StringIO()):
-        world = World(scenario, verbose=verbose)
+        world, before = World(scenario, verbose=verbose), time.time
+        time.time = world.wall_clock
         try:
             yield world
         finally:
+            time.time = before
             world.close()
             logging.disable(logging.NOTSET)
 
