@@ -25,6 +25,7 @@ OFTEN: Mapping[Mutation, Mapping[str, float]] = {
         "leave_after_restore": 0.9,
         "withdraw": 0.0,
     },
+    client.the_new_count_is_not_announced: {"restore": 0.5, "crash_client": 0.0, "leave": 0.0},
     client.the_request_is_stored_after_filing: {"crash_owner": 0.9, "drop_reply": 0.3},
 }
 

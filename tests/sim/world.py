@@ -400,17 +400,22 @@ class World:
             self._step()
         self._heal()
         self._healed_at = self.now
-        while not self._at_rest():
-            if self.now > self._healed_at + _HEAL_SECONDS:
-                raise Violation(f"not at rest {_HEAL_SECONDS / 3600:.0f} h after healing: {self._stuck()}")
-            self._step()
+        self._rest()
         self._afterwards()
+        # A command that was still running may have filed its request only now.
+        self._rest()
         state = self.server.engine.state
         self.server.run(self.server.tick)
         self.checker.ended(state)
         self.checker.canary(state)
         self.checker.files(state)
         check_clients(state, self.checker, self.clients)
+
+    def _rest(self) -> None:
+        while not self._at_rest():
+            if self.now > self._healed_at + _HEAL_SECONDS:
+                raise Violation(f"not at rest {_HEAL_SECONDS / 3600:.0f} h after healing: {self._stuck()}")
+            self._step()
 
     def _afterwards(self) -> None:
         """Owners run the commands of their completed requests again. Workers have time to announce their samples."""
