@@ -115,7 +115,7 @@ class TicketFacts(_Facts):
     completed_at: str | None
     history: tuple[HistoryEntry, ...]
     # Earlier requests for samples whose samples were unlearned with this one.
-    took_over: tuple[str, ...] = ()
+    took_over: tuple[str, ...] | None = None
 
 
 class GapFacts(_Facts):

@@ -102,7 +102,8 @@ def _measured(state: State, config: FederationConfig, now: float) -> bool:
         applied = t.applied
         if not t.recovering or applied is None:
             continue
-        early = now < applied.at + config.forgetting.measure_seconds
+        # A clock that was set back is before the round. The target then gets no time, instead of too much.
+        early = applied.at <= now < applied.at + config.forgetting.measure_seconds
         deleted = {applied.version_before, applied.version_unlearned} - {None}
         if early and not deleted <= applied.measurements.keys():
             return False
