@@ -91,6 +91,10 @@ class Checker(CommitChecks):
         gone = {(m.name, m.membership) for m in state.members.values() if m.status is not MemberStatus.ACTIVE}
         gone |= {(m.name, n) for m in state.members.values() for n in range(1, m.membership)}
         self._forgotten = {who: version for who, version in self._forgotten.items() if who in gone}
+        self._reopened = {t.id for t in state.tickets.values() if t.reopened}
+        # A withdrawal that the backup does not have did not happen.
+        lost = [t for t in state.tickets.values() if t.state is not _S.WITHDRAWN]
+        self._taken_back -= {(t.client, t.request.key) for t in lost}
         self._audited = Counter(
             (str(facts["ticket"]), event) for _, event, facts in self.store.audit if event.startswith("ticket.")
         )
@@ -129,6 +133,7 @@ class Checker(CommitChecks):
             if old is ticket:
                 continue
             path = ticket.history
+            self._reopened |= {ticket_id} if ticket.reopened else set()
             if old is None:
                 require(path[0].state is _S.PENDING, f"{ticket_id} does not start as pending")
                 how = "ticket.reopened" if ticket.reopened else "ticket.filed"
@@ -249,17 +254,21 @@ class Checker(CommitChecks):
             if old is not None and old.status is ModelStatus.DELETED:
                 require(model.status is ModelStatus.DELETED, f"model {version} came back")
         require(after.models[after.version].status is not ModelStatus.DELETED, "the newest model was deleted")
-        for ticket in after.tickets.values():
-            who = (ticket.client, ticket.membership)
-            if ticket.reopened and ticket.whole_client and (ticket.waiting or ticket.state is _S.FAILED):
+        for ticket in (after.tickets[i] for i in self._reopened):
+            if self._unserved(after, ticket):
                 known = [
-                    v for v, m in after.models.items() if m.status is ModelStatus.READY and who in self.lineage[v].knows
+                    v for v, m in after.models.items() if m.status is ModelStatus.READY and self._contains(v, ticket)
                 ]
-                require(not known, f"models {known} are ready and know {who}, who was forgotten once")
+                require(not known, f"models {known} are ready and contain what {ticket.id} had forgotten before")
         for ticket in after.tickets.values():
             old_ticket = before.tickets.get(ticket.id)
             if ticket.state is _S.COMPLETED and (old_ticket is None or old_ticket.state is not _S.COMPLETED):
                 self._completed(after, ticket)
+
+    def _contains(self, version: int, ticket: Ticket) -> bool:
+        """Whether a model contains updates on the data of a request."""
+        who, model = (ticket.client, ticket.membership), self.lineage[version]
+        return who in model.knows if ticket.whole_client else bool(self.ids_of(ticket) & model.samples.get(who, set()))
 
     def _completed(self, after: State, ticket: Ticket) -> None:
         """Models that contain the client are deleted when its ticket is completed."""

@@ -23,6 +23,8 @@ from puf_common.config.exit_codes import Exit
 from puf_common.errors import Forgotten, PufError
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
+from puf_server.core.state.members import MemberStatus
+from puf_server.core.state.tickets import TicketState
 from tests.sim.client_disk import ClientDisk
 from tests.sim.facts import require
 from tests.sim.process import Process
@@ -31,6 +33,7 @@ from tests.sim.transport import SimTransport
 from tests.sim.weights import Update
 
 if TYPE_CHECKING:
+    from puf_server.core.state.state import State
     from tests.sim.world import World
 
 
@@ -50,9 +53,13 @@ class Client:
         self.following = ""
         self._command: UnlearnOptions | None = None
         self._asked: frozenset[int] = frozenset()
+        # The completed ticket whose command was run again, and the exit code.
+        self.again: tuple[str, int | None] | None = None
         self._told_forgotten = False
         # Whether the state directory was lost, and with it the record of the samples.
         self.lost = False
+        # How wrong the wall clock of its machine is.
+        self.skew = 0.0
         self._processes = 0
         # Every training of this client, by the bytes of its update before scaling.
         self._trainings: dict[bytes, Update] = {}
@@ -95,7 +102,20 @@ class Client:
         inside = any(first <= update.round <= last for first, last in rounds)
         require(inside, f"{self.name} sends an update of round {update.round} without a record of its samples")
 
+    def joins(self, tickets: list[tk.Ticket]) -> None:
+        """A worker joins only if its state directory knows the samples of every request that the server has stated."""
+        state = self.state
+        for ticket in tickets:
+            withdrawn = ticket.state == tk.TICKET_STATE_WITHDRAWN and not ticket.taken_over
+            if ticket.request.scope == tk.SCOPE_SAMPLES and not withdrawn:
+                known = state.exclusion(ticket.request.request_key)
+                require(known is not None, f"{self.name} joins and does not know which samples {ticket.id} names")
+
     def files(self, request: tk.UnlearningRequest) -> None:
+        """A request states the date that its owner stated, and none of the client's own clock."""
+        stated = self._command.received if self._command is not None else None
+        right = request.received_at == (stated.timestamp() if stated is not None else 0.0)
+        require(right, f"{self.name} states that its request was received at {request.received_at}")
         if request.scope == tk.SCOPE_SAMPLES:
             self.world.checker.named[self.name, request.request_key] = self._asked
 
@@ -139,6 +159,9 @@ class Client:
         if self.worker is not None:
             self.worker.terminate()
 
+    def wall_clock(self) -> float:
+        return self.world.now + self.skew
+
     # -- the disk ------------------------------------------------------------------------------------------
 
     def _before_write(self, process: Process) -> None:
@@ -153,7 +176,7 @@ class Client:
     def power_cut(self) -> None:
         """Ends all processes of the machine. What was not synced is lost."""
         self.world.log(f"{self.name} has no power")
-        self._kill_all()
+        self.switch_off()
         self.disk.lose_unsynced()
         self.world.after(self.world.rng.uniform(1.0, 300.0), self._power_on)
 
@@ -164,7 +187,7 @@ class Client:
     def lose_state(self) -> None:
         """Loses the disk. The next process knows no exclusion."""
         self.world.log(f"{self.name} loses its disk")
-        self._kill_all()
+        self.switch_off()
         self.disk.erase()
         self.lost = True
 
@@ -185,7 +208,8 @@ class Client:
 
         self._run(process, run)
 
-    def _kill_all(self) -> None:
+    def switch_off(self) -> None:
+        """Kills all processes of the client."""
         for process in (self.worker, *self.commands):
             if process is not None and process.alive:
                 process.kill()
@@ -234,9 +258,29 @@ class Client:
         def run() -> Exit:
             return unlearn(options, SimTransport(self, process), process, lambda *_: self._trainer(process))
 
-        self._run(process, run)
+        def ended(why: str, error: PufError | None, code: int) -> None:
+            if self.again is not None:
+                self.again = (self.again[0], code if error is None else 1)
+
+        self._run(process, run, ended)
         if self.world.strikes("crash_owner"):
             self.world.after(self.world.rng.uniform(0.0, 200.0), process.kill)
+
+    def ask_again(self, state: State) -> None:
+        """Runs the last command again if its request is completed."""
+        ticket = state.tickets.get(self.following)
+        if ticket is None or ticket.state is not TicketState.COMPLETED or self.lost or self._command is None:
+            return
+        names = frozenset[int]() if ticket.whole_client else self.world.checker.ids_of(ticket)
+        member = state.members[self.name]
+        # A readmitted client has to join before it can ask.
+        if (
+            names == self._asked
+            and ticket.membership == member.membership
+            and member.status is not MemberStatus.READMITTED
+        ):
+            self.again = (ticket.id, None)
+            self.follow(again=True)
 
     def withdraw(self) -> None:
         """Runs `puf-client withdraw` for the last ticket."""
@@ -253,7 +297,7 @@ class Client:
 
     def _process(self, what: str) -> Process:
         self._processes += 1
-        process = Process(self.world, f"{self.name} {what} {self._processes}", self.disk)
+        process = Process(self.world, f"{self.name} {what} {self._processes}", self.disk, self.wall_clock)
         self.world.processes.append(process)
         if what != "worker":
             self.commands = [p for p in self.commands if p.alive] + [process]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from puf_common.config.exit_codes import Exit
 from puf_common.receipts import signed_receipt
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
@@ -20,6 +21,8 @@ def check_clients(state: State, checker: Checker, clients: Iterable[Client]) -> 
     for client in clients:
         _exclusions(state, checker, client)
         _receipts(state, client)
+        _asked_again(client)
+        _announced(state, client)
 
 
 def _no_request_twice(state: State, checker: Checker) -> None:
@@ -65,3 +68,22 @@ def _receipts(state: State, client: Client) -> None:
         require(same, f"the receipt of {ticket.id} is about another request")
         completed = ticket.state is TicketState.COMPLETED
         require(completed or ticket.reopened, f"{client.name} has a receipt of {ticket.id}, which is {ticket.state}")
+
+
+def _asked_again(client: Client) -> None:
+    """The command of a completed request finds its ticket again and has the receipt."""
+    if client.again is None:
+        return
+    ticket_id, code = client.again
+    require(code == Exit.OK, f"the command of {ticket_id} was run again and ended with {code}")
+    has = any(signed_receipt.read(file).ticket == ticket_id for file in client.state.receipts())
+    require(has, f"{client.name} has no receipt of {ticket_id}")
+
+
+def _announced(state: State, client: Client) -> None:
+    """The roster has the number of samples that a running worker trains on."""
+    member, worker = state.members.get(client.name), client.worker
+    if member is None or worker is None or not worker.alive or not member.session:
+        return
+    left = int((~client.state.excluded(client.sample_ids)).sum())
+    require(member.samples == left, f"{client.name} trains on {left} samples, the roster has {member.samples}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -62,7 +63,7 @@ def unknown_exclusions_are_accepted(patch: pytest.MonkeyPatch) -> None:
     from puf_client.session import connect
 
     for module in (connect, reconcile):
-        patch.setattr(module, "require_exclusions", lambda state, tickets: None)
+        patch.setattr(module, "agree", lambda state, tickets: None)
 
 
 def content_is_not_synced(patch: pytest.MonkeyPatch) -> None:
@@ -242,6 +243,16 @@ def only_one_sample_of_a_request_is_stored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(run, "file", file)
 
 
+def requests_state_the_clients_clock(patch: pytest.MonkeyPatch) -> None:
+    original = requests._whole_client
+
+    def whole_client(request: tk.UnlearningRequest, tickets: list[tk.Ticket]) -> requests.Plan:
+        request.received_at = request.received_at or time.time()
+        return original(request, tickets)
+
+    patch.setattr(requests, "_whole_client", whole_client)
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     usage_is_not_recorded,
     usage_is_recorded_after_sending,
@@ -267,4 +278,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     the_new_count_is_not_announced,
     a_lost_session_is_not_joined_again,
     only_one_sample_of_a_request_is_stored,
+    requests_state_the_clients_clock,
 )

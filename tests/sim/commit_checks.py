@@ -5,7 +5,7 @@ from __future__ import annotations
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.rounds import RoundKind, RoundPhase
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import Mode, TicketState
+from puf_server.core.state.tickets import Mode, Ticket, TicketState
 from tests.sim.facts import Facts, asked_out, require
 from tests.sim.weights import Contribution, Weights
 
@@ -90,6 +90,7 @@ class CommitChecks(Facts):
         for ticket_id in current.tickets:
             negated = [c for c in weights.contributions if c.ticket == ticket_id and c.negated]
             require(len(negated) == 1, f"{ticket_id} has {len(negated)} negated contributions")
+            self._took_over(before, before.tickets[ticket_id], negated[0])
             kappa = -float(negated[0].amount)
             require(0 <= kappa <= policy.max_dose + 1e-9, f"{ticket_id}: a dose of {kappa}")
             ticket = after.tickets[ticket_id]
@@ -132,6 +133,7 @@ class CommitChecks(Facts):
             require(len(negated) == 1, f"{ticket_id} has {len(negated)} negated contributions")
             self._applied[ticket_id] += 1
             require(self._applied[ticket_id] == 1, f"{ticket_id} was applied {self._applied[ticket_id]} times")
+            self._took_over(before, ticket, negated[0])
             if ticket.kappa is not None:
                 require(abs(float(negated[0].amount) + ticket.kappa) < 1e-9, f"{ticket_id}: another strength")
             parts = sorted(c.update.part for c in mine)
@@ -143,6 +145,18 @@ class CommitChecks(Facts):
         if any(after.tickets[t].request.mode is Mode.REGULAR for t in applied):
             others = sum(not c.ticket for c in weights.contributions)
             require(others >= self._others, "a lone target's update can be computed from the models")
+
+    def _took_over(self, before: State, ticket: Ticket, negated: Contribution) -> None:
+        """A request for a whole client unlearns also the samples of the requests that it took over."""
+        if not ticket.whole_client:
+            return
+        who, base = (ticket.client, ticket.membership), self.lineage[self._base(before)]
+        mine = [t for t in before.tickets.values() if (t.client, t.membership) == who and not t.whole_client]
+        done = frozenset[int]().union(*(self.ids_of(t) for t in mine if t.applied))
+        for other in mine:
+            if other.taken_over == ticket.id and not self.withdrawn(other.client, other.request.key):
+                left = (self.ids_of(other) & base.samples.get(who, frozenset())) - done - negated.update.ids
+                require(not left, f"{ticket.id} took over {other.id} and does not unlearn its samples {sorted(left)}")
 
     def _base(self, before: State) -> int:
         """The version that the open round must start from."""

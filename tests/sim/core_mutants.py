@@ -23,6 +23,7 @@ from puf_server.engine import clock
 from puf_server.engine.engine import Engine
 from puf_server.engine.log_purge import LogPurge
 from puf_server.ingest.uploads import Uploads
+from puf_server.storage import rows
 from tests.sim.client_mutants import Mutation
 
 
@@ -179,6 +180,10 @@ def every_update_of_a_past_round_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rounds, "was_counted", was_counted)
 
 
+def records_are_not_verified(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rows, "verify", lambda db, tables, where: None)
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     forgotten_may_return,
     fold_ignores_revision,
@@ -200,4 +205,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     broken_uploads_are_never_dropped,
     restored_models_are_released_by_a_request_that_takes_over,
     every_update_of_a_past_round_counted,
+    records_are_not_verified,
 )

@@ -6,7 +6,9 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any, cast
 
 from puf_common.errors import StorageCorrupted, Unavailable
 from puf_common.receipts.signing_key import SigningKey
@@ -15,6 +17,7 @@ from puf_server.core.config import FederationConfig
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.rounds import Round
 from puf_server.core.state.state import AuditNote, State
+from puf_server.storage import rows
 from puf_server.storage import state_store as real
 from puf_server.storage.layout import history_name, spool_name
 from tests.sim.weights import MANIFEST, Update, Weights, model_payload
@@ -91,6 +94,8 @@ class SimStore:
         self.audit: list[tuple[float, str, dict[str, Any]]] = []
         self._meta: dict[str, str] = {}
         self._tables: dict[str, dict[Any, str]] = {table: {} for table in real._MANY}
+        # Rows with a flipped bit, by table and key, with their true text. A row that is written again is sound.
+        self._flipped: dict[tuple[str, Any], str] = {}
         self.time: float | None = None
         # Members as they were before a change: they stay in the database's log until it is emptied.
         self.log: list[str] = []
@@ -99,12 +104,24 @@ class SimStore:
         self._strikes = strikes
         self._watch = watch
 
+    def execute(self, query: str) -> list[tuple[Any, str, int]]:
+        """The rows of a table with their checksums, as the real database returns them."""
+        table = query.removeprefix("SELECT * FROM ")
+        return [
+            (key, body, rows.checksum(table, key, self._flipped.get((table, key), body)))
+            for key, body in self._rows(table).items()
+        ]
+
+    def _rows(self, table: str) -> dict[Any, str]:
+        return self._meta if table == "meta" else self._tables[table]
+
     def load(self) -> State:
+        """The stored state. Raises StorageCorrupted as the real store does."""
+        rows.verify(cast(Connection, self), ("meta", *self._tables), Path("state.db"))
         values: dict[str, Any] = {name: json.loads(self._meta[name]) for name in real._SCALARS}
         values |= {name: adapter.validate_json(self._meta[name]) for name, adapter in real._SINGLES.items()}
         for table, adapter in real._MANY.items():
-            rows = sorted(self._tables[table].items())
-            values[table] = {key: adapter.validate_json(body) for key, body in rows}
+            values[table] = {key: adapter.validate_json(body) for key, body in sorted(self._tables[table].items())}
         return State(**values)
 
     def never_wait(self) -> None:
@@ -120,6 +137,17 @@ class SimStore:
     def log_bytes(self) -> int:
         return 0
 
+    def flip_a_row(self, choose: Callable[[list[tuple[str, Any]]], tuple[str, Any]]) -> str:
+        """Changes one letter of a record in the database. Returns the name of the record."""
+        table, key = choose([(table, key) for table in ("meta", *self._tables) for key in self._rows(table)])
+        found = self._rows(table)
+        text = self._flipped.setdefault((table, key), found[key])
+        digits = [i for i, letter in enumerate(text) if letter.isdigit()]
+        at = digits[len(digits) // 2] if digits else len(text) // 2
+        # Another digit, where there is one: the record stays readable.
+        found[key] = text[:at] + chr(ord(text[at]) ^ 1) + text[at + 1 :]
+        return f"{table}/{key}"
+
     def flip_a_bit(self, choose: Callable[[list[str]], str]) -> str:
         """Changes an update in the spool or a model. Returns the name of the file."""
         name = choose(sorted([*self.spool.files, *self.models]))
@@ -132,8 +160,11 @@ class SimStore:
         return name
 
     def mend(self) -> None:
-        """The operator copies damaged model files from a backup."""
+        """The operator copies damaged model files and records from a backup."""
         self.damaged.clear()
+        for (table, key), text in self._flipped.items():
+            self._rows(table)[key] = text
+        self._flipped.clear()
 
     def disk_space(self) -> None:
         """A full disk is an event of the simulator. The space is not known."""
@@ -151,24 +182,29 @@ class SimStore:
         for name in changed:
             value = getattr(after, name)
             if name in real._SCALARS:
-                self._meta[name] = json.dumps(value)
+                self._put("meta", name, json.dumps(value))
             elif name in real._SINGLES:
-                self._meta[name] = real._SINGLES[name].dump_json(value).decode()
+                self._put("meta", name, real._SINGLES[name].dump_json(value).decode())
             else:
                 old = getattr(before, name) if before is not None else {}
                 table, adapter = self._tables[name], real._MANY[name]
                 for key, record in value.items():
                     if old.get(key) is not record:
                         self.log += [table[key]] if name == "members" and key in table else []
-                        table[key] = adapter.dump_json(record).decode()
+                        self._put(name, key, adapter.dump_json(record).decode())
                 for key in old:
                     if key not in value:
                         del table[key]
+                        self._flipped.pop((name, key), None)
         self._append(after.notes)
         self._watch(before, after)
         if self._strikes("crash_after_save"):
             raise Crash("after a transaction, before its reply")
         return True
+
+    def _put(self, table: str, key: Any, text: str) -> None:
+        self._rows(table)[key] = text
+        self._flipped.pop((table, key), None)
 
     def _append(self, notes: tuple[AuditNote, ...]) -> None:
         for note in notes:
@@ -259,6 +295,7 @@ class SimStore:
         self.history = dict(history)
         self._tables = {name: dict(rows) for name, rows in tables.items()}
         self.spool = SimSpool()
+        self._flipped.clear()
 
     def close(self) -> None:
         """Does nothing."""

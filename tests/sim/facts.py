@@ -59,6 +59,8 @@ class Facts:
         # Requests for samples that their owners withdrew.
         self._taken_back: set[tuple[str, str]] = set()
         self._keys: dict[str, str] = {}
+        # Tickets that were completed before a backup was restored.
+        self._reopened: set[str] = set()
 
     def acknowledged_again(self, name: str, h: UpdateHeader, digest: str) -> None:
         """The server says that a committed round has counted the update."""
@@ -110,6 +112,23 @@ class Facts:
         """Whether a request was withdrawn, or a later one for the same samples."""
         ids = self.named[name, key]
         return any((name, k) in self._taken_back for (n, k), same in self.named.items() if n == name and same == ids)
+
+    def _unserved(self, state: State, ticket: Ticket) -> bool:
+        """Whether no request that includes this one has been applied, and one that does waits or has failed."""
+        found = [t.state for t in state.tickets.values() if self._includes(t, ticket)]
+        waits = (_S.PENDING, _S.SCHEDULED, _S.FAILED)
+        return any(s in waits for s in found) and all(s in waits or s is _S.WITHDRAWN for s in found)
+
+    def _includes(self, other: Ticket, ticket: Ticket) -> bool:
+        if (other.client, other.membership) != (ticket.client, ticket.membership):
+            return False
+        if other.whole_client or ticket.whole_client:
+            return other.whole_client
+        return self.ids_of(other) >= self.ids_of(ticket)
+
+    def ids_of(self, ticket: Ticket) -> frozenset[int]:
+        """The samples that a ticket names."""
+        return self.named[ticket.client, ticket.request.key]
 
     def out_of_training(self, name: str) -> frozenset[int]:
         """The samples that a client asked to be forgotten."""

@@ -20,6 +20,12 @@ ALL: tuple[Mutation, ...] = core.MUTATIONS + client.MUTATIONS
 OFTEN: Mapping[Mutation, Mapping[str, float]] = {
     core.fold_ignores_revision: {"slow_fold": 0.5},
     core.broken_uploads_are_never_dropped: {"cut_stream": 0.3, "withdraw": 0.0},
+    core.restored_models_are_released_by_a_request_that_takes_over: {
+        "restore": 0.5,
+        "leave_after_restore": 0.9,
+        "withdraw": 0.0,
+    },
+    client.the_new_count_is_not_announced: {"restore": 0.5, "crash_client": 0.0, "leave": 0.0},
     client.the_request_is_stored_after_filing: {"crash_owner": 0.9, "drop_reply": 0.3},
 }
 

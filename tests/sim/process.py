@@ -25,9 +25,11 @@ class Killed(BaseException):
 class Process:
     """One process of a client. It is the `Machine` of the client's code."""
 
-    def __init__(self, world: World, name: str, disk: ClientDisk) -> None:
+    def __init__(self, world: World, name: str, disk: ClientDisk, wall_clock: Callable[[], float]) -> None:
         self.world = world
         self.name = name
+        # The clock of its machine, which can be wrong.
+        self.wall_clock = wall_clock
         self.alive = True
         self.frozen = False
         self.files = ProcessFiles(disk, self)
@@ -85,7 +87,9 @@ class Process:
             self.world.after(5.0, self._resume, thread, token, value)
             return
         del self._waits[thread]
+        self.world.running = self
         thread.switch(value) if thread else thread.switch()
+        self.world.running = None
 
     # -- its end -------------------------------------------------------------------------------------------
 

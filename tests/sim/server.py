@@ -95,8 +95,8 @@ class SimServer:
             return
         self.epoch += 1
         self.up, self._folding, self._shown, self._carriers = True, False, (), {}
-        self.world.checker.survived()
         try:
+            self.world.checker.survived()
             folder = SimFolder(self.store)
             wall = FederationClock(lambda: self.world.now + self.world.skew, lambda: self.world.now)
             self.engine = Engine(cast(Store, self.store), wall, folder)
@@ -281,6 +281,8 @@ class SimServer:
     # -- backups ----------------------------------------------------------------------------
 
     def backup(self) -> None:
+        """A backup of a sound database: the real one refuses to copy damaged rows."""
+        self.store.load()
         self.world.log("backup made")
         self._backups.append(self.store.snapshot())
 
@@ -302,6 +304,10 @@ class SimServer:
         healing, self.world.healing = self.world.healing, True
         self.store.save(before, after)
         self.world.healing = healing
+        known = {t.id for t in before.tickets.values() if t.reopened}
+        for ticket in after.tickets.values():
+            if ticket.reopened and ticket.id not in known:
+                self.world.reopened(ticket.client)
         self._die(Crash("the machine was replaced"))
 
     # -- the operator ----------------------------------------------------------------------------

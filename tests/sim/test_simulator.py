@@ -19,7 +19,9 @@ EVENTS = (
     "cancel_begin",
     "cut_stream",
     "clock_jump",
+    "client_clock_jump",
     "bit_flip",
+    "row_flip",
     "long_reader",
     "kill_at_write",
     "power_cut",
@@ -51,7 +53,7 @@ DECIDING = {
     "operator_forgets",
     "lose_state",
 }
-DECIDING |= {"backup", "restore", "overflow", "extend", "readmit"}
+DECIDING |= {"backup", "restore", "leave_after_restore", "overflow", "extend", "readmit"}
 HARMLESS = {fault: rate for fault, rate in FAULTS.items() if fault not in DECIDING}
 HARMLESS |= {"crash_server": 0.9, "crash_before_save": 0.03, "crash_after_save": 0.05, "crash_in_fold": 0.3}
 HARMLESS |= {"crash_in_upload": 0.1, "disk_full": 0.03}

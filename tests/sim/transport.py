@@ -9,6 +9,7 @@ from puf_client.transport.base import ENDED, HeldModel
 from puf_common.errors import NotFound, NotNow, PufError, TransferCorrupted, Unavailable
 from puf_common.tensors.chunks import Payload
 from puf_common.v1 import federation_pb2 as pb
+from puf_common.v1 import tickets_pb2 as tk
 
 if TYPE_CHECKING:
     from tests.sim.client import Client
@@ -29,6 +30,8 @@ class SimTransport:
         self._process = process
         self._world = client.world
         self._server = client.world.server
+        # The tickets that the server stated last.
+        self._tickets: list[tk.Ticket] = []
 
     # -- calls ---------------------------------------------------------------------------------------------
 
@@ -54,6 +57,7 @@ class SimTransport:
 
     def join(self, request: pb.JoinRequest) -> pb.JoinReply:
         sent = _copy(request)
+        self._world.verify(lambda: self._client.joins(self._tickets))
         return self._call(lambda: self._server.handlers.join(self.name, sent))
 
     def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
@@ -84,7 +88,9 @@ class SimTransport:
         return self._call(lambda: self._server.handlers.report_evaluation(self.name, request))
 
     def list_my_tickets(self) -> pb.ListMyTicketsReply:
-        return self._call(lambda: self._server.handlers.tickets.list_my_tickets(self.name))
+        reply = self._call(lambda: self._server.handlers.tickets.list_my_tickets(self.name))
+        self._tickets = list(reply.tickets)
+        return reply
 
     def report_measurement(self, request: pb.ReportMeasurementRequest) -> pb.ReportMeasurementReply:
         return self._call(lambda: self._server.handlers.tickets.report_measurement(self.name, request))
@@ -96,7 +102,7 @@ class SimTransport:
         return self._call(lambda: self._server.handlers.tickets.present_receipt(self.name, request))
 
     def file_unlearning(self, request: pb.FileUnlearningRequest) -> pb.FileUnlearningReply:
-        self._client.files(request.request)
+        self._world.verify(lambda: self._client.files(request.request))
         reply = self._call(lambda: self._server.handlers.tickets.file_unlearning(self.name, request))
         self._client.following = reply.ticket.id
         return reply

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
@@ -83,6 +83,8 @@ class Weights:
     contributions: tuple[Contribution, ...]
     # Per membership: the sums of positive and of negated amounts.
     totals: Mapping[Who, tuple[Fraction, Fraction]]
+    # Per membership: the samples of all updates that were not negated.
+    samples: Mapping[Who, frozenset[int]] = field(default_factory=dict)
 
     @property
     def knows(self) -> set[Who]:
@@ -107,12 +109,18 @@ def folded(
         Contribution(update, digest, rate * Fraction(samples, n) * Fraction(scale), negated, ticket)
         for update, digest, samples, scale, negated, ticket in parts
     )
-    totals = dict(base.totals)
+    totals, samples = dict(base.totals), dict(base.samples)
     for c in contributions:
         who = (c.update.client, c.update.membership)
+        if not c.negated:
+            samples[who] = samples.get(who, frozenset()) | c.update.ids
         plus, minus = totals.get(who, (Fraction(0), Fraction(0)))
         totals[who] = (plus, minus + c.amount) if c.negated else (plus + c.amount, minus)
     text = base.digest + ("" if rule == "fold" else rule) + "".join(f"|{c.digest}*{c.amount}" for c in contributions)
     return Weights(
-        digest=hashlib.sha256(text.encode()).hexdigest(), base=base.digest, contributions=contributions, totals=totals
+        digest=hashlib.sha256(text.encode()).hexdigest(),
+        base=base.digest,
+        contributions=contributions,
+        totals=totals,
+        samples=samples,
     )

@@ -10,6 +10,7 @@ import secrets
 import shutil
 import signal
 import tempfile
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -42,6 +43,7 @@ __all__ = ["Outcome", "World", "run", "simulated"]
 
 _TIMEOUT = 30.0
 _HEAL_SECONDS = 10 * 3600.0
+_AFTERWARDS = 200.0
 _EVENTS = 400_000
 _SECONDS = 20.0
 _START = 100_000_000.0
@@ -87,6 +89,8 @@ class World:
         # The event loop, to which every thread of a client returns.
         self.hub = getcurrent()
         self.processes: list[Process] = []
+        # The process whose thread runs now.
+        self.running: Process | None = None
         self.broken: Violation | None = None
         # How often each fault struck.
         self.struck: Counter[str] = Counter()
@@ -111,6 +115,10 @@ class World:
     def after(self, seconds: float, what: Callable[..., None], *args: Any) -> None:
         self._pushed += 1
         heapq.heappush(self._heap, (self.now + seconds, self._pushed, what, args))
+
+    def wall_clock(self) -> float:
+        """What `time.time` returns: each client has its own clock, and so has the server."""
+        return self.running.wall_clock() if self.running is not None else self.now + self.skew
 
     def strikes(self, fault: str) -> bool:
         rate = self.scenario.faults.get(fault)
@@ -237,6 +245,10 @@ class World:
         elif self.strikes("leave"):
             client.leave()
             self.after(self.rng.uniform(10.0, 600.0), self._restart, client)
+        if self.strikes("client_clock_jump"):
+            client.skew = self.rng.choice([40 * 86400.0, -40 * 86400.0])
+            self.log(f"the clock of {client.name} jumps by {client.skew:+.0f} s")
+            self.after(self.rng.uniform(30.0, 600.0), setattr, client, "skew", 0.0)
         if client.forgotten and self.strikes("stubborn"):
             client.start(rejoin=self.rng.random() < 0.3)
         if self.rng.random() < self.scenario.requests:
@@ -275,17 +287,20 @@ class World:
                 # In most cases a client that is absent.
                 name = self.rng.choice(sorted(state.members) or ["nobody"])
                 server.run(lambda: server.forget(name))
-            if self.strikes("backup"):
-                server.run(server.backup)
-            elif self.strikes("restore"):
+            if self.strikes("restore"):
                 server.run(server.restore)
                 return
+            if self.strikes("backup"):
+                server.run(server.backup)
             if self.strikes("clock_jump"):
                 self.skew = self.rng.choice([40 * 86400.0, -40 * 86400.0, 7200.0, -7200.0, 30.0])
                 self.log(f"the clock jumps by {self.skew:+.0f} s")
                 self.after(self.rng.uniform(30.0, 600.0), self._set_clock)
             if self.strikes("bit_flip"):
                 self.log(f"a bit flips in {server.store.flip_a_bit(self.rng.choice)}")
+                self.after(self.rng.uniform(30.0, 600.0), server.store.mend)
+            if self.strikes("row_flip"):
+                self.log(f"a bit flips in the record {server.store.flip_a_row(self.rng.choice)}")
                 self.after(self.rng.uniform(30.0, 600.0), server.store.mend)
             if self.strikes("long_reader"):
                 server.store.long_reader = True
@@ -310,6 +325,14 @@ class World:
                 self.after(3.0, server.crash, "stopped by the operator")
         except PufError as error:
             self.log(f"the operator hears: {error}")
+
+    def reopened(self, name: str) -> None:
+        """A restored server opened a request again. Its owner may switch off the client and have it forgotten as a whole."""
+        client = self.client(name)
+        if self.strikes("leave_after_restore"):
+            client.switch_off()
+            self.after(self.rng.uniform(1.0, 60.0), client.ask)
+            self.after(self.rng.uniform(300.0, 900.0), self._restart, client)
 
     def _set_clock(self) -> None:
         self.skew = 0.0
@@ -379,16 +402,30 @@ class World:
             self._step()
         self._heal()
         self._healed_at = self.now
-        while not self._at_rest():
-            if self.now > self._healed_at + _HEAL_SECONDS:
-                raise Violation(f"not at rest {_HEAL_SECONDS / 3600:.0f} h after healing: {self._stuck()}")
-            self._step()
+        self._rest()
+        self._afterwards()
+        # A command that was still running may have filed its request only now.
+        self._rest()
         state = self.server.engine.state
         self.server.run(self.server.tick)
         self.checker.ended(state)
         self.checker.canary(state)
         self.checker.files(state)
         check_clients(state, self.checker, self.clients)
+
+    def _rest(self) -> None:
+        while not self._at_rest():
+            if self.now > self._healed_at + _HEAL_SECONDS:
+                raise Violation(f"not at rest {_HEAL_SECONDS / 3600:.0f} h after healing: {self._stuck()}")
+            self._step()
+
+    def _afterwards(self) -> None:
+        """Owners run the commands of their completed requests again. Workers have time to announce their samples."""
+        for client in self.clients:
+            client.ask_again(self.server.engine.state)
+        until = self.now + _AFTERWARDS
+        while self.now < until:
+            self._step()
 
     def close(self) -> None:
         """Ends all processes and deletes their disks."""
@@ -452,10 +489,12 @@ def simulated(scenario: Scenario, *, verbose: bool = False) -> Iterator[World]:
     # Simulated faults cause thousands of log lines.
     logging.disable(logging.CRITICAL)
     with _drawn(scenario.seed), redirect_stdout(io.StringIO()):
-        world = World(scenario, verbose=verbose)
+        world, before = World(scenario, verbose=verbose), time.time
+        time.time = world.wall_clock
         try:
             yield world
         finally:
+            time.time = before
             world.close()
             logging.disable(logging.NOTSET)
 

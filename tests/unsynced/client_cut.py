@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 from tests.unsynced.client_process import missing
+from tests.unsynced.guarantees import Guarantee, guarantees
 from tests.unsynced.replay import Layer
 
 __all__ = ["ClientCut"]
@@ -35,8 +36,10 @@ class ClientCut:
             if code == -signal.SIGKILL:
                 self.kills += 1
                 self.lost += self.layer.crash(self._random)
-            gone = missing(self.root, self.facts)
-            assert not gone, gone
+            with guarantees(Guarantee.OPENS):
+                gone = missing(self.root, self.facts)
+            with guarantees(Guarantee.ACKNOWLEDGED):
+                assert not gone, gone
         if code:
             raise RuntimeError(f"the process ended with code {code}")
 

@@ -30,6 +30,7 @@ from puf_server.storage.state_store import Store
 from tests.crash.checking import check_promises
 from tests.grpc.raw import frames
 from tests.running import metadata, tiny_config
+from tests.unsynced.guarantees import Guarantee, guarantees
 from tests.unsynced.replay import Layer
 
 __all__ = ["Cut", "make"]
@@ -157,9 +158,18 @@ class Cut:
         """Opens a copy of what the power cut left: nothing acknowledged is missing."""
         copy = self._directory / "copy"
         shutil.copytree(self.layer.root, copy)
-        store = Store.open(copy)
+        with guarantees(Guarantee.OPENS):
+            store = Store.open(copy)
         try:
-            check_promises(store.load(), self.facts)
+            with guarantees(Guarantee.OPENS):
+                state = store.load()
+            with guarantees(Guarantee.ACKNOWLEDGED):
+                check_promises(state, self.facts)
+            with guarantees(Guarantee.MODELS):
+                store.require_files(state)
+            with guarantees(Guarantee.UPDATES):
+                damaged = store.damaged_updates(state.round)
+                assert not damaged, damaged
         finally:
             store.close()
             shutil.rmtree(copy)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from puf_client.session.reconcile import require_exclusions
+from puf_client.session.reconcile import agree
 from puf_client.session.samples import KnownSamples, LoopSupport
 from puf_client.session.session import Session
 from puf_client.session.settings import HasIds, Joining, Offer, Running
@@ -90,7 +90,7 @@ def _known(
         ids = data.ids if hasattr(data, "ids") else data
         data = KnownSamples(ids, StateDirectory.of(description.federation_id, transport.name, root), transport)
     data.state.check_server_key(description.server_key)
-    require_exclusions(data.state, transport.list_my_tickets().tickets)
+    agree(data.state, list(transport.list_my_tickets().tickets))
     return data
 
 

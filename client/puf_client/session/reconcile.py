@@ -21,10 +21,16 @@ _INCOMPLETE = (tk.TICKET_STATE_PENDING, tk.TICKET_STATE_SCHEDULED, tk.TICKET_STA
 def settle(state: StateDirectory, transport: Transport) -> None:
     """Updates the state directory from the server: which of its requests were filed, and which were withdrawn."""
     if state.unsettled():
-        state.settle(
-            (t.request.request_key, t.id, t.state == tk.TICKET_STATE_WITHDRAWN)
-            for t in transport.list_my_tickets().tickets
-        )
+        _settle(state, transport.list_my_tickets().tickets)
+
+
+def _settle(state: StateDirectory, tickets: Iterable[tk.Ticket]) -> None:
+    state.settle((t.request.request_key, t.id, _withdrawn(t)) for t in tickets)
+
+
+def _withdrawn(ticket: tk.Ticket) -> bool:
+    """Whether the owner withdrew it. If the server did because another one took it over, its samples stay excluded."""
+    return ticket.state == tk.TICKET_STATE_WITHDRAWN and not ticket.taken_over
 
 
 def reconcile(transport: Transport, state: StateDirectory) -> list[str]:
@@ -33,7 +39,7 @@ def reconcile(transport: Transport, state: StateDirectory) -> list[str]:
     Raises `Mismatch` if this client would train on forgotten samples.
     """
     known = list(transport.list_my_tickets().tickets)
-    require_exclusions(state, known)
+    agree(state, known)
     reopened = []
     for file in state.receipts():
         receipt = signed_receipt.read(file)
@@ -54,14 +60,16 @@ def reconcile(transport: Transport, state: StateDirectory) -> list[str]:
     return reopened
 
 
-def require_exclusions(state: StateDirectory, tickets: Iterable[tk.Ticket]) -> None:
-    """Raises `Mismatch` if the server has a request for samples that the state directory does not know."""
+def agree(state: StateDirectory, tickets: Iterable[tk.Ticket]) -> None:
+    """Excludes the samples of every request that the server has, also of one that it lost the withdrawal of.
+
+    Raises `Mismatch` if the state directory does not know the samples of such a request.
+    """
     for ticket in tickets:
-        # If the server withdrew a ticket because another one took it over, its samples stay excluded.
-        withdrawn = ticket.state == tk.TICKET_STATE_WITHDRAWN and not ticket.taken_over
-        if ticket.request.scope != tk.SCOPE_SAMPLES or withdrawn:
+        if ticket.request.scope != tk.SCOPE_SAMPLES or _withdrawn(ticket):
             continue
-        if state.exclusion(ticket.request.request_key) is None:
+        known = state.exclusion(ticket.request.request_key)
+        if known is None:
             raise Mismatch(
                 f"{ticket.id} requests that {ticket.request.forget_samples} samples of {ticket.client} are forgotten, and "
                 f"{state.path} does not know which: this client would train on them again. Restore that directory "
@@ -69,3 +77,10 @@ def require_exclusions(state: StateDirectory, tickets: Iterable[tk.Ticket]) -> N
                 "for run",
                 ticket=ticket.id,
             )
+        if known.withdrawn:
+            log.error(
+                "the server was restored from a backup in which this withdrawn request is open; its samples are left out "
+                "of training. To have them back, run `puf-client withdraw` for this ticket",
+                ticket=ticket.id,
+            )
+    _settle(state, tickets)

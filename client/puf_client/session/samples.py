@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -53,7 +53,7 @@ class KnownSamples:
         """
         settle(self.state, self._transport)
         try:
-            named = self.named(work)
+            named, taken = self.named(work), self.taken(work.taken_requests, work.key.membership)
         except UsageError as error:
             log.error("cannot do the work", reason=error.message)
             raise CannotDo(
@@ -62,12 +62,13 @@ class KnownSamples:
             ) from None
         request = self.state.exclusion(work.forget_request) if named is not None else None
         asked = request.hashes if request is not None else None
-        differs = self.difference(work.key.membership, asked, grown=True) if unlearns(work) else None
+        again = self.hashes(taken)
+        differs = self.difference(work.key.membership, asked, grown=True, taken=again) if unlearns(work) else None
         if differs is not None:
             log.error("cannot do the work", reason=differs.explained(str(self.state.path)))
             raise CannotDo(f"{differs.counts}: use the data of training")
         if named is None:
-            return self.trainable()
+            return np.union1d(self.trainable(), taken)
         return np.union1d(named, self.trainable()) if routine_of(work) in WITH_RETAINED_SAMPLES else named
 
     def named(self, work: pb.TrainWork) -> NDArray[np.intp] | None:
@@ -75,6 +76,15 @@ class KnownSamples:
         if PARTS[work.key.part] != "forget":
             return None
         return self.state.forget_indices(self.ids, work.forget_request)
+
+    def taken(self, request_keys: Iterable[str], membership: int) -> NDArray[np.intp]:
+        """Returns the positions of samples that these requests name and that were trained on in a membership.
+
+        They are out of training. A request for the whole client took them over and unlearns them, too.
+        """
+        trained = self._usage.trained(membership)
+        named = {int(i) for key in request_keys for i in self.state.forget_indices(self.ids, key)}
+        return np.array(sorted(i for i in named if self.state.salted(self.ids[i]) in trained), dtype=np.intp)
 
     def note(self, work: pb.TrainWork, indices: NDArray[np.intp]) -> None:
         """Records the samples of an update, before it is sent."""
@@ -100,17 +110,25 @@ class KnownSamples:
         if found is not None:
             raise Mismatch(found.explained(str(self.state.path)), missing=found.missing)
 
-    def difference(self, membership: int, asked: frozenset[str] | None, *, grown: bool = False) -> Difference | None:
+    def difference(
+        self,
+        membership: int,
+        asked: frozenset[str] | None,
+        *,
+        grown: bool = False,
+        taken: frozenset[str] = frozenset(),
+    ) -> Difference | None:
         """Returns how the data differs from what was trained on in a membership; None if it does not.
 
         `asked` are hashes of the samples of a request; None: the whole client is to be forgotten. With `grown`, the data may
-        have further samples: the client announced them, and the request does not name them.
+        have further samples: the client announced them, and the request does not name them. `taken` are excluded samples
+        that a request for the whole client unlearns, too.
         """
         trained = self._usage.trained(membership)
         if not trained:
             return Difference(0, 0, ())
         excluded = frozenset[str]().union(*(e.hashes for e in self.state.exclusions() if e.effective))
-        gone = excluded - (asked or frozenset())
+        gone = excluded - (asked or frozenset()) - taken
         expected = trained - gone
         present = {self.state.salted(sample): sample for sample in self.ids}
         judged = present.keys() & asked if grown and asked is not None else present.keys()

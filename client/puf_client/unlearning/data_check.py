@@ -31,6 +31,9 @@ def check_data(samples: KnownSamples, wanted: Plan, roster: pb.RosterEntry, opti
     if not roster.first_round:
         # No model contains this client: the request completes without an unlearning round.
         return
+    if wanted.ticket is not None and wanted.ticket.state == tk.TICKET_STATE_COMPLETED:
+        # Nothing is negated any more. The samples may never have been trained on: the request may be older than training.
+        return
     request, filed = wanted.request, wanted.ticket is not None
     single = request.scope == tk.SCOPE_SAMPLES
     # A request for samples takes them off the roster when it is filed.

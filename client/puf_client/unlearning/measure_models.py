@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from puf_client.routines.measure import ModelMeasurement, measure
 from puf_client.session.samples import KnownSamples
 from puf_client.state.directory import StateDirectory
@@ -87,6 +89,7 @@ class ModelMeasurer:
             if ticket.request.scope == tk.SCOPE_SAMPLES:
                 indices = self._state.forget_indices(trainer.data.ids, ticket.request.request_key)
             else:
-                indices = samples.trainable()
+                taken = (e.request_key for e in self._state.exclusions() if e.ticket_id in ticket.took_over)
+                indices = np.union1d(samples.trainable(), samples.taken(taken, ticket.membership))
             holdout = trainer.evaluate_holdout(payload) if trainer.data.holdout_samples else None
             return trainer.evaluate_samples(payload, indices), holdout

@@ -114,6 +114,8 @@ class TicketFacts(_Facts):
     applied_at: str | None
     completed_at: str | None
     history: tuple[HistoryEntry, ...]
+    # Earlier requests for samples whose samples were unlearned with this one.
+    took_over: tuple[str, ...] | None = None
 
 
 class GapFacts(_Facts):

@@ -307,7 +307,7 @@ class WorkKey(_message.Message):
     def __init__(self, membership: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., part: _Optional[_Union[Part, str]] = ...) -> None: ...
 
 class TrainWork(_message.Message):
-    __slots__ = ("key", "base_version", "lr", "epochs", "scale", "flip", "samples", "seconds_left", "ticket_id", "forget_request", "plain", "training_id", "routine", "options", "aux_version", "outputs", "stream_round", "unseen")
+    __slots__ = ("key", "base_version", "lr", "epochs", "scale", "flip", "samples", "seconds_left", "ticket_id", "forget_request", "plain", "training_id", "routine", "options", "aux_version", "outputs", "stream_round", "unseen", "taken_requests")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -333,6 +333,7 @@ class TrainWork(_message.Message):
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     STREAM_ROUND_FIELD_NUMBER: _ClassVar[int]
     UNSEEN_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     key: WorkKey
     base_version: int
     lr: float
@@ -351,7 +352,8 @@ class TrainWork(_message.Message):
     outputs: _containers.RepeatedScalarFieldContainer[str]
     stream_round: int
     unseen: _tickets_pb2.ClassTable
-    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., lr: _Optional[float] = ..., epochs: _Optional[float] = ..., scale: _Optional[float] = ..., flip: _Optional[_Union[_tickets_pb2.Flip, str]] = ..., samples: _Optional[int] = ..., seconds_left: _Optional[float] = ..., ticket_id: _Optional[str] = ..., forget_request: _Optional[str] = ..., plain: _Optional[bool] = ..., training_id: _Optional[str] = ..., routine: _Optional[str] = ..., options: _Optional[_Mapping[str, float]] = ..., aux_version: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., stream_round: _Optional[int] = ..., unseen: _Optional[_Union[_tickets_pb2.ClassTable, _Mapping]] = ...) -> None: ...
+    taken_requests: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, key: _Optional[_Union[WorkKey, _Mapping]] = ..., base_version: _Optional[int] = ..., lr: _Optional[float] = ..., epochs: _Optional[float] = ..., scale: _Optional[float] = ..., flip: _Optional[_Union[_tickets_pb2.Flip, str]] = ..., samples: _Optional[int] = ..., seconds_left: _Optional[float] = ..., ticket_id: _Optional[str] = ..., forget_request: _Optional[str] = ..., plain: _Optional[bool] = ..., training_id: _Optional[str] = ..., routine: _Optional[str] = ..., options: _Optional[_Mapping[str, float]] = ..., aux_version: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., stream_round: _Optional[int] = ..., unseen: _Optional[_Union[_tickets_pb2.ClassTable, _Mapping]] = ..., taken_requests: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EvaluateWork(_message.Message):
     __slots__ = ("evaluation", "version", "training_side")

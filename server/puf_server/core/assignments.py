@@ -17,6 +17,8 @@ class Train:
     plain: bool
     forget_request: str
     seconds_left: float
+    # The keys of the requests for samples that its ticket took over.
+    taken_requests: tuple[str, ...] = ()
 
     @property
     def lr(self) -> float:
@@ -50,7 +52,8 @@ def work_for(state: State, config: FederationConfig, name: str, session: str, no
                 ticket = state.tickets.get(assignment.ticket)
                 left = 0.0 if current.deadline_at is None else max(0.001, current.deadline_at - now)
                 plain = config.recipe.plain_unlearning and current.kind is RoundKind.UNLEARN and current.step.plain
-                return Train(current, assignment, plain, ticket.request.key if ticket else "", left)
+                taken = tuple(state.tickets[t].request.key for t in ticket.took_over) if ticket else ()
+                return Train(current, assignment, plain, ticket.request.key if ticket else "", left, taken)
     evaluation = state.evaluation
     if evaluation is not None and name in evaluation.missing:
         return Evaluate(evaluation.id, evaluation.version, evaluation.training_side)

@@ -118,8 +118,9 @@ def check_header(current: Round, assignment: Assignment, header: UpdateHeader) -
         raise StaleRound(
             f"the update starts from model {header.base}, the round from {current.base}", current_round=current.number
         )
-    exact = current.denominator is not None
-    if not 1 <= header.samples <= assignment.samples or (exact and header.samples != assignment.samples):
+    # A client may not be able to train on samples that its ticket took over.
+    least = assignment.samples - assignment.taken if current.denominator is not None else 1
+    if not max(1, least) <= header.samples <= assignment.samples:
         raise InvalidUpdate(
             f"the update states {header.samples} samples, announced were {assignment.samples}",
             announced=assignment.samples,
@@ -349,7 +350,7 @@ def samples_changed(state: State, name: str, now: float) -> State:
             replace(state, round=current.with_assignments(assignments)) if assignments != current.assignments else state
         )
     unfilled = [s for s in current.missing if s.client == name and s.part is not Part.FORGET]
-    if all(s.samples == samples for s in unfilled):
+    if all(s.samples - s.taken == samples for s in unfilled):
         return state
     return abandon(state, now, f"{name} came back with {samples} samples")
 

@@ -83,10 +83,12 @@ def file(
         deadline_at=request.received_at + config.forgetting.deadline_days * _DAY,
         history=(TicketEvent(state=TicketState.PENDING, at=now, note=how),),
         for_reopened=any(t.unserved and (form.scope is Scope.CLIENT or t == replaced) for t in mine),
+        replaces=replaced.id if replaced is not None else "",
     )
     if form.by is FiledBy.OPERATOR and not worker_alive(presence, name, config, now):
         ticket = _fallen_back(ticket, state, config, "absent") or ticket
     state = _close_others(state, mine, ticket, now)
+    ticket = _with_taken(state, ticket)
     ticket = forget_budget.weighed(state, config.limits, member, ticket, now)
     return _filed_state(state, config, ticket, now), ticket, False
 
@@ -131,8 +133,20 @@ def _close_others(state: State, mine: list[Ticket], ticket: Ticket, now: float) 
             why = f"taken over by {ticket.id} for the whole client"
             state = move(state, other.id, TicketState.WITHDRAWN, now, why, taken_over=ticket.id)
         elif other.state is TicketState.FAILED:
-            state = move(state, other.id, TicketState.WITHDRAWN, now, f"asked again as {ticket.id}")
+            taken = None if other.whole_client else ticket.id
+            state = move(state, other.id, TicketState.WITHDRAWN, now, f"asked again as {ticket.id}", taken_over=taken)
     return state
+
+
+def _with_taken(state: State, ticket: Ticket) -> Ticket:
+    """The ticket for a whole client with the samples that its earlier requests took out of training and did not unlearn."""
+    if not ticket.whole_client:
+        return ticket
+    mine = [t for t in state.tickets.values() if (t.client, t.membership) == (ticket.client, ticket.membership)]
+    replaced = {t.replaces for t in mine}
+    taken = [t for t in mine if t.taken_over is not None and t.applied is None and t.id not in replaced]
+    samples = sum(t.forget_samples for t in taken)
+    return replace(ticket, took_over=tuple(t.id for t in taken), taken_samples=samples)
 
 
 def _filed_state(state: State, config: FederationConfig, ticket: Ticket, now: float) -> State:

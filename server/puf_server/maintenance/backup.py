@@ -29,7 +29,8 @@ from pydantic import TypeAdapter
 from puf_common import audit_chain
 from puf_common.errors import Unavailable, UsageError
 from puf_server.core.state.rounds import HistoryRecord
-from puf_server.storage.database import append_audit, audit_head
+from puf_server.storage import migrations, rows
+from puf_server.storage.database import append_audit, audit_head, check_pages, readable
 from puf_server.storage.durable import DISK, Files, remove, sync_directory, sync_file
 from puf_server.storage.layout import KEY_FILE, history_name, model_name
 
@@ -63,7 +64,8 @@ def backup(directory: Path, out: Path, now: float | None = None, files: Files = 
             for _ in range(_ATTEMPTS):
                 with ExitStack() as stack:
                     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=out.parent, prefix=".puf-")))
-                    head, versions, history = _snapshot(db, folder / "state.db")
+                    with readable(directory / "state.db"):
+                        head, versions, history = _snapshot(db, folder / "state.db", directory / "state.db")
                     try:
                         opened = _opened(directory, folder, (*versions.values(), *history), stack)
                     except FileNotFoundError:
@@ -80,10 +82,18 @@ def backup(directory: Path, out: Path, now: float | None = None, files: Files = 
         remove(draft, files)
 
 
-def _snapshot(db: sqlite3.Connection, path: Path) -> tuple[audit_chain.Head, dict[int, str], list[str]]:
-    """Copies the database with SQLite's backup. Returns its audit head and the files of models and history it names."""
+def _snapshot(db: sqlite3.Connection, path: Path, source: Path) -> tuple[audit_chain.Head, dict[int, str], list[str]]:
+    """Copies the database with SQLite's backup. Returns its audit head and the files of models and history it names.
+
+    Raises StorageCorrupted for a damaged database: a server could not start from the backup.
+    """
     with closing(sqlite3.connect(path)) as copy:
         db.backup(copy)
+        check_pages(copy, source)
+        (schema,) = copy.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+        if schema == str(migrations.SCHEMA):
+            # Older schemas have no checksums.
+            rows.verify(copy, migrations.TABLES, source)
         copy.execute("PRAGMA journal_mode = DELETE")
         models = [json.loads(body) for (body,) in copy.execute("SELECT body FROM models")]
         head = audit_head(copy)

@@ -95,6 +95,7 @@ def train_work(work: core_work.Train, layout: Manifest) -> fed.TrainWork:
         seconds_left=work.seconds_left,
         ticket_id=assignment.ticket,
         forget_request=work.forget_request if assignment.part is Part.FORGET else "",
+        taken_requests=work.taken_requests if assignment.taken else (),
         plain=work.plain,
         training_id=core_work.training_id(work),
         routine="" if assignment.routine == "train" else assignment.routine,

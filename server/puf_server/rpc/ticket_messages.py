@@ -54,6 +54,7 @@ def ticket(t: Ticket, state: State, presence: Presence, config: FederationConfig
         filed_by=asked.filed_by,
         fallback=t.fallback or "",
         taken_over=t.taken_over or "",
+        took_over=t.took_over,
         deleted_records=applied.deleted_records if applied else 0,
         deleted_bytes=applied.deleted_bytes if applied else 0,
         verdict=verdict(t) or "",

@@ -105,3 +105,15 @@ def test_a_sample_of_the_request_that_is_not_in_the_data_is_noticed(state: State
         samples(state, range(1, 6)).assigned(work(pb.PART_FORGET, -2.0, key))
     with pytest.raises(CannotDo, match="does not know which samples"):
         samples(state, range(6)).assigned(work(pb.PART_FORGET, -2.0, "another"))
+
+
+def test_samples_of_a_request_that_was_taken_over_are_unlearned_with_the_whole_client(state: StateDirectory) -> None:
+    exclude(state, [1, 2])
+    exclude(state, [7])
+    keys = [e.request_key for e in state.exclusions()]
+    known = KnownSamples(IDS[:6] + IDS[7:], state, NO_SERVER)
+    work = pb.TrainWork(key=pb.WorkKey(part=pb.PART_MAIN, membership=1), scale=-1.0, ticket_id="t-9")
+    assert list(known.assigned(work)) == [0, 3, 4, 5]
+    # Sample 7 was never trained on, so that there is nothing to unlearn.
+    work.taken_requests.extend(keys)
+    assert list(known.assigned(work)) == [0, 1, 2, 3, 4, 5]

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from puf_client.session.reconcile import require_exclusions
+from puf_client.session.reconcile import agree
 from puf_client.state.directory import StateDirectory
 from puf_client.transport.base import Transport
 from puf_client.unlearning.name_again import name_again
@@ -37,7 +37,7 @@ def test_samples_of_a_request_that_was_taken_over_can_be_named_again(tmp_path: P
     """The worker refuses to run without them, so the command that it names must accept them."""
     server = _Server(taken_over="t-2")
     name_again(cast(Transport, server), tmp_path, "t-1", ["one", "two"])
-    require_exclusions(StateDirectory.of("f", "a", tmp_path), [server.ticket])
+    agree(StateDirectory.of("f", "a", tmp_path), [server.ticket])
 
 
 def test_samples_of_a_withdrawn_request_are_refused(tmp_path: Path) -> None:

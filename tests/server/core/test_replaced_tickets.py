@@ -8,8 +8,9 @@ import pytest
 
 from puf_common.errors import InvalidArgument, NotNow
 from puf_server.core import tickets
+from puf_server.core.assignments import Train, work_for
 from puf_server.core.state.rounds import RoundKind
-from puf_server.core.state.tickets import TicketState
+from puf_server.core.state.tickets import Ticket, TicketState
 from tests.server.core.builders import Federation, config
 
 FIRST: dict[str, Any] = {"scope": "samples", "forget_samples": 3, "retain_samples": 7, "key": "first"}
@@ -97,3 +98,49 @@ def test_a_request_that_does_not_fit_is_refused_and_nothing_changes(
     with pytest.raises(error, match=told):
         f.file("b", **{**FIRST, "key": "first-1", **request_})
     assert f.state is before
+
+
+def taken_over() -> tuple[Federation, Ticket]:
+    """b asked for three of its ten samples, and then to be forgotten as a whole, while it was absent."""
+    f = Federation(config())
+    f.join("a", "b", "c", "d")
+    f.train()
+    f.now += 1000.0
+    f.beat("a", "c", "d")
+    f.file("b", **FIRST)
+    return f, f.file("b", key="everything")
+
+
+def test_samples_of_a_request_that_was_taken_over_are_unlearned_with_the_whole_client() -> None:
+    f, whole = taken_over()
+    assert (whole.took_over, whole.taken_samples) == (("t-0",), 3)
+    f.join("b", samples=7)
+    f.answer_evaluation(0.8)
+    assert f.state.round is not None
+    (target,) = [a for a in f.state.round.assignments if a.ticket == whole.id]
+    assert (target.samples, target.taken) == (10, 3)
+    work = work_for(f.state, f.config, "b", f.state.members["b"].session, f.now)
+    assert isinstance(work, Train)
+    assert work.taken_requests == ("first",)
+    # A client that joins again with the same count changes nothing.
+    f.join("b", samples=7)
+    assert f.state.round.attempt == 1
+
+
+def test_samples_of_a_failed_request_are_unlearned_with_the_whole_client() -> None:
+    f = failed()
+    assert f.file("b", key="everything").took_over == ("t-0",)
+
+
+def test_a_request_that_was_asked_again_is_not_taken_over_twice() -> None:
+    f, whole = taken_over()
+    f.apply(tickets.withdraw(f.state, "b", whole.id, f.now)[0])
+    f.file("b", **{**FIRST, "key": "first-1", "replaces": "t-0"})
+    second = f.file("b", key="everything-1")
+    assert (second.took_over, second.taken_samples) == (("t-2",), 3)
+
+
+def test_samples_of_a_withdrawn_request_for_the_whole_client_are_taken_over_again() -> None:
+    f, whole = taken_over()
+    f.apply(tickets.withdraw(f.state, "b", whole.id, f.now)[0])
+    assert f.file("b", key="everything-1").took_over == ("t-0",)

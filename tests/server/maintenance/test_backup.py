@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import tarfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.forgotten import EVERYONE, OnDisk, trained_state
 
-from puf_common.errors import Unavailable
+from puf_common.errors import StorageCorrupted, Unavailable
 from puf_common.receipts.signed_receipt import read
 from puf_server.engine import receipts
 from puf_server.maintenance import audit_reader
@@ -42,6 +43,26 @@ def test_a_backup_holds_no_updates(directory: Path, tmp_path: Path) -> None:
     assert b"canary" not in (tmp_path / "b.tar").read_bytes()
 
 
+def test_a_damaged_record_does_not_get_into_a_backup(directory: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(directory / "state.db")) as db, db:
+        db.execute("UPDATE members SET body = replace(body, '\"membership\":1', '\"membership\":0') WHERE id = 'anna'")
+    with pytest.raises(StorageCorrupted, match="members/anna does not match its checksum; restore a backup"):
+        backup(directory, tmp_path / "b.tar")
+    assert list(tmp_path.iterdir()) == [directory]
+
+
+def test_a_damaged_page_does_not_get_into_a_backup(directory: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(directory / "state.db")) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+    content = bytearray((directory / "state.db").read_bytes())
+    content[size : size + 8] = b"\xff" * 8
+    (directory / "state.db").write_bytes(content)
+    with pytest.raises(StorageCorrupted, match=r"state\.db is damaged and cannot be read"):
+        backup(directory, tmp_path / "b.tar")
+    assert list(tmp_path.iterdir()) == [directory]
+
+
 def test_a_receipt_lists_the_backups_that_contain_the_client(directory: Path, tmp_path: Path) -> None:
     made = backup(directory, tmp_path / "b.tar")
     with OnDisk(directory) as f:
@@ -69,8 +90,8 @@ def test_after_a_model_is_deleted_another_snapshot_is_taken(
 
     snapshot, taken = module._snapshot, []
 
-    def racing(db: sqlite3.Connection, path: Path) -> Any:
-        head, versions, history = snapshot(db, path)
+    def racing(db: sqlite3.Connection, path: Path, source: Path) -> Any:
+        head, versions, history = snapshot(db, path, source)
         taken.append(head)
         # A file that the first snapshot names does not exist when its files are opened.
         gone = {} if len(taken) > 1 else {9: "models/v000009-0123456789abcdef.safetensors"}

@@ -93,7 +93,7 @@ class Pga(Method):
         [target] = view.targets
         last = view.state.models[view.state.version].round
         assignment = target.assignment(
-            samples=target.member.samples,
+            samples=target.forget_samples,
             epochs=self.options.epochs,
             routine="ascent",
             options=self.options.routine(share(target.member, view.state) or 0.0, last),

@@ -146,15 +146,11 @@ def plan(
         for member, part, ticket, flip in (*ordinary, *remaining)
     ]
     assignments += [
-        Assignment(
-            client=t.member.name,
-            membership=t.member.membership,
-            part=Part.MAIN if t.ticket.whole_client else Part.FORGET,
+        t.assignment(
             samples=t.forget_samples,
             scale=_scale(t, n),
             flip=t.ticket.request.flip,
             epochs=float(t.ticket.epochs),
-            ticket=t.ticket.id,
             negated=True,
         )
         for t in targets

@@ -30,6 +30,7 @@ from puf_common.receipts.gap import FEWEST, ClassTable
 from puf_server.core.config import FederationConfig
 from puf_server.core.methods.base import Requirements, Step, View
 from puf_server.core.methods.puf import Puf, planned_step
+from puf_server.core.methods.view import Target
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.rounds import Assignment, Combine, CombineRule, Round
 from puf_server.core.state.tickets import Dose, Ticket
@@ -68,7 +69,7 @@ class PufAuto(Puf):
         """Why strength cannot adapt for this ticket; None if it can."""
         if not view.state.members[ticket.client].adapts:
             return "the client's software or training loop cannot choose doses"
-        samples = view.state.members[ticket.client].samples if ticket.whole_client else ticket.forget_samples
+        samples = Target(ticket, view.state.members[ticket.client]).forget_samples
         if samples < FEWEST_FORGOTTEN:
             return f"fewer than {FEWEST_FORGOTTEN} samples are too few to measure"
         able = [

@@ -24,12 +24,14 @@ class Target:
 
     @property
     def forget_samples(self) -> int:
-        return self.member.samples if self.ticket.whole_client else self.ticket.forget_samples
+        """All samples of a whole client, also those that its request took over from earlier ones."""
+        whole = self.member.samples + self.ticket.taken_samples
+        return whole if self.ticket.whole_client else self.ticket.forget_samples
 
     @property
     def all_samples(self) -> int:
         """The samples to forget and, for single samples, those that remain."""
-        return self.member.samples if self.ticket.whole_client else self.ticket.forget_samples + self.member.samples
+        return self.forget_samples + (0 if self.ticket.whole_client else self.member.samples)
 
     def assignment(self, *, samples: int, epochs: float, **changes: Any) -> Assignment:
         """The target's assignment for the data to forget."""
@@ -40,6 +42,7 @@ class Target:
             samples=samples,
             epochs=epochs,
             ticket=self.ticket.id,
+            taken=self.ticket.taken_samples,
             **changes,
         )
 

@@ -46,6 +46,8 @@ class Assignment:
     epochs: float = 1.0
     # The ticket that this assignment serves; empty for retained clients.
     ticket: str = ""
+    # Of the samples: those that its ticket took over from earlier requests. They are not announced.
+    taken: int = 0
     # Whether the update enters negated.
     negated: bool = False
     # What the client runs, and its options.

@@ -241,6 +241,12 @@ class Ticket:
     escalated: str | None = None
     # The request for the whole client that replaced this one.
     taken_over: str | None = None
+    # The ticket for the same samples that this one replaced.
+    replaces: str = ""
+    # For a whole client: its tickets for samples that were never applied, and the number of their samples. These are out of
+    # training. They are unlearned with this ticket.
+    took_over: tuple[str, ...] = ()
+    taken_samples: int = 0
     # It was completed before the state was restored from a backup. Until it is applied again, every newer model
     # contains its client.
     reopened: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.server.core.builders import Federation, config
 from tests.tickets import applied, outcome
 
-from puf_server.core import tickets
+from puf_server.core import clock_changes, tickets
 from puf_server.core.state.measurements import Measurement, Sums
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.state.tickets import TicketState
@@ -83,3 +83,17 @@ def test_completion_waits_for_the_targets_measurements_for_a_limited_time() -> N
     g.answer_evaluation(0.8)
     g.wait(61, "a", "c", "d")
     assert g.ticket(other.id).state is TicketState.COMPLETED
+
+
+def test_a_clock_that_is_set_back_does_not_make_completion_wait_for_the_targets_measurements() -> None:
+    f = trained(forgetting={"measure_seconds": 60.0})
+    ticket = f.file("b")
+    f.answer_evaluation(0.8)
+    f.run_round(RoundKind.UNLEARN)
+    f.answer_evaluation(0.8)
+    back = -40 * 86400.0
+    f.now += back
+    f.presence = f.presence.moved(back)
+    f.apply(clock_changes.moved(f.state, back))
+    f.wait(61, "a", "c", "d")
+    assert f.ticket(ticket.id).state is TicketState.COMPLETED
