@@ -15,8 +15,8 @@ from puf_server.core.config import FederationConfig
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.rounds import Round
 from puf_server.core.state.state import AuditNote, State
-from puf_server.storage import state_store as real
 from puf_server.storage.layout import history_name, spool_name
+from puf_server.storage.state_rows import MANY, difference, state_of
 from tests.sim.weights import MANIFEST, Update, Weights, model_payload
 
 __all__ = ["Crash", "SimSpool", "SimStore"]
@@ -90,7 +90,7 @@ class SimStore:
         self.damaged: set[str] = set()
         self.audit: list[tuple[float, str, dict[str, Any]]] = []
         self._meta: dict[str, str] = {}
-        self._tables: dict[str, dict[Any, str]] = {table: {} for table in real._MANY}
+        self._tables: dict[str, dict[Any, str]] = {table: {} for table in MANY}
         self.time: float | None = None
         # Members as they were before a change: they stay in the database's log until it is emptied.
         self.log: list[str] = []
@@ -100,12 +100,16 @@ class SimStore:
         self._watch = watch
 
     def load(self) -> State:
-        values: dict[str, Any] = {name: json.loads(self._meta[name]) for name in real._SCALARS}
-        values |= {name: adapter.validate_json(self._meta[name]) for name, adapter in real._SINGLES.items()}
-        for table, adapter in real._MANY.items():
-            rows = sorted(self._tables[table].items())
-            values[table] = {key: adapter.validate_json(body) for key, body in rows}
-        return State(**values)
+        return state_of(
+            self._meta, {table: sorted(rows.items()) for table, rows in self._tables.items()}, "the simulation"
+        )
+
+    def newer(self, known: State) -> State | None:
+        """None: one server serves."""
+        return None
+
+    def mark_completed(self) -> None:
+        """Does nothing."""
 
     def never_wait(self) -> None:
         """Does nothing."""
@@ -137,30 +141,21 @@ class SimStore:
 
     def save(self, before: State | None, after: State) -> bool:
         """One transaction. It writes the same difference as the real store, completely or not at all."""
-        names = (*real._SCALARS, *real._SINGLES, *real._MANY)
-        changed = [n for n in names if before is None or getattr(before, n) is not getattr(after, n)]
-        if not changed and not after.notes:
+        changed = difference(before, after)
+        if changed is None and not after.notes:
             return False
         if self._strikes("disk_full"):
             raise Unavailable("the state cannot be written: disk full")
         if self._strikes("crash_before_save"):
             raise Crash("before a transaction")
-        for name in changed:
-            value = getattr(after, name)
-            if name in real._SCALARS:
-                self._meta[name] = json.dumps(value)
-            elif name in real._SINGLES:
-                self._meta[name] = real._SINGLES[name].dump_json(value).decode()
-            else:
-                old = getattr(before, name) if before is not None else {}
-                table, adapter = self._tables[name], real._MANY[name]
-                for key, record in value.items():
-                    if old.get(key) is not record:
-                        self.log += [table[key]] if name == "members" and key in table else []
-                        table[key] = adapter.dump_json(record).decode()
-                for key in old:
-                    if key not in value:
-                        del table[key]
+        if changed is not None:
+            for name, rows in changed.put.items():
+                table = self._meta if name == "meta" else self._tables[name]
+                self.log += [table[key] for key, _ in rows if key in table] if name == "members" else []
+                table.update(rows)
+            for name, keys in changed.deleted.items():
+                for key in keys:
+                    del self._tables[name][key]
         self._append(after.notes)
         self._watch(before, after)
         if self._strikes("crash_after_save"):

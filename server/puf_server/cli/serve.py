@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from puf_common.errors import UsageError
+from puf_server.cli.place import FILES_HELP, METAVAR, place
 from puf_server.core.config import Limits
 
 HERE = "127.0.0.1:7300"
@@ -19,7 +20,11 @@ class ServeSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    state: Path = Field(description="the federation's state directory")
+    state: str = Field(
+        description="the federation's state directory, or postgresql://USER@HOST/DATABASE with TLS parameters of libpq",
+        json_schema_extra={"metavar": METAVAR},
+    )
+    files: Path | None = Field(None, description=FILES_HELP, json_schema_extra={"metavar": "DIR"})
     listen: str = Field(
         "",
         description=f"address for clients; port 0 takes a free one; default {EVERYWHERE} with TLS, {HERE} without",
@@ -78,6 +83,7 @@ def run(settings: ServeSettings) -> None:
     from puf_server.runtime.server import Addresses, serve
     from puf_server.tracking.trackers import tracker_named
 
+    directory, database = place(settings.state, settings.files)
     configure(level=settings.log_level, log_format=settings.log_format)
     keep_freed_memory()
     tracker = tracker_named(settings.track) if settings.track else None
@@ -93,7 +99,7 @@ def run(settings: ServeSettings) -> None:
         for address in (federation, settings.operator):
             if not is_loopback(address):
                 log.warning("open to the network without TLS", address=address)
-    apply_receipts(settings.state, settings.receipts, waived=settings.no_receipts)
+    apply_receipts(directory, settings.receipts, waived=settings.no_receipts, database=database)
     given = {name: getattr(settings.limits, name) for name in settings.limits.model_fields_set}
     addresses = Addresses(federation, settings.operator, settings.metrics, tuple(settings.metrics_host))
-    serve(settings.state, addresses, settings.announce, tls=tls, limits=given, tracker=tracker)
+    serve(directory, addresses, settings.announce, tls=tls, limits=given, tracker=tracker, database=database)

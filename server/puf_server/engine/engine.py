@@ -29,7 +29,7 @@ from puf_server.engine.clock import ClockWatch, FederationClock
 from puf_server.engine.log_purge import LogPurge
 from puf_server.engine.troubles import Trouble, Troubles
 from puf_server.failpoints import hit
-from puf_server.storage.database import DatabaseBusy
+from puf_server.storage.state_database import DatabaseBusy, StateMoved
 from puf_server.storage.state_store import Store
 
 T = TypeVar("T")
@@ -131,15 +131,31 @@ class Engine:
 
     def _without_waiting(self, work: Callable[[], T]) -> T:
         """Repeats `work`, which takes the lock, while another process writes to the database. Waits without the lock."""
-        give_up = time.monotonic() + _BUSY_SECONDS
+        give_up, moved = time.monotonic() + _BUSY_SECONDS, False
         while True:
             try:
+                if moved:
+                    self.catch_up()
+                    moved = False
                 return work()
             except DatabaseBusy as error:
+                moved = moved or isinstance(error, StateMoved)
                 if time.monotonic() > give_up:
                     self.troubles.report(Trouble.STATE, error.message)
                     raise
-            time.sleep(_BUSY_PAUSE)
+            time.sleep(0.0 if moved else _BUSY_PAUSE)
+
+    def catch_up(self) -> None:
+        """Adopts the newest state where another process has changed it."""
+        with self._lock:
+            before = self.state
+            newest = self.store.newer(before)
+            if newest is None:
+                return
+            self.state = newest
+            self.presence = settled(self.presence, before, newest)
+            for listener in self._listeners:
+                listener(before, newest)
 
     def _call(
         self, change: Callable[[State, float], tuple[State, T]], attend: Callable[[Presence, float], Presence]
@@ -166,8 +182,16 @@ class Engine:
         ):
             self.delete_orphans()
         if completed:
+            self._mark_completed()
             self._purge.run()
         return result
+
+    def _mark_completed(self) -> None:
+        try:
+            self.store.mark_completed()
+        except (PufError, OSError) as error:
+            # The request is completed. The next one writes the mark.
+            log.error("a completed request is not marked beside the database", error=str(error))
 
     def _replace(self, before: State, after: State, presence: Presence) -> None:
         """Persists and publishes a new state. The caller holds the lock."""
