@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -18,8 +19,9 @@ from puf_common import audit_chain
 from puf_common.errors import Mismatch, StorageCorrupted, UsageError
 from puf_common.files.private import write_new
 from puf_common.receipts.signing_key import SigningKey, fingerprint
-from puf_common.tensors.manifest import Manifest
+from puf_common.tensors.manifest import MODEL, Manifest
 from puf_server.core.config import FederationConfig
+from puf_server.core.state.presence import DiskSpace
 from puf_server.core.state.rounds import Round
 from puf_server.core.state.state import AuditNote, State
 from puf_server.storage import federation_file
@@ -86,6 +88,9 @@ class Store:
                 store._compare_mark()
             stack.pop_all()
         return store
+
+    def disk_space(self) -> DiskSpace | None:
+        return DiskSpace(free=shutil.disk_usage(self.directory).free, update=self.manifest.nbytes(MODEL))
 
     def _compare_mark(self) -> None:
         """Asks for receipts where the database was restored to a moment before a completed request."""
