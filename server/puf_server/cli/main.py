@@ -27,8 +27,7 @@ _COMMON = {
     },
     "serve": {
         "--config", "--state", "--files", "--listen", "--operator", "--tls-cert", "--tls-key", "--client-ca", "--insecure",
-        "--metrics",
-        "--track",
+        "--metrics", "--standby", "--track",
         "--receipts", "--no-receipts", "--announce", "--log-level", "--log-format",
     },
 }  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +15,7 @@ from puf_server.core.config import Limits
 
 HERE = "127.0.0.1:7300"
 EVERYWHERE = "[::]:7300"
+_STANDBY_SECONDS = 1.0
 
 
 class ServeSettings(BaseModel):
@@ -42,6 +45,9 @@ class ServeSettings(BaseModel):
         json_schema_extra={"metavar": "DIR"},
     )
     no_receipts: bool = Field(False, description="after a restore: nothing was forgotten since the backup; audited")
+    standby: bool = Field(
+        False, description="with PostgreSQL: wait while another server serves, and take its place when it ends"
+    )
     insecure: bool = Field(False, description="serve without TLS: every caller can claim every name")
     metrics: str = Field(
         "",
@@ -84,6 +90,8 @@ def run(settings: ServeSettings) -> None:
     from puf_server.tracking.trackers import tracker_named
 
     directory, database = place(settings.state, settings.files)
+    if settings.standby and not database:
+        raise UsageError("--standby needs --state postgresql://...: one machine has one server of a state directory")
     configure(level=settings.log_level, log_format=settings.log_format)
     keep_freed_memory()
     tracker = tracker_named(settings.track) if settings.track else None
@@ -99,7 +107,31 @@ def run(settings: ServeSettings) -> None:
         for address in (federation, settings.operator):
             if not is_loopback(address):
                 log.warning("open to the network without TLS", address=address)
-    apply_receipts(directory, settings.receipts, waived=settings.no_receipts, database=database)
     given = {name: getattr(settings.limits, name) for name in settings.limits.model_fields_set}
     addresses = Addresses(federation, settings.operator, settings.metrics, tuple(settings.metrics_host))
-    serve(directory, addresses, settings.announce, tls=tls, limits=given, tracker=tracker, database=database)
+
+    def serve_now() -> None:
+        apply_receipts(directory, settings.receipts, waived=settings.no_receipts, database=database)
+        serve(directory, addresses, settings.announce, tls=tls, limits=given, tracker=tracker, database=database)
+
+    if settings.standby:
+        _in_turn(serve_now)
+    else:
+        serve_now()
+
+
+def _in_turn(serve: Callable[[], None]) -> None:
+    """Serves once no other server does."""
+    from puf_common.logging import get_logger
+    from puf_server.storage.state_database import AlreadyServed, DatabaseBusy
+
+    log, waiting = get_logger(__name__), False
+    while True:
+        try:
+            serve()
+            return
+        except (AlreadyServed, DatabaseBusy) as error:
+            if not waiting:
+                log.info("standing by", why=error.message)
+            waiting = True
+        time.sleep(_STANDBY_SECONDS)

@@ -279,11 +279,16 @@ class Engine:
         try:
             with self._deleting:
                 hit("orphans.before_delete")
-                self.store.delete_orphans(lambda: self.state)
+                self.store.delete_orphans(self._newest)
                 hit("orphans.after_delete")
-        except OSError as error:
+        except (OSError, DatabaseBusy) as error:
             # The change that made them superfluous stands; the next deletion removes them.
             log.error("files not deleted yet", error=str(error))
+
+    def _newest(self) -> State:
+        """The newest state, also where a process that took the place of this one has changed it."""
+        self.catch_up()
+        return self.state
 
     def verify_spool(self) -> None:
         """Asks again for updates that are booked and not on disk as they were sent. Reads files outside the lock."""

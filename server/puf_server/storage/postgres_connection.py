@@ -30,7 +30,7 @@ _LOCAL = ("", "localhost", "127.0.0.1", "::1")
 class Address:
     """The address of a database, with all parameters of libpq, among them those of TLS."""
 
-    def __init__(self, text: str, application: str = "puf-server") -> None:
+    def __init__(self, text: str) -> None:
         try:
             given = conninfo.conninfo_to_dict(text)
         except psycopg.ProgrammingError:
@@ -38,7 +38,7 @@ class Address:
             raise UsageError(
                 "the address of the database cannot be read; write postgresql://USER@HOST:PORT/DATABASE?sslmode=verify-full"
             ) from None
-        self._parameters = {**_DEFAULTS, **given, "application_name": application}
+        self._parameters = {**_DEFAULTS, "application_name": "puf-server", **given}
         host, port = given.get("host") or given.get("hostaddr") or "", given.get("port")
         self._remote = not all(h in _LOCAL or h.startswith("/") for h in str(host).split(","))
         # For messages: without the password.

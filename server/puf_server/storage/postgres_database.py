@@ -17,12 +17,13 @@ import psycopg
 
 from puf_common import audit_chain
 from puf_common.audit_chain import AuditEntry, Head
-from puf_common.errors import Mismatch, Unavailable, UsageError
+from puf_common.errors import Mismatch, Unavailable
 from puf_server.core.state.state import AuditNote, State
 from puf_server.failpoints import hit
 from puf_server.storage import migrations, postgres_audit, postgres_tables, rows
 from puf_server.storage.postgres_audit import PostgresAuditLog
 from puf_server.storage.postgres_connection import Address, translated
+from puf_server.storage.postgres_serving import Serving
 from puf_server.storage.postgres_tables import Connection
 from puf_server.storage.state_database import DatabaseBusy, StateMoved
 from puf_server.storage.state_rows import MANY, Row, difference, state_of, updated
@@ -42,13 +43,12 @@ class PostgresDatabase:
     """One process's connections to the database. `open` for a process that serves, `create` for a new federation."""
 
     def __init__(self, address: str) -> None:
-        # Finds the sessions of this process.
-        self._application = f"puf-server {secrets.token_hex(8)}"
-        self._address = Address(address, self._application)
+        self._address = Address(address)
         self._db: Connection | None = None
         # The version and the audit log's head that this process knows.
         self._version = 0
         self._head = audit_chain.EMPTY
+        self._serving: Serving | None = None
         self._reader: Connection | None = None
         self._reading = threading.Lock()
 
@@ -68,14 +68,19 @@ class PostgresDatabase:
 
     @classmethod
     def open(cls, address: str) -> PostgresDatabase:
-        """Opens the database for the one process that serves. Rewrites older tables, and verifies all records."""
+        """Opens the database for the one process that serves. Rewrites older tables, and verifies all records.
+
+        Raises AlreadyServed where another process serves.
+        """
         opened = cls(address)
         try:
+            opened._serving = Serving(opened._address)
             db = opened._connection()
             opened._address.warn(db)
             with translated(opened._address.shown):
                 with db.transaction():
                     found = postgres_tables.migrate(db)
+                opened._serving.begin()
                 opened.verify()
                 opened.load()
                 opened._require_schema()
@@ -96,32 +101,17 @@ class PostgresDatabase:
             )
 
     def _connection(self) -> Connection:
-        """The connection for changes. A new one takes the lock of the serving process."""
+        """The connection for changes. In a process that serves, a new one takes the lock."""
         if self._db is None or self._db.closed:
             db = self._address.connect()
             try:
-                with translated(self._address.shown):
-                    self._take_lock(db)
+                if self._serving is not None:
+                    self._serving.lock(db)
             except BaseException:
                 db.close()
                 raise
             self._db = db
         return self._db
-
-    def _take_lock(self, db: Connection) -> None:
-        # A session whose connection was lost can last for minutes and hold the lock.
-        db.execute(
-            "SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity "
-            "WHERE application_name = %s AND pid <> pg_backend_pid() AND usename = current_user",
-            (self._application,),
-        )
-        locked = (
-            "SELECT pg_try_advisory_lock(%s, (SELECT oid::integer FROM pg_namespace WHERE nspname = current_schema()))"
-        )
-        if db.execute(locked, (postgres_tables.LOCK,)).fetchone() != (True,):
-            raise UsageError(
-                f"another server serves the federation in the database {self._address.shown}; stop it first"
-            )
 
     @contextmanager
     def _transaction(self, mode: str = "") -> Iterator[Connection]:
@@ -214,7 +204,7 @@ class PostgresDatabase:
                     # If statements of the lost connection still arrive, they find another version.
                     db.execute("UPDATE puf_head SET version = version + 1, writer = ''")
                     return False
-            except (DatabaseBusy, UsageError) as error:
+            except DatabaseBusy as error:
                 if time.monotonic() > give_up:
                     raise Unavailable(
                         f"{error.message}; whether the change was stored is not known: look at the state, then try again"
@@ -267,6 +257,8 @@ class PostgresDatabase:
         return True
 
     def close(self) -> None:
+        if self._serving is not None:
+            self._serving.end()
         for db in (self._db, self._reader):
             if db is not None:
                 db.close()

@@ -21,7 +21,7 @@ STEPS = (
         version bigint NOT NULL,
         -- The last version that deleted a row.
         shrunk bigint NOT NULL,
-        -- The last commit of the server that serves.
+        -- Tells the last commit from all others.
         writer text NOT NULL
     );
     CREATE TABLE puf_rows (
@@ -40,11 +40,16 @@ STEPS = (
         facts text NOT NULL,
         hash bytea NOT NULL
     );
+    -- The process that serves, and when it was alive last.
+    CREATE TABLE puf_serving (
+        one boolean PRIMARY KEY DEFAULT true CHECK (one),
+        holder text NOT NULL,
+        alive timestamptz NOT NULL
+    );
     INSERT INTO puf_head VALUES (true, 0, 0, 0, '');
+    INSERT INTO puf_serving VALUES (true, '', 'epoch');
     """,
 )
-# The key of the lock that the serving process holds: "puf" as a number.
-LOCK = 0x707566
 
 
 def make(db: Connection, steps: Sequence[str] = STEPS) -> None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from puf_common.audit_chain import AuditEntry, Head
-from puf_common.errors import Unavailable
+from puf_common.errors import Unavailable, UsageError
 from puf_server.core.state.state import AuditNote, State
 
 # Keys of facts beside the state.
@@ -21,6 +21,10 @@ class DatabaseBusy(Unavailable):
 
 class StateMoved(DatabaseBusy):
     """Another process has committed a newer state. The transaction was rolled back: read that state, then try again."""
+
+
+class AlreadyServed(UsageError):
+    """Another process serves the federation."""
 
 
 class AuditLog(Protocol):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from puf_common import audit_chain
-from puf_common.errors import Mismatch, StorageCorrupted, UsageError
+from puf_common.errors import Mismatch, StorageCorrupted
 from puf_common.files.private import write_new
 from puf_common.receipts.signing_key import SigningKey, fingerprint
 from puf_common.tensors.manifest import MODEL, Manifest
@@ -32,7 +32,7 @@ from puf_server.storage.model_files import ModelFiles
 from puf_server.storage.orphans import delete_orphans
 from puf_server.storage.spool import Spool
 from puf_server.storage.sqlite_database import SqliteDatabase
-from puf_server.storage.state_database import IDENTITY, SIGNING_KEY, StateDatabase
+from puf_server.storage.state_database import IDENTITY, SIGNING_KEY, AlreadyServed, StateDatabase
 
 
 class Store:
@@ -65,17 +65,15 @@ class Store:
         config, manifest = federation_file.read(directory, database)
         layout, identity = Layout(directory), federation_file.identity(config, manifest)
         with ExitStack() as stack:
-            lock = stack.enter_context(layout.lock.open("w"))
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(f"another server serves {directory}; stop it first") from None
             opened: StateDatabase
+            lock = None
             if database:
                 from puf_server.storage.postgres_database import PostgresDatabase
 
+                # The database has the lock: a server on another machine may take the place of this one.
                 opened = stack.enter_context(closing(PostgresDatabase.open(database)))
             else:
+                lock = stack.enter_context(_locked(layout))
                 opened = SqliteDatabase.open(layout.database, identity, durable=files.durable)
                 stack.enter_context(closing(opened))
             store = cls(layout, config, manifest, opened, files)
@@ -201,6 +199,18 @@ class Store:
 
     def delete_orphans(self, newest: Callable[[], State], *, everything: bool = False) -> None:
         delete_orphans(self.layout, self.files, newest, everything=everything)
+
+
+def _locked(layout: Layout) -> IO[str]:
+    """The lock of a directory. Raises where another process holds it."""
+    with ExitStack() as stack:
+        lock = stack.enter_context(layout.lock.open("w"))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadyServed(f"another server serves {layout.directory}; stop it first") from None
+        stack.pop_all()
+    return lock
 
 
 def key_fingerprint(directory: Path) -> str:
