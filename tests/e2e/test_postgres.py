@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import signal
 import socket
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
+import grpc
 import pytest
-from tests.e2e.federation import SECONDS, SETTING
+from tests.e2e.federation import SECONDS
+from tests.grpc.raw import Raw, update_bytes
 from tests.postgres import Postgres
+from tests.running import make_state, tiny_config
+from tests.server.local import Local
 
-from puf_common.tensors.model_file import read_payload
-from puf_common.v1 import federation_pb2 as fed
-from puf_lab.federations.processes import Process, init_server, program, run_server_command, wait_until
-from puf_lab.spec.command_line import data_flags
+from puf_lab.federations.processes import Process, program, run_server_command, wait_until
 from puf_server.cli.operator_client import OperatorClient
+from puf_server.core.config import FederationConfig
+
+T = TypeVar("T")
 
 pytestmark = pytest.mark.e2e
 
@@ -63,16 +70,6 @@ class Servers:
         assert self.serving() != name
         self._running[name] = self._start(name)
 
-    def trained(self, rounds: int) -> None:
-        wait_until(lambda: self.control.status().rounds_trained >= rounds, SECONDS, *self._running.values())
-
-    def idle(self) -> None:
-        def done() -> bool:
-            status = self.control.status()
-            return status.rounds_trained >= SETTING.rounds and status.position.phase == fed.PHASE_IDLE
-
-        wait_until(done, SECONDS, *self._running.values())
-
 
 def _free_ports() -> tuple[int, int]:
     with socket.socket() as first, socket.socket() as second:
@@ -81,23 +78,58 @@ def _free_ports() -> tuple[int, int]:
         return first.getsockname()[1], second.getsockname()[1]
 
 
-def test_killed_servers_and_a_restarted_database_change_no_bit(
-    tmp_path: Path, postgres: Postgres, trained: Path
-) -> None:
-    address, files = postgres.address(), str(tmp_path / "files")
-    init_server(tmp_path / "files", SETTING, clients=SETTING.clients, more=["--state", address, "--files", files])
+NAMES = ("a", "b", "c")
+ROUNDS = 4
+
+
+def update(name: str, number: int) -> bytes:
+    return update_bytes(0.1 * (1 + NAMES.index(name)) + 0.01 * number)
+
+
+def retried(call: Callable[[], T]) -> T:
+    """The answer of the server, however often it dies."""
+    until = time.monotonic() + SECONDS
+    while True:
+        try:
+            return call()
+        except grpc.RpcError as error:
+            if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) or time.monotonic() > until:
+                raise
+
+
+def one_process_in_sqlite(directory: Path, config: FederationConfig) -> bytes:
+    """The model of the same federation without faults."""
+    local = Local(make_state(directory, config))
+    local.join(*NAMES)
+    for number in range(1, ROUNDS + 1):
+        for name in NAMES:
+            local.submit(name, payload=update(name, number))
+        local.engine.fold_ready()
+    model = local.engine.store.models.payload(local.engine.state.models[ROUNDS])
+    local.engine.close()
+    return bytes(model)
+
+
+def test_killed_servers_and_a_restarted_database_change_no_bit(tmp_path: Path, postgres: Postgres) -> None:
+    config = tiny_config(plan={"min_clients": 3, "rounds": ROUNDS, "absent_seconds": 600.0})
+    address = postgres.address()
+    make_state(tmp_path / "files", config, database=address)
     with ExitStack() as stack:
         servers = Servers(tmp_path, address, stack)
-        servers.serving()
-        words = [program("puf-client"), "fleet", "--clients", str(SETTING.clients), *data_flags(SETTING)]
-        words += ["--server", f"127.0.0.1:{servers.port}", "--state", str(tmp_path / "clients")]
-        fleet = Process([*words, "--log-dir", str(tmp_path / "logs")], tmp_path / "logs" / "fleet.log")
-        stack.enter_context(fleet)
-        servers.kill_the_serving_one()
-        servers.trained(1)
-        postgres.restart("immediate")
-        servers.kill_the_serving_one()
-        servers.idle()
-        servers.control.export(tmp_path / "model.safetensors")
-        run_server_command("audit", "verify", "--state", address, "--files", files)
-    assert bytes(read_payload(tmp_path / "model.safetensors")) == (trained / "model").read_bytes()
+        clients = [stack.enter_context(Raw(servers.port, name)) for name in NAMES]
+        for client in clients:
+            client.options["wait_for_ready"] = True
+            retried(client.join)
+        for number in range(1, ROUNDS + 1):
+            for client in clients:
+                work = retried(client.wait).train
+                assert work.key.round == number
+                if (number, client.name) in ((2, "b"), (3, "a")):
+                    servers.kill_the_serving_one()
+                if (number, client.name) == (2, "c"):
+                    postgres.restart("immediate")
+                retried(lambda client=client, work=work: client.submit(work, update(client.name, work.key.round)))  # type: ignore[misc]
+        wait_until(lambda: servers.control.status().rounds_trained == ROUNDS, SECONDS)
+        model = retried(lambda: clients[0].fetch(ROUNDS))
+        run_server_command("audit", "verify", "--state", address, "--files", str(tmp_path / "files"))
+    assert model == one_process_in_sqlite(tmp_path / "reference", config)
