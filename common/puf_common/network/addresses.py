@@ -38,7 +38,7 @@ def check_target(text: str, what: str) -> str:
 def check_targets(text: str, what: str) -> str:
     """The same for several servers of one federation: IP:PORT,IP:PORT,... or one address as above."""
     if "," in text:
-        versions = set()
+        versions = set[int]()
         for one in text.split(","):
             try:
                 versions.add(ipaddress.ip_address(parse_address(one, what).host).version)
