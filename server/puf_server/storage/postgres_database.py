@@ -175,7 +175,7 @@ class PostgresDatabase:
     def _commit(self, put: Rows, deleted: Keys, notes: Sequence[AuditNote]) -> None:
         """Writes in one transaction. Raises StateMoved where the state is newer than this process knows."""
         entries, mark = self._entries(notes), secrets.token_hex(8)
-        # A connection that was lost while the process waited is found here, before there is any doubt.
+        # Where this fails nothing was sent, and there is no doubt.
         self._connection()
         try:
             with self._transaction() as db:

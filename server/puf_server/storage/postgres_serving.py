@@ -11,11 +11,12 @@ from __future__ import annotations
 import secrets
 import threading
 
+from puf_common.errors import PufError
 from puf_common.logging import get_logger
 from puf_server.storage.durable import end_process
 from puf_server.storage.postgres_connection import Address, translated
 from puf_server.storage.postgres_tables import Connection
-from puf_server.storage.state_database import AlreadyServed, DatabaseBusy
+from puf_server.storage.state_database import AlreadyServed
 
 log = get_logger(__name__)
 
@@ -80,6 +81,7 @@ class Serving:
 
     def _stay_alive(self) -> None:
         db: Connection | None = None
+        silent = False
         while not self._ended.wait(ALIVE_SECONDS):
             try:
                 with translated(self._address.shown):
@@ -87,8 +89,12 @@ class Serving:
                         db = self._address.connect()
                     # A process that lost the right changes nothing.
                     db.execute("UPDATE puf_serving SET alive = clock_timestamp() WHERE holder = %s", (self._name,))
-            except DatabaseBusy as error:
-                log.warning("the database does not answer", why=error.message)
+                silent = False
+            except PufError as error:
+                # One line for each outage.
+                if not silent:
+                    log.warning("the database does not answer", why=error.message)
+                silent = True
                 if db is not None:
                     db.close()
         if db is not None:
