@@ -13,7 +13,7 @@ import threading
 
 from puf_common.errors import PufError
 from puf_common.logging import get_logger
-from puf_server.storage.durable import end_process
+from puf_server.storage.durable import exit_now
 from puf_server.storage.postgres_connection import Address, translated
 from puf_server.storage.postgres_tables import Connection
 from puf_server.storage.state_database import AlreadyServed
@@ -52,7 +52,7 @@ class Serving:
             f"another server serves the federation in the database {self._address.shown}; stop it first"
         )
         if self._held:
-            end_process("the right to serve", error)
+            exit_now("another server has taken the place of this one: the process ends", why=error.message)
         raise error
 
     def _take(self, db: Connection) -> bool:

@@ -35,11 +35,11 @@ def state(tmp_path: Path, address: str) -> Path:
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes state once that they are alive and are silent after that."""
 
-    def end(what: str, error: Exception) -> NoReturn:
-        raise Ended(str(error))
+    def end(event: str, why: str) -> NoReturn:
+        raise Ended(why)
 
     monkeypatch.setattr(postgres_serving, "ALIVE_SECONDS", 3600.0)
-    monkeypatch.setattr(postgres_serving, "end_process", end)
+    monkeypatch.setattr(postgres_serving, "exit_now", end)
 
 
 def age(address: str, seconds: float) -> None:
