@@ -14,6 +14,7 @@ from puf_server.engine import receipts
 from puf_server.engine.engine import Engine
 from puf_server.rpc.requests import Handlers
 from puf_server.storage.state_store import Store
+from tests.databases import sqlite
 from tests.grpc.raw import update_bytes
 from tests.running import TINY, make_state, tiny_config
 
@@ -93,7 +94,7 @@ class OnDisk:
         return ticket.id
 
     def events(self) -> list[str]:
-        return [event for (event,) in self.engine.store.db.execute("SELECT event FROM audit ORDER BY seq")]
+        return [event for (event,) in sqlite(self.engine.store).execute("SELECT event FROM audit ORDER BY seq")]
 
 
 def trained_state(directory: Path) -> Path:

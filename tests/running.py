@@ -60,8 +60,9 @@ def make_state(
     config: FederationConfig | None = None,
     manifest: Manifest = TINY,
     payload: bytearray | None = None,
+    database: str = "",
 ) -> Path:
-    create(directory, config or tiny_config(), manifest, payload or tiny_payload(), time.time())
+    create(directory, config or tiny_config(), manifest, payload or tiny_payload(), time.time(), database=database)
     return directory
 
 
@@ -71,13 +72,14 @@ def running(
     tls: ServerTls | None = None,
     metrics: str = "",
     tracker: Callable[[str], Tracker] | None = None,
+    database: str = "",
 ) -> Iterator[Server]:
     """Serves the state in `directory` on free loopback ports. The end of the block stops the server as SIGTERM does."""
     started: Future[tuple[Server, asyncio.AbstractEventLoop]] = Future()
 
     async def serve() -> None:
         listeners = Addresses("127.0.0.1:0", "127.0.0.1:0", metrics)
-        async with Server(Store.open(directory), listeners, tls, tracker=tracker) as server:
+        async with Server(Store.open(directory, database=database), listeners, tls, tracker=tracker) as server:
             started.set_result((server, asyncio.get_running_loop()))
             await server.stopped.wait()
 

@@ -39,7 +39,11 @@ class Secured(_Options):
 class Connection(Secured, LogSettings):
     """The server, and the client's name."""
 
-    server: str = Field("127.0.0.1:7300", description="the server's address", json_schema_extra=_ADDRESS)
+    server: str = Field(
+        "127.0.0.1:7300",
+        description="the server's address; of several servers of a federation IP:PORT,IP:PORT",
+        json_schema_extra=_ADDRESS,
+    )
     name: str = Field("", description="this client's name in the federation")
     state: Path | None = Field(None, description="directory for data that must survive a run (default: the user's)")
     patience: float = Field(30.0, ge=0, description="seconds to wait for the first answer of the server")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.crash.recording import CrashState
 from tests.crash.workload import TARGET, Small, make
+from tests.databases import sqlite
 from tests.tickets import applied, outcome
 
 from puf_common.errors import PufError, UsageError
@@ -19,7 +20,7 @@ from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
 from puf_server.storage.layout import history_name, spool_name
-from puf_server.storage.state_store import VOLATILE
+from puf_server.storage.state_rows import VOLATILE
 
 __all__ = ["Checker", "Violation", "check_promises"]
 
@@ -75,7 +76,7 @@ class Checker:
     def _files(self, small: Small, directory: Path) -> None:
         state, store = small.state, small.engine.store
         # A recorded update is on disk. A lost one would show a wrong order of operations.
-        lost = store.db.execute("SELECT facts FROM audit WHERE event = 'round.update_lost'").fetchall()
+        lost = sqlite(store).execute("SELECT facts FROM audit WHERE event = 'round.update_lost'").fetchall()
         assert not lost, f"recorded and not on disk: {lost}"
         there = {p.name for p in (directory / "spool").iterdir()}
         current = state.round

@@ -22,6 +22,7 @@ from puf_server.ingest.upload import Upload
 from puf_server.rpc.requests import Handlers
 from puf_server.storage.durable import NewFile
 from puf_server.storage.model_files import ModelFiles
+from puf_server.storage.sqlite_database import SqliteDatabase
 from puf_server.storage.state_store import Store
 
 
@@ -181,16 +182,17 @@ def test_an_ok_before_recording_is_detected(enumeration: Enumeration) -> None:
 @contextmanager
 def _commits(recorder: Recorder) -> Iterator[None]:
     """Records every commit with the database after it."""
-    save = Store.save
+    save = SqliteDatabase.save
 
-    def recorded(self: Store, before: State | None, after: State) -> None:
+    def recorded(self: SqliteDatabase, before: State | None, after: State) -> bool:
         changes = self.db.total_changes
-        save(self, before, after)
+        written = save(self, before, after)
         if self.db.total_changes != changes:
             recorder.commit(self.db.serialize())
+        return written
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Store, "save", recorded)
+        patch.setattr(SqliteDatabase, "save", recorded)
         yield
 
 

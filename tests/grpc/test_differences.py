@@ -15,6 +15,7 @@ from tests.running import make_state, running, tiny_config
 from puf_client.session.assignment import Assignment
 from puf_client.session.connect import connect
 from puf_client.session.session import Session
+from puf_client.session.settings import Offer
 from puf_client.transport.grpc import GrpcTransport
 from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as fed
@@ -53,7 +54,7 @@ def state_of(directory: Path, encoding: str, **plan: object) -> Path:
 def sessions(server: Server, names: Sequence[str] = NAMES) -> Iterator[list[Session]]:
     with ExitStack() as stack:
         target = f"127.0.0.1:{server.port}"
-        yield [stack.enter_context(connect(target, name=name, samples=10)) for name in names]
+        yield [stack.enter_context(connect(target, Offer(samples=10), name=name)) for name in names]
 
 
 def model(server: Server, version: int) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.databases import sqlite
 from tests.forgotten import OnDisk, trained_state
 from tests.grpc.raw import Raw, status
 from tests.running import make_state, running, tiny_config
@@ -232,7 +233,7 @@ class TestOperator:
         assert "already asks for this" in capsys.readouterr().out
         # The same ticket when the client asks afterwards.
         assert everyone["cleo"].file().duplicate
-        db = server.engine.store.db
+        db = sqlite(server.engine.store)
         (facts,) = db.execute("SELECT facts FROM audit WHERE event = 'ticket.filed'").fetchone()
         assert json.loads(facts)["by"] == "operator"
 

@@ -200,7 +200,7 @@ def test_a_counted_update_is_acknowledged_before_its_chunks_are_sent(server: Ser
 
 def test_a_download_that_breaks_continues_where_it_stopped(server: Server) -> None:
     nbytes = BIG.nbytes(MODEL)
-    with connect(f"127.0.0.1:{server.port}", name="anna", samples=1):
+    with connect(f"127.0.0.1:{server.port}", Offer(samples=1), name="anna"):
         relay = Cutting(server.port, nbytes * 2 // 3, down=True)
         with GrpcTransport(relay.target, "anna") as transport:
             transport.describe()

@@ -28,9 +28,9 @@ class Clock:
 
 
 class Local:
-    def __init__(self, state: Path, clock: Clock | None = None, files: Files = DISK) -> None:
+    def __init__(self, state: Path, clock: Clock | None = None, files: Files = DISK, database: str = "") -> None:
         self.clock = clock or Clock()
-        self.engine = Engine(Store.open(state, files), self.clock)
+        self.engine = Engine(Store.open(state, files, database=database), self.clock)
         self.handlers = Handlers(self.engine)
 
     def join_request(self, name: str, **fields: Any) -> fed.JoinRequest:

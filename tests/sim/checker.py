@@ -11,7 +11,7 @@ from puf_server.core.state.rounds import RoundKind, RoundPhase
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket, TicketEvent, TicketState
 from puf_server.storage.layout import history_name, spool_name
-from puf_server.storage.state_store import VOLATILE
+from puf_server.storage.state_rows import VOLATILE
 from tests.canary import searched, windows
 from tests.sim.commit_checks import CommitChecks
 from tests.sim.disk import model_name

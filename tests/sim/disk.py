@@ -6,9 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
-from sqlite3 import Connection
-from typing import Any, cast
+from typing import Any
 
 from puf_common.errors import StorageCorrupted, Unavailable
 from puf_common.receipts.signing_key import SigningKey
@@ -18,8 +16,8 @@ from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.rounds import Round
 from puf_server.core.state.state import AuditNote, State
 from puf_server.storage import rows
-from puf_server.storage import state_store as real
 from puf_server.storage.layout import history_name, spool_name
+from puf_server.storage.state_rows import MANY, difference, state_of
 from tests.sim.weights import MANIFEST, Update, Weights, model_payload
 
 __all__ = ["Crash", "SimSpool", "SimStore"]
@@ -93,7 +91,7 @@ class SimStore:
         self.damaged: set[str] = set()
         self.audit: list[tuple[float, str, dict[str, Any]]] = []
         self._meta: dict[str, str] = {}
-        self._tables: dict[str, dict[Any, str]] = {table: {} for table in real._MANY}
+        self._tables: dict[str, dict[Any, str]] = {table: {} for table in MANY}
         # Rows with a flipped bit, by table and key, with their true text. A row that is written again is sound.
         self._flipped: dict[tuple[str, Any], str] = {}
         self.time: float | None = None
@@ -104,9 +102,8 @@ class SimStore:
         self._strikes = strikes
         self._watch = watch
 
-    def execute(self, query: str) -> list[tuple[Any, str, int]]:
+    def _checked(self, table: str) -> list[tuple[object, object, object]]:
         """The rows of a table with their checksums, as the real database returns them."""
-        table = query.removeprefix("SELECT * FROM ")
         return [
             (key, body, rows.checksum(table, key, self._flipped.get((table, key), body)))
             for key, body in self._rows(table).items()
@@ -117,12 +114,18 @@ class SimStore:
 
     def load(self) -> State:
         """The stored state. Raises StorageCorrupted as the real store does."""
-        rows.verify(cast(Connection, self), ("meta", *self._tables), Path("state.db"))
-        values: dict[str, Any] = {name: json.loads(self._meta[name]) for name in real._SCALARS}
-        values |= {name: adapter.validate_json(self._meta[name]) for name, adapter in real._SINGLES.items()}
-        for table, adapter in real._MANY.items():
-            values[table] = {key: adapter.validate_json(body) for key, body in sorted(self._tables[table].items())}
-        return State(**values)
+        for table in ("meta", *self._tables):
+            rows.verify(table, self._checked(table), "state.db")
+        return state_of(
+            self._meta, {table: sorted(rows.items()) for table, rows in self._tables.items()}, "the simulation"
+        )
+
+    def newer(self, known: State) -> State | None:
+        """None: one server serves."""
+        return None
+
+    def mark_completed(self) -> None:
+        """Does nothing."""
 
     def never_wait(self) -> None:
         """Does nothing."""
@@ -171,31 +174,23 @@ class SimStore:
 
     def save(self, before: State | None, after: State) -> bool:
         """One transaction. It writes the same difference as the real store, completely or not at all."""
-        names = (*real._SCALARS, *real._SINGLES, *real._MANY)
-        changed = [n for n in names if before is None or getattr(before, n) is not getattr(after, n)]
-        if not changed and not after.notes:
+        changed = difference(before, after)
+        if changed is None and not after.notes:
             return False
         if self._strikes("disk_full"):
             raise Unavailable("the state cannot be written: disk full")
         if self._strikes("crash_before_save"):
             raise Crash("before a transaction")
-        for name in changed:
-            value = getattr(after, name)
-            if name in real._SCALARS:
-                self._put("meta", name, json.dumps(value))
-            elif name in real._SINGLES:
-                self._put("meta", name, real._SINGLES[name].dump_json(value).decode())
-            else:
-                old = getattr(before, name) if before is not None else {}
-                table, adapter = self._tables[name], real._MANY[name]
-                for key, record in value.items():
-                    if old.get(key) is not record:
-                        self.log += [table[key]] if name == "members" and key in table else []
-                        self._put(name, key, adapter.dump_json(record).decode())
-                for key in old:
-                    if key not in value:
-                        del table[key]
-                        self._flipped.pop((name, key), None)
+        if changed is not None:
+            for name, written in changed.put.items():
+                for key, body in written:
+                    table = self._rows(name)
+                    self.log += [table[key]] if name == "members" and key in table else []
+                    self._put(name, key, body)
+            for name, keys in changed.deleted.items():
+                for key in keys:
+                    del self._tables[name][key]
+                    self._flipped.pop((name, key), None)
         self._append(after.notes)
         self._watch(before, after)
         if self._strikes("crash_after_save"):

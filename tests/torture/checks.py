@@ -11,6 +11,7 @@ from typing import Any
 
 from tests import canary
 from tests.canary import windows
+from tests.databases import sqlite
 from tests.tickets import applied
 
 from puf_common.tensors.model_file import read_payload
@@ -64,7 +65,7 @@ def judge(directory: Path) -> Outcome:
         state = store.load()
         audit = [
             (event, json.loads(facts))
-            for event, facts in store.db.execute("SELECT event, facts FROM audit ORDER BY seq")
+            for event, facts in sqlite(store).execute("SELECT event, facts FROM audit ORDER BY seq")
         ]
         _tickets(state, audit, found)
         _rounds(state, audit, acknowledged, found)

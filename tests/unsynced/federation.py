@@ -28,6 +28,7 @@ from puf_server.core.state.tickets import TicketState
 from puf_server.storage.creation import create
 from puf_server.storage.state_store import Store
 from tests.crash.checking import check_promises
+from tests.databases import sqlite
 from tests.grpc.raw import frames
 from tests.running import metadata, tiny_config
 from tests.unsynced.guarantees import Guarantee, guarantees
@@ -150,7 +151,7 @@ class Cut:
         state = store.load()
         (ticket,) = state.tickets.values()
         assert ticket.state is TicketState.COMPLETED
-        assert not store.db.execute("SELECT facts FROM audit WHERE event = 'round.update_lost'").fetchall()
+        assert not sqlite(store).execute("SELECT facts FROM audit WHERE event = 'round.update_lost'").fetchall()
         store.close()
         return [m.digest for _, m in sorted(state.models.items())]
 

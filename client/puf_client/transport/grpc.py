@@ -15,10 +15,10 @@ from puf_client.transport.base import ENDED, HeldModel
 from puf_client.transport.download import Download
 from puf_client.transport.plausible import check_description, check_join, check_work, printable
 from puf_client.transport.retry import Attempts, Connectivity, RetryPolicy
-from puf_common.errors import InvalidUpdate, TooMuch, TransferCorrupted
+from puf_common.errors import InvalidUpdate, TooMuch, TransferCorrupted, UsageError
 from puf_common.logging import get_logger
 from puf_common.names import check_name
-from puf_common.network.addresses import check_target
+from puf_common.network.addresses import check_targets, grpc_target
 from puf_common.network.status import IDENTITY_KEY, TOKEN_KEY, channel_options, error_from
 from puf_common.network.tls import ClientTls
 from puf_common.tensors.chunk_frames import chunk_frame, chunk_of
@@ -62,7 +62,9 @@ class GrpcTransport:
         token: Callable[[], str] | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        self.target = check_target(target, "the server's address")
+        self.target = check_targets(target, "the server's address")
+        if tls is not None and "," in target and not tls.server_name:
+            raise UsageError("several servers under TLS need --tls-server-name, a name in all their certificates")
         # Tensor bytes, repeated attempts included.
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -72,8 +74,8 @@ class GrpcTransport:
         self._manifest: tensors_pb2.Manifest | None = None
         self._tls = tls
         self._token = token
-        options = channel_options(target)
-        self._channel = grpc.insecure_channel(target, options=options) if tls is None else tls.channel(target, options)
+        options, where = channel_options(target), grpc_target(target)
+        self._channel = grpc.insecure_channel(where, options=options) if tls is None else tls.channel(where, options)
         self._stub = pb_grpc.FederationStub(self._channel)
         # Tensor frames are encoded and decoded without protobuf objects; `bytes` of bytes returns the same object.
         self._fetch: grpc.UnaryStreamMultiCallable[pb.FetchModelRequest, bytes] = self._channel.unary_stream(

@@ -35,8 +35,35 @@ def check_target(text: str, what: str) -> str:
     return text
 
 
+def check_targets(text: str, what: str) -> str:
+    """The same for several servers of one federation: IP:PORT,IP:PORT,... or one address as above."""
+    if "," in text:
+        versions = set[int]()
+        for one in text.split(","):
+            try:
+                versions.add(ipaddress.ip_address(parse_address(one, what).host).version)
+            except ValueError:
+                versions.add(0)
+        if len(versions) != 1 or 0 in versions:
+            raise UsageError(
+                f"{what} {text!r}: several servers must all have IPv4 or all have IPv6 addresses; for names, give one name "
+                "that stands for all of them"
+            )
+        return text
+    return check_target(text, what)
+
+
+def grpc_target(targets: str) -> str:
+    """What gRPC connects to: it takes the first of several servers that answers, and another one when that ends."""
+    if "," not in targets:
+        return targets
+    return f"{'ipv6' if '[' in targets else 'ipv4'}:{targets}"
+
+
 def is_loopback(target: str) -> bool:
-    """Whether the address is on this machine."""
+    """Whether the address is on this machine; of several servers, whether all are."""
+    if "," in target:
+        return all(map(is_loopback, target.split(",")))
     if target.startswith("unix:"):
         return True
     host = target.removeprefix("dns:///").rsplit(":", 1)[0].strip("[]")

@@ -15,6 +15,7 @@ import numpy as np
 
 from puf_client.session.assignment import Assignment
 from puf_client.session.connect import connect
+from puf_client.session.settings import Offer
 from puf_client.transport.base import HeldModel
 from puf_client.transport.grpc import GrpcTransport
 from puf_common.tensors.chunks import Payload
@@ -83,7 +84,7 @@ def _rounds(scratch: Path, updates: str, steps: str, repeats: int) -> tuple[list
         server = stack.enter_context(ServerProcess(state, scratch / "server.log"))
         relay = stack.enter_context(SlowRelay(server.port, _RATE, _ROUND_TRIP))
         transport = stack.enter_context(_Timed(relay.address))
-        session = stack.enter_context(connect(transport, name=transport.name, samples=1))
+        session = stack.enter_context(connect(transport, Offer(samples=1), name=transport.name))
         update = np.empty(session.manifest.nbytes(UPDATE) // 4, "<f4")
         received: list[int] = []
         for work in session:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from puf_common.config.parser import Parser
 from puf_common.errors import UsageError
+from puf_server.cli.place import directory
 
 if TYPE_CHECKING:
     from puf_server.cli.operator_client import OperatorClient
@@ -20,7 +21,7 @@ _START_SECONDS = 5.0
 
 def add_state(command: argparse.ArgumentParser) -> None:
     """Adds --state to a command that also accepts PUF_STATE."""
-    command.add_argument("--state", type=Path, metavar="DIR", help="the federation's state directory (or PUF_STATE)")
+    command.add_argument("--state", metavar="DIR", help="the federation's state directory (or PUF_STATE)")
 
 
 def state_directory(arguments: argparse.Namespace) -> Path:
@@ -28,7 +29,7 @@ def state_directory(arguments: argparse.Namespace) -> Path:
     given = arguments.state or os.environ.get("PUF_STATE")
     if not given:
         raise UsageError("no federation is given: set --state or PUF_STATE")
-    state = Path(given)
+    state = directory(given)
     try:
         known = (state / "federation.json").exists()
     except PermissionError:
@@ -63,5 +64,5 @@ def connect(arguments: argparse.Namespace) -> OperatorClient:
         return OperatorClient(target or OPERATOR, tls, start_seconds=_START_SECONDS)
     state = arguments.state or os.environ.get("PUF_STATE")
     if state:
-        return OperatorClient.of_state(Path(state), target, start_seconds=_START_SECONDS)
+        return OperatorClient.of_state(directory(state), target, start_seconds=_START_SECONDS)
     return OperatorClient(target or OPERATOR, start_seconds=_START_SECONDS)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from puf_common.errors import UsageError
 from puf_common.tensors.manifest import Manifest
 from puf_server import plugins
+from puf_server.cli.place import FILES_HELP, METAVAR, place
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
 
 plugins.allow()
@@ -21,7 +22,11 @@ class InitSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    state: Path = Field(description="new directory for the federation's state")
+    state: str = Field(
+        description="new directory for the federation's state, or postgresql://USER@HOST/DATABASE",
+        json_schema_extra={"metavar": METAVAR},
+    )
+    files: Path | None = Field(None, description=FILES_HELP, json_schema_extra={"metavar": "DIR"})
     title: str = Field("federation", description="name of the federation, for people")
     model: str = Field("digits-cnn", description="built-in model, or package.module:function of the user's code")
     model_options: dict[str, str] = Field({}, description="options of the model, e.g. classes=10")
@@ -35,16 +40,17 @@ class InitSettings(BaseModel):
 
 
 def init(settings: InitSettings) -> tuple[FederationConfig, Manifest]:
-    """Makes the state directory. Returns the configuration and the model's manifest."""
+    """Makes the state of a federation. Returns the configuration and the model's manifest."""
     from puf_server.storage.creation import create
 
+    directory, database = place(settings.state, settings.files)
     chosen = {
         name: getattr(settings, name)
         for name in InitSettings.model_fields.keys() & FederationConfig.model_fields.keys()
     }
     config = FederationConfig(id=f"f-{secrets.token_hex(8)}", **chosen)
     manifest, payload = _initial(settings)
-    create(settings.state, config, manifest, payload, time.time())
+    create(directory, config, manifest, payload, time.time(), database=database)
     return config, manifest
 
 

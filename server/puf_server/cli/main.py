@@ -20,14 +20,14 @@ _HELP_ALL = "--help-all"
 # Options that `--help` shows. `--help-all` also shows the others.
 _COMMON = {
     "init": {
-        "--config", "--state", "--title", "--model", "--model-options", "--model-file", "--task", "--recipe-optimizer",
+        "--config", "--state", "--files", "--title", "--model", "--model-options", "--model-file", "--task", "--recipe-optimizer",
         "--recipe-lr", "--recipe-batch-size", "--recipe-epochs", "--plan-rounds", "--plan-min-clients",
         "--plan-start-clients", "--plan-deadline-seconds", "--plan-shards", "--forgetting-method", "--forgetting-kappa",
         "--forgetting-deadline-days",
     },
     "serve": {
-        "--config", "--state", "--listen", "--operator", "--tls-cert", "--tls-key", "--client-ca", "--insecure", "--metrics",
-        "--track",
+        "--config", "--state", "--files", "--listen", "--operator", "--tls-cert", "--tls-key", "--client-ca", "--insecure",
+        "--metrics", "--standby", "--track",
         "--receipts", "--no-receipts", "--announce", "--log-level", "--log-format",
     },
 }  # fmt: skip
@@ -102,14 +102,17 @@ def _shorten_help(command: Parser, name: str, argv: list[str]) -> None:
 
 def _init(arguments: argparse.Namespace) -> None:
     from puf_server.cli.init import InitSettings, init
+    from puf_server.cli.place import place
     from puf_server.storage.state_store import key_fingerprint
 
     settings = resolve(InitSettings, arguments)
     config, manifest = init(settings)
-    print(f"federation {config.id} made in {settings.state}")
+    directory, database = place(settings.state, settings.files)
+    print(f"federation {config.id} made in {directory}{', its state in PostgreSQL' if database else ''}")
     print(f"model {config.model}: {manifest.parameters:,} parameters, fingerprint {manifest.fingerprint.hex()[:16]}")
-    print(f"receipts are signed with the key {key_fingerprint(settings.state)}")
-    print(f"next: puf-server serve --state {settings.state} --insecure")
+    print(f"receipts are signed with the key {key_fingerprint(directory)}")
+    where = f"postgresql://... --files {directory}" if database else directory
+    print(f"next: puf-server serve --state {where} --insecure")
 
 
 def _serve(arguments: argparse.Namespace) -> None:

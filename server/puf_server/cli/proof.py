@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from puf_common.errors import UsageError
 from puf_server.cli.operate import add_operator_command
+from puf_server.cli.place import FILES_HELP, METAVAR, directory, place
 
 if TYPE_CHECKING:
     from puf_server.cli.operator_client import OperatorClient
@@ -20,7 +21,9 @@ def add_proof(commands: Any) -> None:
     """Adds the commands of this module."""
     audit = commands.add_parser("audit", help="show the audit log, or verify that it was not changed")
     audit.add_argument("action", choices=["verify", "show"])
-    _add_state(audit, "the federation's state directory; a server may be serving it")
+    about = "the federation's state directory, or postgresql://USER@HOST/DATABASE; a server may be serving it"
+    audit.add_argument("--state", required=True, metavar=METAVAR, help=about)
+    audit.add_argument("--files", type=Path, metavar="DIR", help=FILES_HELP)
     about = "verify: a receipt whose entry must exist, to detect a truncated log; may be repeated"
     audit.add_argument("--receipt", type=Path, action="append", default=[], metavar="FILE", help=about)
     audit.add_argument("--last", type=_count, default=0, metavar="N", help="show: only the newest entries")
@@ -49,7 +52,7 @@ def add_proof(commands: Any) -> None:
 
 
 def _add_state(command: argparse.ArgumentParser, about: str) -> None:
-    command.add_argument("--state", type=Path, required=True, metavar="DIR", help=about)
+    command.add_argument("--state", type=directory, required=True, metavar="DIR", help=about)
 
 
 def _count(text: str) -> int:
@@ -66,8 +69,9 @@ def _date(text: str) -> float:
 def _audit(arguments: argparse.Namespace) -> None:
     from puf_server.maintenance import audit_reader
 
+    where, database = place(arguments.state, arguments.files)
     if arguments.action == "verify":
-        head, receipts = audit_reader.verify(arguments.state, arguments.receipt)
+        head, receipts = audit_reader.verify(where, arguments.receipt, database)
         if arguments.json:
             print(json.dumps({"lines": head.number, "head": head.hash.hex(), "receipts": len(receipts)}))
             return
@@ -75,7 +79,7 @@ def _audit(arguments: argparse.Namespace) -> None:
         print(f"the audit log is intact: {head.number} entries, none was changed{checked}")
         print(f"head {head.hash.hex()}")
         return
-    for entry in audit_reader.show(arguments.state, arguments.last):
+    for entry in audit_reader.show(where, arguments.last, database):
         facts = json.loads(entry.facts)
         if arguments.json:
             shown = {"line": entry.number, "at": entry.at, "event": entry.event, "facts": facts}

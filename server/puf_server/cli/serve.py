@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -9,10 +11,12 @@ from pydantic import ConfigDict, Field
 
 from puf_common.errors import UsageError
 from puf_common.tracing.process import TraceSettings, traced
+from puf_server.cli.place import FILES_HELP, METAVAR, place
 from puf_server.core.config import Limits
 
 HERE = "127.0.0.1:7300"
 EVERYWHERE = "[::]:7300"
+_STANDBY_SECONDS = 1.0
 
 
 class ServeSettings(TraceSettings):
@@ -20,7 +24,11 @@ class ServeSettings(TraceSettings):
 
     model_config = ConfigDict(extra="forbid")
 
-    state: Path = Field(description="the federation's state directory")
+    state: str = Field(
+        description="the federation's state directory, or postgresql://USER@HOST/DATABASE with TLS parameters of libpq",
+        json_schema_extra={"metavar": METAVAR},
+    )
+    files: Path | None = Field(None, description=FILES_HELP, json_schema_extra={"metavar": "DIR"})
     listen: str = Field(
         "",
         description=f"address for clients; port 0 takes a free one; default {EVERYWHERE} with TLS, {HERE} without",
@@ -38,6 +46,9 @@ class ServeSettings(TraceSettings):
         json_schema_extra={"metavar": "DIR"},
     )
     no_receipts: bool = Field(False, description="after a restore: nothing was forgotten since the backup; audited")
+    standby: bool = Field(
+        False, description="with PostgreSQL: wait while another server serves, and take its place when it ends"
+    )
     insecure: bool = Field(False, description="serve without TLS: every caller can claim every name")
     metrics: str = Field(
         "",
@@ -79,6 +90,9 @@ def run(settings: ServeSettings) -> None:
     from puf_server.runtime.server import Addresses, serve
     from puf_server.tracking.trackers import tracker_named
 
+    directory, database = place(settings.state, settings.files)
+    if settings.standby and not database:
+        raise UsageError("--standby needs --state postgresql://...: one machine has one server of a state directory")
     configure(level=settings.log_level, log_format=settings.log_format)
     keep_freed_memory()
     tracker = tracker_named(settings.track) if settings.track else None
@@ -94,8 +108,32 @@ def run(settings: ServeSettings) -> None:
         for address in (federation, settings.operator):
             if not is_loopback(address):
                 log.warning("open to the network without TLS", address=address)
-    apply_receipts(settings.state, settings.receipts, waived=settings.no_receipts)
     given = {name: getattr(settings.limits, name) for name in settings.limits.model_fields_set}
     addresses = Addresses(federation, settings.operator, settings.metrics, tuple(settings.metrics_host))
+
+    def serve_now() -> None:
+        apply_receipts(directory, settings.receipts, waived=settings.no_receipts, database=database)
+        serve(directory, addresses, settings.announce, tls=tls, limits=given, tracker=tracker, database=database)
+
     with traced("puf-server", settings.trace):
-        serve(settings.state, addresses, settings.announce, tls=tls, limits=given, tracker=tracker)
+        if settings.standby:
+            _in_turn(serve_now)
+        else:
+            serve_now()
+
+
+def _in_turn(serve: Callable[[], None]) -> None:
+    """Serves once no other server does."""
+    from puf_common.logging import get_logger
+    from puf_server.storage.state_database import AlreadyServed, DatabaseBusy
+
+    log, waiting = get_logger(__name__), False
+    while True:
+        try:
+            serve()
+            return
+        except (AlreadyServed, DatabaseBusy) as error:
+            if not waiting:
+                log.info("standing by", why=error.message)
+            waiting = True
+        time.sleep(_STANDBY_SECONDS)

@@ -24,12 +24,12 @@ from puf_server.core.commits import ModelFile
 from puf_server.core.state.presence import Presence, after_restart, settled
 from puf_server.core.state.rounds import Round, RoundKind, RoundPhase
 from puf_server.core.state.state import AuditNote, State
-from puf_server.core.state.tickets import TicketState
+from puf_server.engine import comparisons
 from puf_server.engine.clock import ClockWatch, FederationClock
 from puf_server.engine.log_purge import LogPurge
 from puf_server.engine.troubles import Trouble, Troubles
 from puf_server.failpoints import hit
-from puf_server.storage.database import DatabaseBusy
+from puf_server.storage.state_database import DatabaseBusy, StateMoved
 from puf_server.storage.state_store import Store
 
 T = TypeVar("T")
@@ -131,15 +131,31 @@ class Engine:
 
     def _without_waiting(self, work: Callable[[], T]) -> T:
         """Repeats `work`, which takes the lock, while another process writes to the database. Waits without the lock."""
-        give_up = time.monotonic() + _BUSY_SECONDS
+        give_up, moved = time.monotonic() + _BUSY_SECONDS, False
         while True:
             try:
+                if moved:
+                    self.catch_up()
+                    moved = False
                 return work()
             except DatabaseBusy as error:
+                moved = moved or isinstance(error, StateMoved)
                 if time.monotonic() > give_up:
                     self.troubles.report(Trouble.STATE, error.message)
                     raise
-            time.sleep(_BUSY_PAUSE)
+            time.sleep(0.0 if moved else _BUSY_PAUSE)
+
+    def catch_up(self) -> None:
+        """Adopts the newest state where another process has changed it."""
+        with self._lock:
+            before = self.state
+            newest = self.store.newer(before)
+            if newest is None:
+                return
+            self.state = newest
+            self.presence = settled(self.presence, before, newest)
+            for listener in self._listeners:
+                listener(before, newest)
 
     def _call(
         self, change: Callable[[State, float], tuple[State, T]], attend: Callable[[Presence, float], Presence]
@@ -149,7 +165,9 @@ class Engine:
             after, result = change(before, now)
             presence = settled(attend(self._with_disk(self.presence, before), now), before, after)
             after = scheduler.advance(after, presence, self.config, now, since=self._advanced)
-            completed = after.tickets is not before.tickets and _completed(after) > _completed(before)
+            completed = after.tickets is not before.tickets and comparisons.completed(after) > comparisons.completed(
+                before
+            )
             if completed:
                 hit("completion.before")
             self._replace(before, after, settled(presence, before, after))
@@ -162,12 +180,20 @@ class Engine:
         if (
             after.models is not before.models
             or after.history is not before.history
-            or not _only_more_arrived(before.round, after.round)
+            or not comparisons.only_more_arrived(before.round, after.round)
         ):
             self.delete_orphans()
         if completed:
+            self._mark_completed()
             self._purge.run()
         return result
+
+    def _mark_completed(self) -> None:
+        try:
+            self.store.mark_completed()
+        except (PufError, OSError) as error:
+            # The request is completed. The next one writes the mark.
+            log.error("a completed request is not marked beside the database", error=str(error))
 
     def _replace(self, before: State, after: State, presence: Presence) -> None:
         """Persists and publishes a new state. The caller holds the lock."""
@@ -255,11 +281,16 @@ class Engine:
         try:
             with self._deleting:
                 hit("orphans.before_delete")
-                self.store.delete_orphans(lambda: self.state)
+                self.store.delete_orphans(self._newest)
                 hit("orphans.after_delete")
-        except OSError as error:
+        except (OSError, DatabaseBusy) as error:
             # The change that made them superfluous stands; the next deletion removes them.
             log.error("files not deleted yet", error=str(error))
+
+    def _newest(self) -> State:
+        """The newest state, also where a process that took the place of this one has changed it."""
+        self.catch_up()
+        return self.state
 
     def verify_spool(self) -> None:
         """Asks again for updates that are booked and not on disk as they were sent. Reads files outside the lock."""
@@ -299,7 +330,7 @@ class Engine:
         """
         state = self.state
         try:
-            if not _same_fold(state.round, current):
+            if not comparisons.same_fold(state.round, current):
                 return FoldResult(current, failure="the round has changed")
             return self._folder.fold(state, current)
         except DamagedFile as error:
@@ -310,7 +341,7 @@ class Engine:
             self._lose(current, {error.key: "it does not match its digest"})
             return FoldResult(current, failure=error.message)
         except OSError:
-            if _same_fold(self.state.round, current):
+            if comparisons.same_fold(self.state.round, current):
                 raise
             return FoldResult(current, failure="the round changed while its updates were read")
 
@@ -318,7 +349,7 @@ class Engine:
         """Commits the result of a fold. False: the round has changed since, and nothing was done."""
 
         def change(state: State, now: float) -> tuple[State, bool]:
-            if not _same_fold(state.round, result.round):
+            if not comparisons.same_fold(state.round, result.round):
                 return state, False
             if result.culprit:
                 return scheduler.unfit(state, self.config, result.culprit, result.failure, now), True
@@ -353,33 +384,9 @@ class Engine:
         self.store.close()
 
 
-def _same_fold(current: Round | None, folded: Round) -> bool:
-    """Whether the open round is still the closed round that is or was folded."""
-    return (
-        current is not None
-        and current.phase is RoundPhase.FOLDING
-        and (current.number, current.attempt, current.revision) == (folded.number, folded.attempt, folded.revision)
-    )
-
-
-def _only_more_arrived(before: Round | None, after: Round | None) -> bool:
-    """Whether the change made no file superfluous. An update that arrives only adds one, and most changes are that."""
-    if before is after:
-        return True
-    if before is None or after is None:
-        return False
-    return before.received.items() <= after.received.items() and replace(
-        before, received={}, phase=after.phase, closed_at=after.closed_at
-    ) == replace(after, received={})
-
-
 def _log(note: AuditNote, number: int) -> None:
     """Writes a line of the audit log to the process log, as an error where the operator must act."""
     if note.event in _ALARMS:
         log.error(_ALARMS[note.event], **note.facts)
     else:
         log.info(note.event, **{"round": number, **note.facts})
-
-
-def _completed(state: State) -> set[str]:
-    return {t.id for t in state.tickets.values() if t.state is TicketState.COMPLETED}

@@ -11,15 +11,14 @@ from puf_server.core import tickets
 from puf_server.core.state.state import State
 from puf_server.core.unlearning import receipt_content, reopen
 from puf_server.engine.engine import Engine
-from puf_server.storage.database import audit_head, audit_lines, reading
 
 
 def issue(engine: Engine, ticket_id: str, name: str | None = None) -> bytes:
     """The signed receipt of a completed ticket. `name` restricts it to tickets of that client; None: the operator asks."""
     # The state first: the database then has at least the entries that belong to it.
     state = engine.state
-    with reading(engine.store.layout.database) as db:
-        head, lines = audit_head(db), list(audit_lines(db, *receipt_content.EVENTS))
+    with engine.store.database.audit_log() as log:
+        head, lines = log.head(), list(log.lines(*receipt_content.EVENTS))
     ticket = tickets.find(state, name, ticket_id)
     content = receipt_content.build(
         state, engine.config, ticket, head=head, lines=lines, now=engine.clock(), software=VERSION

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from puf_common import audit_chain
 from puf_common.errors import StorageCorrupted, TransferCorrupted, UsageError
 from puf_common.receipts.signed_receipt import Receipt
 from puf_server.engine.receipts import read_own
-from puf_server.storage.database import audit_lines
+from puf_server.storage import federation_file
+from puf_server.storage.sqlite_database import SqliteAuditLog
+from puf_server.storage.state_database import SIGNING_KEY, AuditLog
 
 
-def verify(directory: Path, receipts: list[Path]) -> tuple[audit_chain.Head, list[Receipt]]:
+def verify(directory: Path, receipts: list[Path], database: str = "") -> tuple[audit_chain.Head, list[Receipt]]:
     """Verifies every entry, and that the log contains the entry of every receipt. Returns the last entry's head."""
-    with read_only(directory) as db:
-        shown = [_own(directory, db, path) for path in receipts]
+    with _read_only(directory, database) as entries:
+        shown = [_own(directory, entries, path) for path in receipts]
         head = audit_chain.EMPTY
         try:
             # The newest receipt last: its error states how much is missing.
             for witness in [audit_chain.EMPTY, *sorted((_head(r) for r in shown), key=lambda h: h.number)]:
-                head = audit_chain.follow(audit_lines(db), witness)
+                head = audit_chain.follow(entries.lines(), witness)
         except sqlite3.DatabaseError as error:
             raise StorageCorrupted(f"{directory / 'state.db'} cannot be read: {error}") from None
     if head == audit_chain.EMPTY:
@@ -30,19 +33,29 @@ def verify(directory: Path, receipts: list[Path]) -> tuple[audit_chain.Head, lis
     return head, shown
 
 
-def show(directory: Path, last: int) -> list[audit_chain.AuditEntry]:
+def show(directory: Path, last: int, database: str = "") -> list[audit_chain.AuditEntry]:
     """The newest entries, oldest first; all of them if `last` is 0."""
-    with read_only(directory) as db:
-        lines = list(audit_lines(db))
+    with _read_only(directory, database) as entries:
+        lines = list(entries.lines())
     return lines[-last:] if last else lines
 
 
-def read_only(directory: Path) -> closing[sqlite3.Connection]:
-    """A read-only connection that sees one consistent state while a server writes."""
+@contextmanager
+def _read_only(directory: Path, database: str) -> Iterator[AuditLog]:
+    """The log at one moment, while a server writes. `database` is the address of a PostgreSQL database."""
+    if database:
+        from puf_server.storage.postgres_database import PostgresDatabase
+
+        with closing(PostgresDatabase(database)) as opened, opened.audit_log() as entries:
+            yield entries
+        return
     path = directory / "state.db"
     if not path.exists():
+        # Says where the state is.
+        federation_file.read(directory)
         raise UsageError(f"{directory} holds no federation")
-    return closing(_connected(path))
+    with closing(_connected(path)) as db:
+        yield SqliteAuditLog(db)
 
 
 def _connected(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
@@ -61,16 +74,16 @@ def _connected(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
     return db
 
 
-def _own(directory: Path, db: sqlite3.Connection, path: Path) -> Receipt:
+def _own(directory: Path, entries: AuditLog, path: Path) -> Receipt:
     try:
         federation = json.loads((directory / "federation.json").read_bytes())["config"]["id"]
     except (OSError, ValueError, KeyError, TypeError):
         raise StorageCorrupted(f"{directory / 'federation.json'} cannot be read") from None
-    row = db.execute("SELECT value FROM meta WHERE key = 'signing_key'").fetchone()
-    if row is None:
+    key = entries.meta(SIGNING_KEY)
+    if key is None:
         raise StorageCorrupted(f"{directory} has not signed a receipt yet")
     try:
-        return read_own(path.read_bytes(), federation, bytes.fromhex(row[0]))
+        return read_own(path.read_bytes(), federation, bytes.fromhex(key))
     except TransferCorrupted as error:
         raise TransferCorrupted(f"{path}: {error.message}") from None
     except OSError as error:

@@ -55,6 +55,10 @@ def backup(directory: Path, out: Path, now: float | None = None, files: Files = 
     """Writes one consistent state of a federation. On failure no file is left. Only its owner may read the file."""
     if not (directory / "federation.json").exists():
         raise UsageError(f"{directory} holds no federation")
+    if not (directory / "state.db").exists():
+        raise UsageError(
+            f"the state of the federation in {directory} is in PostgreSQL: back it up with pg_dump, then copy the directory"
+        )
     if out.exists():
         raise UsageError(f"{out} exists already and is not overwritten")
     now = time.time() if now is None else now

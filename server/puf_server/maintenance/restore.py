@@ -27,7 +27,6 @@ from puf_server.core.state.state import State
 from puf_server.core.unlearning import reopen
 from puf_server.engine.receipts import read_own
 from puf_server.maintenance.backup import FORMAT, LIST, OPTIONAL
-from puf_server.storage.database import audit_lines
 from puf_server.storage.durable import DISK, Files, sync_directory, sync_file
 from puf_server.storage.layout import KEY_FILE
 from puf_server.storage.state_store import Store
@@ -87,11 +86,11 @@ def restore(
         shutil.rmtree(work, ignore_errors=True)
 
 
-def apply_receipts(directory: Path, receipts: Path | None, *, waived: bool) -> None:
+def apply_receipts(directory: Path, receipts: Path | None, *, waived: bool, database: str = "") -> None:
     """Applies receipts before a restored state is served. Raises NotNow if it needs receipts and none are given."""
     if receipts is not None and waived:
         raise UsageError("--receipts and --no-receipts exclude each other")
-    with closing(Store.open(directory)) as store:
+    with closing(Store.open(directory, database=database)) as store:
         if receipts is None and not waived:
             if store.awaits_receipts:
                 raise NotNow(
@@ -133,10 +132,9 @@ def _apply(store: Store, state: State, paths: list[Path], now: float) -> tuple[S
 
 
 def _verify(store: Store) -> None:
-    problem = store.db.execute("PRAGMA integrity_check").fetchone()
-    if problem != ("ok",):
-        raise StorageCorrupted(f"the database in the backup is damaged: {problem[0] if problem else 'unreadable'}")
-    audit_chain.follow(audit_lines(store.db))
+    store.database.verify()
+    with store.database.audit_log() as entries:
+        audit_chain.follow(entries.lines())
 
 
 def _install(work: Path, directory: Path, files: Files) -> None:

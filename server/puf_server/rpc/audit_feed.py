@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from pathlib import Path
 
 from puf_common.audit_chain import AuditEntry
 from puf_common.errors import Unavailable
 from puf_common.v1 import operator_pb2 as op
 from puf_server.rpc.calls import Threads
-from puf_server.storage.database import audit_after, audit_page, reading
+from puf_server.storage.state_database import StateDatabase
 
 _BATCH = 500
 _MOST = 1000
 _USUAL = 100
-# SQLite's largest integer.
+# The largest integer of the databases.
 _MOST_NUMBER = 2**63 - 1
 # Commands such as `puf-server backup` write entries from another process.
 _POLL_SECONDS = 1.0
@@ -27,7 +26,7 @@ _PAUSE_SECONDS = 0.05
 class AuditFeed:
     """`wake` and the streams run on the event loop."""
 
-    def __init__(self, database: Path, threads: Threads) -> None:
+    def __init__(self, database: StateDatabase, threads: Threads) -> None:
         self._database = database
         self._threads = threads
         self._changed = asyncio.Event()
@@ -49,8 +48,8 @@ class AuditFeed:
         limit = min(request.limit or _USUAL, _MOST)
 
         def read() -> list[AuditEntry]:
-            with reading(self._database) as db:
-                return audit_page(db, before=before, limit=limit, event=request.event, text=request.text, number=number)
+            with self._database.audit_log() as log:
+                return log.page(before=before, limit=limit, event=request.event, text=request.text, number=number)
 
         return await self._threads.run_on_files(read)
 
@@ -59,8 +58,8 @@ class AuditFeed:
         number = min(number, _MOST_NUMBER)
 
         def read() -> list[AuditEntry]:
-            with reading(self._database) as db:
-                return audit_after(db, number, _BATCH)
+            with self._database.audit_log() as log:
+                return log.after(number, _BATCH)
 
         while not self._ended:
             # Taken before reading: an entry that is written meanwhile sets it.

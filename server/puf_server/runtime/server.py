@@ -99,7 +99,7 @@ class Server:
         self._tracking = TrackingFeed(self.engine, self._tracker) if self._tracker else None
         self._traces = StateTraces(self.engine.config.id)
         self._folding = FoldLoop(self.engine, self._threads, self._round_took)
-        self._audit = AuditFeed(self._store.layout.database, self._threads)
+        self._audit = AuditFeed(self._store.database, self._threads)
         loop, notifier = asyncio.get_running_loop(), Notifier(self.engine.state)
 
         def changed(before: State, after: State) -> None:
@@ -240,18 +240,21 @@ def serve(
     tls: ServerTls | None = None,
     limits: Mapping[str, Any] | None = None,
     tracker: Callable[[str], Tracker] | None = None,
+    database: str = "",
 ) -> None:
     """Serves until the operator stops the server or a signal arrives.
 
     The file `announce` gets the port numbers once the server listens. `limits` replace those of the federation for this
-    process. `tracker` gets the figures of committed rounds.
+    process. `tracker` gets the figures of committed rounds. `database` is the address of a PostgreSQL database.
     """
     failpoints.arm_from_environment()
-    asyncio.run(_serve(directory, addresses, announce, tls, limits or {}, tracker))
+    asyncio.run(
+        _serve(lambda: Store.open(directory, database=database), addresses, announce, tls, limits or {}, tracker)
+    )
 
 
 async def _serve(
-    directory: Path,
+    open_store: Callable[[], Store],
     addresses: Addresses,
     announce: Path | None,
     tls: ServerTls | None,
@@ -262,7 +265,7 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         # Before the state is opened: a signal during recovery also ends the process in order.
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    store = await asyncio.to_thread(Store.open, directory)
+    store = await asyncio.to_thread(open_store)
     if limits:
         changed = store.config.limits.model_copy(update=dict(limits))
         store.config = store.config.model_copy(update={"limits": changed})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from pathlib import Path
 
 from puf_common.errors import UsageError
@@ -14,21 +13,11 @@ from puf_common.tensors.model_file import write_header
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.state import State
-from puf_server.storage import federation_file, migrations
-from puf_server.storage.database import connect
+from puf_server.storage import federation_file
 from puf_server.storage.durable import DISK, Files, new_file, remove, sync_directory
 from puf_server.storage.layout import DATABASE, KEY_FILE, Layout, model_name
-from puf_server.storage.state_store import Store
-
-_TABLES = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER) WITHOUT ROWID;
-CREATE TABLE members (id TEXT PRIMARY KEY, body TEXT NOT NULL, crc INTEGER) WITHOUT ROWID;
-CREATE TABLE tickets (id TEXT PRIMARY KEY, body TEXT NOT NULL, crc INTEGER) WITHOUT ROWID;
-CREATE TABLE models (id INTEGER PRIMARY KEY, body TEXT NOT NULL, crc INTEGER);
-CREATE TABLE records (id INTEGER PRIMARY KEY, body TEXT NOT NULL, crc INTEGER);
-CREATE TABLE history (id TEXT PRIMARY KEY, body TEXT NOT NULL, crc INTEGER) WITHOUT ROWID;
-CREATE TABLE audit (seq INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL, facts TEXT NOT NULL, hash BLOB NOT NULL);
-"""
+from puf_server.storage.sqlite_database import SqliteDatabase
+from puf_server.storage.state_database import IDENTITY, SIGNING_KEY
 
 
 def create(
@@ -38,8 +27,11 @@ def create(
     payload: bytes | bytearray,
     now: float,
     files: Files = DISK,
+    database: str = "",
 ) -> None:
     """Makes the state directory of a new federation. Raises where the directory already holds one.
+
+    `database` is the address of a PostgreSQL database; empty: the state is in the directory.
 
     The description is written last. Before that there is no federation, and files of an interrupted attempt are replaced.
     """
@@ -62,17 +54,18 @@ def create(
     key = SigningKey.generate()
     with new_file(layout.signing_key, files) as file:
         file.write(key.to_pem())
-    with closing(connect(layout.database, durable=files.durable)) as db:
-        db.executescript(_TABLES)
-        store = Store(layout, config, manifest, db, files)
-        store.put_meta("schema", str(migrations.SCHEMA))
-        store.put_meta("signing_key", key.public.hex())
-        store.put_meta("identity", json.dumps(federation_file.identity(config, manifest)))
-        facts = {"federation": config.id, "model": config.model, "digest": model.digest}
-        state = State(planned=config.plan.rounds, models={0: model})
-        store.save(None, state.note("federation.created", now, **facts, key=fingerprint(key.public)))
+    meta = {SIGNING_KEY: key.public.hex(), IDENTITY: json.dumps(federation_file.identity(config, manifest))}
+    facts = {"federation": config.id, "model": config.model, "digest": model.digest}
+    state = State(planned=config.plan.rounds, models={0: model})
+    state = state.note("federation.created", now, **facts, key=fingerprint(key.public))
+    if database:
+        from puf_server.storage.postgres_database import PostgresDatabase
+
+        PostgresDatabase.create(database, meta, state)
+    else:
+        SqliteDatabase.create(layout.database, meta, state, durable=files.durable)
     with new_file(directory / federation_file.FILE, files) as file:
-        file.write(federation_file.described(config, manifest))
+        file.write(federation_file.described(config, manifest, elsewhere=bool(database)))
 
 
 def _make_folders(layout: Layout, files: Files) -> None:

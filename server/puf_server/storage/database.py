@@ -11,6 +11,7 @@ from typing import Any
 from puf_common import audit_chain
 from puf_common.errors import PufError, StorageCorrupted, Unavailable
 from puf_server.storage.durable import end_process
+from puf_server.storage.state_database import DatabaseBusy
 
 _ENTRIES = "SELECT seq, at, event, facts, hash FROM audit"
 
@@ -31,10 +32,6 @@ def connect(path: Path, timeout: float = 5.0, *, durable: bool = True) -> sqlite
         db.close()
         raise StorageCorrupted(f"{path} cannot be opened: {error}") from None
     return db
-
-
-class DatabaseBusy(Unavailable):
-    """Another process writes to the database at this moment. The transaction was rolled back."""
 
 
 @contextmanager

@@ -19,25 +19,41 @@ from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_server.core.config import FederationConfig, Recipe
 
 FILE = "federation.json"
+_ELSEWHERE = "postgresql"
 
 
-def described(config: FederationConfig, manifest: Manifest) -> bytes:
-    """The content of federation.json."""
+def described(config: FederationConfig, manifest: Manifest, *, elsewhere: bool = False) -> bytes:
+    """The content of federation.json. `elsewhere`: the state is in PostgreSQL, not in the directory."""
     tensors = [[t.name, t.dtype, list(t.shape), t.role] for t in manifest.tensors]
-    return json.dumps({"config": config.model_dump(mode="json"), "manifest": tensors}, indent=1).encode()
+    facts: dict[str, Any] = {"config": config.model_dump(mode="json"), "manifest": tensors}
+    return json.dumps(facts | ({"database": _ELSEWHERE} if elsewhere else {}), indent=1).encode()
 
 
-def read(directory: Path) -> tuple[FederationConfig, Manifest]:
-    """The configuration and the manifest of the federation in a directory."""
+def read(directory: Path, database: str = "") -> tuple[FederationConfig, Manifest]:
+    """The configuration and the manifest of the federation in a directory.
+
+    Raises where the state is in PostgreSQL and `database`, its address, is not given, and the other way round.
+    """
     path = directory / FILE
     if not path.exists():
         raise UsageError(f"{directory} holds no federation; make one with `puf-server init --state {directory}`")
     try:
         raw = json.loads(path.read_text())
+        _require_place(directory, raw.get("database", ""), database)
         config = FederationConfig.model_validate(raw["config"])
         return config, Manifest(tuple(TensorSpec(n, d, tuple(s), r) for n, d, s, r in raw["manifest"]))
     except (ValueError, KeyError, TypeError, ValidationError) as error:
         raise StorageCorrupted(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+
+
+def _require_place(directory: Path, stored: str, database: str) -> None:
+    """Raises unless the state is where the caller looks for it."""
+    if stored == _ELSEWHERE and not database:
+        raise UsageError(
+            f"the state of the federation in {directory} is in PostgreSQL: give --state postgresql://... --files {directory}"
+        )
+    if stored != _ELSEWHERE and database:
+        raise UsageError(f"the state of the federation in {directory} is in that directory: give --state {directory}")
 
 
 def identity(config: FederationConfig, manifest: Manifest) -> dict[str, Any]:

@@ -26,7 +26,6 @@ class Layout:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.database = directory / DATABASE
-        self.log = directory / f"{DATABASE}-wal"
         self.signing_key = directory / KEY_FILE
         self.lock = directory / "lock"
         self.models = directory / "models"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 from puf_common.errors import PufError, StorageCorrupted
@@ -10,7 +11,7 @@ from puf_common.tensors.model_file import read_manifest, read_payload
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.state import State
 from puf_server.core.unlearning.model_versions import made_by
-from puf_server.storage.durable import Files, FileSource, NewFile, remove
+from puf_server.storage.durable import Files, FileSource, NewFile
 from puf_server.storage.layout import model_name
 
 
@@ -39,8 +40,8 @@ class ModelFiles:
 
     def new(self, version: int) -> NewFile:
         """A model file being written. `publish` gives it its name once its digest is known."""
-        path = self._folder / f"v{version:06d}.part"
-        remove(path, self._files)
+        # A process that lost the federation may still write the same version.
+        path = self._folder / f"v{version:06d}.{secrets.token_hex(4)}.part"
         return NewFile(path, self._files, "model")
 
     def publish(self, file: NewFile, version: int, digest: str) -> None:

@@ -10,7 +10,6 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -34,7 +33,7 @@ def text(adapter: TypeAdapter[Any], record: str, value: Any) -> str:
     return written
 
 
-def read(adapter: TypeAdapter[Any], written: str, record: str, where: Path) -> Any:
+def read(adapter: TypeAdapter[Any], written: str, record: str, where: object) -> Any:
     """The record of a row. Raises StorageCorrupted with the name of the record."""
     try:
         return adapter.validate_json(written)
@@ -53,15 +52,14 @@ def put(db: sqlite3.Connection, table: str, rows: Iterable[tuple[object, str]]) 
     db.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)", summed)  # noqa: S608
 
 
-def verify(db: sqlite3.Connection, tables: Iterable[str], where: Path) -> None:
-    """Raises StorageCorrupted at the first row that does not match its checksum."""
-    for table in tables:
-        for key, body, stated in db.execute(f"SELECT * FROM {table}"):  # noqa: S608
-            if stated != checksum(table, key, body):
-                record = f"{table}/{key}"
-                raise StorageCorrupted(
-                    f"{where}: the record {record} does not match its checksum; restore a backup", record=record
-                )
+def verify(table: str, rows: Iterable[tuple[object, object, object]], where: object) -> None:
+    """Raises StorageCorrupted at the first row, a key, a text and a checksum, whose checksum does not match."""
+    for key, body, stated in rows:
+        if stated != checksum(table, key, body):
+            record = f"{table}/{key}"
+            raise StorageCorrupted(
+                f"{where}: the record {record} does not match its checksum; restore a backup", record=record
+            )
 
 
 def checksum(table: str, key: object, body: object) -> int:

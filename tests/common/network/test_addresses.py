@@ -6,7 +6,7 @@ import pytest
 
 from puf_client.transport.grpc import GrpcTransport
 from puf_common.errors import UsageError
-from puf_common.network.addresses import check_target, is_loopback, parse_address
+from puf_common.network.addresses import check_target, check_targets, grpc_target, is_loopback, parse_address
 from puf_server.cli.operator_client import OperatorClient
 
 
@@ -81,3 +81,25 @@ def test_a_client_may_name_a_socket_or_a_resolver() -> None:
 )
 def test_loopback(target: str, expected: bool) -> None:
     assert is_loopback(target) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "here"),
+    [
+        ("puf.example.org:7300", "puf.example.org:7300", False),
+        ("10.0.0.1:7300,10.0.0.2:7300", "ipv4:10.0.0.1:7300,10.0.0.2:7300", False),
+        ("127.0.0.1:1,127.0.0.1:2", "ipv4:127.0.0.1:1,127.0.0.1:2", True),
+        ("[::1]:7300,[fd00::2]:7300", "ipv6:[::1]:7300,[fd00::2]:7300", False),
+    ],
+)
+def test_several_servers_are_one_target(text: str, target: str, here: bool) -> None:
+    assert grpc_target(check_targets(text, "--server")) == target
+    assert is_loopback(text) is here
+
+
+@pytest.mark.parametrize("text", ["a.example:1,b.example:1", "10.0.0.1:1,[::1]:1", "10.0.0.1:1,localhost:1"])
+def test_several_servers_must_be_addresses_of_one_kind(text: str) -> None:
+    with pytest.raises(UsageError, match="several servers must all have IPv4"):
+        GrpcTransport(text, "a")
+    with pytest.raises(UsageError):
+        OperatorClient(text)

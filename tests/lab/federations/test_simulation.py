@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.databases import sqlite
 
 from puf_lab.federations import in_process
 from puf_lab.federations.in_process import InProcessFederation
@@ -50,7 +51,7 @@ def test_the_database_of_a_simulation_does_not_wait_for_the_disk(tmp_path: Path)
     for durability, level in (("none", 0), ("full", 2)):
         spec = SETTING.model_copy(update={"durability": durability})
         with InProcessFederation(spec, tmp_path / durability) as federation:
-            assert federation.engine.store.db.execute("PRAGMA synchronous").fetchone() == (level,)
+            assert sqlite(federation.engine.store).execute("PRAGMA synchronous").fetchone() == (level,)
 
 
 def test_clients_share_one_model_and_load_data_again_that_was_not_used(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.crash.workload import NAMES, Small, make, run
+from tests.databases import sqlite
 from tests.grpc.raw import Raw
 from tests.running import make_state, running, tiny_config
 
@@ -61,7 +62,9 @@ def test_an_update_with_a_changed_bit_is_asked_for_again(tmp_path: Path, digests
     assert small.state.round is not None
     assert [s.key for s in small.state.round.missing] == ["b/main"]
     assert not path.exists()
-    (facts,) = small.engine.store.db.execute("SELECT facts FROM audit WHERE event = 'round.update_lost'").fetchone()
+    (facts,) = (
+        sqlite(small.engine.store).execute("SELECT facts FROM audit WHERE event = 'round.update_lost'").fetchone()
+    )
     assert json.loads(facts)["key"] == "b/main"
     # It would stay in the log when the client is forgotten.
     assert path.name.rpartition(".")[2] not in facts

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.databases import sqlite
 from tests.forgotten import OnDisk, trained_state
 from tests.grpc.raw import update_bytes
 from tests.running import make_state, tiny_config
@@ -42,18 +43,27 @@ def run_rounds(local: Local, count: int) -> None:
         local.engine.fold_ready()
 
 
-def test_a_restart_between_any_two_steps_gives_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_a_restart_between_any_two_steps_gives_the_same_bits(
+    tmp_path: Path, database: str, request: pytest.FixtureRequest
+) -> None:
     digests = []
+    config = tiny_config(plan={"min_clients": 3, "rounds": 4})
     for restart in (False, True):
-        state = make_state(tmp_path / f"state-{restart}", tiny_config(plan={"min_clients": 3, "rounds": 4}))
+        # The run without restarts is one in SQLite.
+        elsewhere = restart and database == "postgresql"
+        where = request.getfixturevalue("postgres").address() if elsewhere else ""
+        state = make_state(tmp_path / f"state-{restart}", config, database=where)
         clock = Clock()
-        local = Local(state, clock)
+        local = Local(state, clock, database=where)
 
-        def again(old: Local, state: Path = state, clock: Clock = clock, restart: bool = restart) -> Local:
+        def again(
+            old: Local, state: Path = state, clock: Clock = clock, restart: bool = restart, where: str = where
+        ) -> Local:
             if not restart:
                 return old
             old.engine.close()
-            return Local(state, clock)
+            return Local(state, clock, database=where)
 
         for name in NAMES:
             local.join(name)
@@ -237,7 +247,7 @@ def test_an_update_whose_client_left_while_the_spool_was_verified_is_not_lost(sl
         assert local.spool() == []
         files.may_read.set()
         verifying.result(20)
-    events = [event for (event,) in local.engine.store.db.execute("SELECT event FROM audit")]
+    events = [event for (event,) in sqlite(local.engine.store).execute("SELECT event FROM audit")]
     assert "round.update_lost" not in events
 
 
@@ -284,7 +294,8 @@ def test_a_reader_of_an_old_state_delays_no_call_and_the_purge_follows(
         reader.execute("SELECT count(*) FROM members").fetchone()
         # No statement of a call waits for another process or copies the log.
         pragmas = [
-            f.engine.store.db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("busy_timeout", "wal_autocheckpoint")
+            sqlite(f.engine.store).execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("busy_timeout", "wal_autocheckpoint")
         ]
         assert pragmas == [0, 0]
         with caplog.at_level(logging.INFO):
@@ -309,7 +320,7 @@ def test_calls_are_answered_while_another_process_holds_the_writer_lock(state: P
     with closing(writer), ThreadPoolExecutor(1) as pool:
         writer.execute("BEGIN IMMEDIATE")
         tried = threading.Event()
-        local.engine.store.db.set_trace_callback(lambda statement: tried.set() if "BEGIN" in statement else None)
+        sqlite(local.engine.store).set_trace_callback(lambda statement: tried.set() if "BEGIN" in statement else None)
         joining = pool.submit(local.join, "b")
         assert tried.wait(20)
         # While that call tries again, calls that write nothing are answered. They would wait for ever for a held lock.

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.databases import sqlite
 from tests.forgotten import forgotten_state
 from tests.running import make_state
 from tests.server.local import Local
@@ -89,7 +90,7 @@ def test_a_page_that_is_damaged_while_the_server_runs_is_named(tmp_path: Path) -
     content = bytearray(path.read_bytes())
     content[4096:] = bytes(len(content) - 4096)
     path.write_bytes(content)
-    local.engine.store.db.execute("PRAGMA shrink_memory")
+    sqlite(local.engine.store).execute("PRAGMA shrink_memory")
     with pytest.raises(StorageCorrupted, match=r"state\.db is damaged and cannot be read: .*; restore a backup"):
         local.join("b")
     assert "state.db is damaged" in local.engine.troubles.text()

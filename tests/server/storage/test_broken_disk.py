@@ -17,6 +17,7 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.crash.workload import NAMES, Small, make, run
+from tests.databases import sqlite
 from tests.grpc.raw import Raw, status
 from tests.running import make_state, running, tiny_config
 from tests.server.local import Local
@@ -79,7 +80,9 @@ def test_an_update_that_is_lost_is_asked_for_again(
     small = Small(tmp_path / "state")
     assert small.state.round is not None
     assert key in {assignment.key for assignment in small.state.round.missing}
-    (facts,) = small.engine.store.db.execute("SELECT facts FROM audit WHERE event = 'round.update_lost'").fetchone()
+    (facts,) = (
+        sqlite(small.engine.store).execute("SELECT facts FROM audit WHERE event = 'round.update_lost'").fetchone()
+    )
     assert json.loads(facts)["key"] == key
     assert finished(small) == digests
 
@@ -156,7 +159,7 @@ def test_a_full_disk_damages_nothing_and_work_continues_with_space(
 
 def test_a_database_that_may_not_grow_is_a_full_disk(tmp_path: Path, digests: list[str]) -> None:
     small = Small(make(tmp_path))
-    db = small.engine.store.db
+    db = sqlite(small.engine.store)
     (pages,) = db.execute("PRAGMA page_count").fetchone()
     db.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(Unavailable, match="disk is full"):

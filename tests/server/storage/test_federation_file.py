@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.databases import sqlite
 from tests.running import TINY, make_state, tiny_config, tiny_payload
 
 from puf_common.errors import Mismatch, StorageCorrupted
@@ -120,9 +121,9 @@ def test_state_of_version_1_is_migrated_once_and_audited(tmp_path: Path) -> None
         sql(directory, f"ALTER TABLE {table} DROP COLUMN crc")
     for _ in range(2):
         store = Store.open(directory)
-        events = [e for (e,) in store.db.execute("SELECT event FROM audit")]
+        events = [e for (e,) in sqlite(store).execute("SELECT event FROM audit")]
         assert events.count("federation.migrated") == 1
-        assert store._meta("schema") == str(SCHEMA)
+        assert store.database.meta("schema") == str(SCHEMA)
         store.close()
     audit_reader.verify(directory, [])
     edited(directory, recipe__lr=9.9)

@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from tests.databases import audit_entries, sqlite
 from tests.running import make_state, tiny_config, tiny_payload
 from tests.server.core.builders import Federation, config
 
@@ -18,7 +19,10 @@ from puf_common.receipts.signing_key import SigningKey
 from puf_common.tensors.model_file import read_payload
 from puf_server.core.state.state import State
 from puf_server.storage.layout import KEY_FILE
-from puf_server.storage.state_store import VOLATILE, Store
+from puf_server.storage.postgres_database import PostgresDatabase
+from puf_server.storage.sqlite_database import SqliteDatabase
+from puf_server.storage.state_rows import VOLATILE
+from puf_server.storage.state_store import Store
 
 
 def persistent(state: State) -> dict[str, object]:
@@ -40,8 +44,17 @@ def a_busy_state() -> State:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store.open(make_state(tmp_path / "state"))
+def store(tmp_path: Path, database: str) -> Store:
+    return Store.open(make_state(tmp_path / "state", database=database), database=database)
+
+
+def execute(store: Store, statement: str, *parameters: object) -> None:
+    """Changes a table behind the store's back. The statement has %s for its parameters."""
+    if isinstance(store.database, SqliteDatabase):
+        store.database.db.execute(statement.replace("%s", "?"), parameters)
+    else:
+        assert isinstance(store.database, PostgresDatabase)
+        store.database._connection().execute(statement.encode(), parameters)
 
 
 def test_a_state_is_loaded_as_it_was_saved(store: Store) -> None:
@@ -53,9 +66,8 @@ def test_a_state_is_loaded_as_it_was_saved(store: Store) -> None:
 
 def test_an_unchanged_state_is_not_written(store: Store) -> None:
     state = store.load()
-    before = store.db.total_changes
-    store.save(state, replace(state, stopping=True))
-    assert store.db.total_changes == before
+    assert not store.save(state, replace(state, stopping=True))
+    assert store.newer(state) is None
     store.close()
 
 
@@ -70,19 +82,20 @@ def test_the_initial_model_is_a_safetensors_file_named_by_version_and_digest(sto
 def test_every_change_leaves_a_line_whose_hash_covers_its_predecessor(store: Store) -> None:
     store.save(store.load(), a_busy_state())
     link = b""
-    rows = store.db.execute("SELECT seq, at, event, facts, hash FROM audit ORDER BY seq").fetchall()
-    assert [seq for seq, *_ in rows] == list(range(1, len(rows) + 1))
-    for seq, at, event, facts, stored in rows:
-        link = hashlib.sha256(link + f"{seq}|{at!r}|{event}|{facts}".encode()).digest()
-        assert link == stored
-    events = [event for _, _, event, *_ in rows]
+    entries = audit_entries(store)
+    assert [entry.number for entry in entries] == list(range(1, len(entries) + 1))
+    for e in entries:
+        link = hashlib.sha256(link + f"{e.number}|{e.at!r}|{e.event}|{e.facts}".encode()).digest()
+        assert link == e.hash
+    events = [entry.event for entry in entries]
     assert {"ticket.filed", "ticket.scheduled", "ticket.applied", "round.committed"} <= set(events)
     store.close()
 
 
-def test_the_database_is_configured_to_survive_crashes(store: Store) -> None:
+def test_the_database_is_configured_to_survive_crashes(tmp_path: Path) -> None:
+    store = Store.open(make_state(tmp_path / "state"))
     for name, value in (("journal_mode", "wal"), ("synchronous", 2), ("secure_delete", 1), ("fullfsync", 1)):
-        assert store.db.execute(f"PRAGMA {name}").fetchone() == (value,)
+        assert sqlite(store).execute(f"PRAGMA {name}").fetchone() == (value,)
     store.close()
 
 
@@ -105,10 +118,17 @@ def test_orphans_are_deleted_and_files_being_written_stay(store: Store) -> None:
     store.close()
 
 
-def test_a_directory_is_made_once(tmp_path: Path) -> None:
-    make_state(tmp_path / "state")
+def test_a_directory_is_made_once(tmp_path: Path, database: str) -> None:
+    make_state(tmp_path / "state", database=database)
     with pytest.raises(UsageError, match="already holds"):
-        make_state(tmp_path / "state", tiny_config(title="second"))
+        make_state(tmp_path / "state", tiny_config(title="second"), database=database)
+
+
+def test_a_federation_is_served_by_one_process(tmp_path: Path, database: str, store: Store) -> None:
+    with pytest.raises(UsageError, match="another server serves"):
+        Store.open(store.directory, database=database)
+    store.close()
+    Store.open(store.directory, database=database).close()
 
 
 def test_a_directory_without_a_federation_is_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -130,14 +150,14 @@ def test_a_damaged_description_and_another_schema_are_refused(tmp_path: Path) ->
         Store.open(state)
 
 
-def test_the_signing_key_is_made_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
-    directory = make_state(tmp_path / "state")
+def test_the_signing_key_is_made_once_and_only_its_owner_can_read_it(tmp_path: Path, database: str) -> None:
+    directory = make_state(tmp_path / "state", database=database)
     path = directory / KEY_FILE
     assert path.stat().st_mode & 0o777 == 0o600
-    first = Store.open(directory)
+    first = Store.open(directory, database=database)
     public = first.key.public
     first.close()
-    again = Store.open(directory)
+    again = Store.open(directory, database=database)
     assert again.key.public == public
     again.close()
 
@@ -149,7 +169,7 @@ def test_an_older_directory_gets_a_key_when_it_is_opened_first(tmp_path: Path) -
         db.execute("DELETE FROM meta WHERE key = 'signing_key'")
     db.close()
     store = Store.open(directory)
-    assert store.db.execute("SELECT event FROM audit ORDER BY seq DESC").fetchone() == ("federation.key_made",)
+    assert sqlite(store).execute("SELECT event FROM audit ORDER BY seq DESC").fetchone() == ("federation.key_made",)
     public = store.key.public
     store.close()
     again = Store.open(directory)
@@ -195,11 +215,51 @@ def test_a_text_that_only_looks_like_such_a_number_is_written(store: Store) -> N
     store.close()
 
 
-def test_a_record_that_cannot_be_read_is_named(store: Store) -> None:
+def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    store = Store.open(make_state(tmp_path / "state"))
     state = replace(a_busy_state(), notes=())
     store.save(store.load(), state)
     ticket = next(iter(state.tickets))
-    store.db.execute("UPDATE tickets SET body = json_set(body, '$.request.received_at', NULL) WHERE id = ?", (ticket,))
+    sqlite(store).execute(
+        "UPDATE tickets SET body = json_set(body, '$.request.received_at', NULL) WHERE id = ?", (ticket,)
+    )
     with pytest.raises(StorageCorrupted, match=rf"tickets/{ticket} cannot be read.*received_at"):
         store.load()
+    store.close()
+
+
+def test_a_changed_record_is_named_at_the_next_start(tmp_path: Path, database: str, store: Store) -> None:
+    execute(store, f"UPDATE {'puf_rows' if database else 'models'} SET body = replace(body, %s, %s)", "ready", "other")
+    store.close()
+    with pytest.raises(StorageCorrupted, match="models/0 does not match its checksum"):
+        Store.open(store.directory, database=database)
+
+
+def test_facts_beside_the_state_are_kept_and_deleted(store: Store, database: str) -> None:
+    assert store.last_time() is None
+    store.record_time(1234.5)
+    store.await_receipts(True)
+    store.close()
+    again = Store.open(store.directory, database=database)
+    assert again.last_time() == 1234.5
+    assert again.awaits_receipts
+    again.await_receipts(False)
+    assert not again.awaits_receipts
+    again.close()
+
+
+def test_pages_of_the_audit_log_select_by_event_text_round_and_position(store: Store) -> None:
+    state = store.load()
+    for number in range(1, 13):
+        state = state.note("round.committed" if number % 2 else "round.opened", float(number), round=number, who="A_%b")
+    store.save(store.load(), state)
+    with store.database.audit_log() as log:
+        last = log.head().number
+        assert [e.number for e in log.after(last - 2, 10)] == [last - 1, last]
+        assert [e.at for e in log.page(before=0, limit=2, event="round.c")] == [11.0, 9.0]
+        assert [e.number for e in log.page(before=last, limit=1)] == [last - 1]
+        assert len(log.page(before=0, limit=100, text="a_%B")) == 12
+        assert log.page(before=0, limit=100, text="a_b") == []
+        assert [e.at for e in log.page(before=0, limit=9, number=1)] == [1.0]
+        assert [e.event for e in log.lines("round.opened", "other")] == ["round.opened"] * 6
     store.close()

@@ -1,0 +1,33 @@
+"""What a change of the state means for the engine's work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from puf_server.core.state.rounds import Round, RoundPhase
+from puf_server.core.state.state import State
+from puf_server.core.state.tickets import TicketState
+
+
+def same_fold(current: Round | None, folded: Round) -> bool:
+    """Whether the open round is still the closed round that is or was folded."""
+    return (
+        current is not None
+        and current.phase is RoundPhase.FOLDING
+        and (current.number, current.attempt, current.revision) == (folded.number, folded.attempt, folded.revision)
+    )
+
+
+def only_more_arrived(before: Round | None, after: Round | None) -> bool:
+    """Whether the change made no file superfluous. An update that arrives only adds one, and most changes are that."""
+    if before is after:
+        return True
+    if before is None or after is None:
+        return False
+    return before.received.items() <= after.received.items() and replace(
+        before, received={}, phase=after.phase, closed_at=after.closed_at
+    ) == replace(after, received={})
+
+
+def completed(state: State) -> set[str]:
+    return {t.id for t in state.tickets.values() if t.state is TicketState.COMPLETED}

@@ -1,0 +1,90 @@
+"""The tables of a federation in PostgreSQL, and their versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from puf_common.errors import Mismatch, UsageError
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+# One step for each version of the tables. A step is never changed after a release.
+STEPS = (
+    """
+    CREATE TABLE puf_head (
+        one boolean PRIMARY KEY DEFAULT true CHECK (one),
+        tables integer NOT NULL,
+        -- Counts the commits. Each commit names the version that it has read.
+        version bigint NOT NULL,
+        -- The last version that deleted a row.
+        shrunk bigint NOT NULL,
+        -- Tells the last commit from all others.
+        writer text NOT NULL
+    );
+    CREATE TABLE puf_rows (
+        kind text COLLATE "C" NOT NULL,
+        id text COLLATE "C" NOT NULL,
+        body text NOT NULL,
+        crc bigint NOT NULL,
+        version bigint NOT NULL,
+        PRIMARY KEY (kind, id)
+    );
+    CREATE INDEX puf_rows_version ON puf_rows (version);
+    CREATE TABLE puf_audit (
+        seq bigint PRIMARY KEY,
+        at double precision NOT NULL,
+        event text NOT NULL,
+        facts text NOT NULL,
+        hash bytea NOT NULL
+    );
+    -- The process that serves, and when it was alive last.
+    CREATE TABLE puf_serving (
+        one boolean PRIMARY KEY DEFAULT true CHECK (one),
+        holder text NOT NULL,
+        alive timestamptz NOT NULL
+    );
+    INSERT INTO puf_head VALUES (true, 0, 0, 0, '');
+    INSERT INTO puf_serving VALUES (true, '', 'epoch');
+    """,
+)
+
+
+def make(db: Connection, steps: Sequence[str] = STEPS) -> None:
+    """Makes the tables of a new federation. The caller opens the transaction."""
+    if version(db) is not None:
+        raise UsageError(
+            "this schema of the database already holds a federation; choose another database, or another schema with "
+            "?options=-csearch_path%3DNAME"
+        )
+    upgrade(db, 0, steps)
+
+
+def version(db: Connection) -> int | None:
+    """The version of the tables; None: there are none."""
+    if db.execute("SELECT to_regclass('puf_head')").fetchone() == (None,):
+        return None
+    row = db.execute("SELECT tables FROM puf_head").fetchone()
+    return int(row[0]) if row else 0
+
+
+def migrate(db: Connection, steps: Sequence[str] = STEPS) -> int:
+    """Brings the tables to the newest version. Returns the version found. The caller opens the transaction."""
+    found = version(db)
+    if found is None:
+        raise UsageError("this schema of the database holds no federation; make one with `puf-server init`")
+    if found > len(steps):
+        raise Mismatch(
+            f"the database has tables of version {found}, this server reads {len(steps)}: a newer PUF made them; "
+            "serve it with that version"
+        )
+    upgrade(db, found, steps)
+    return found
+
+
+def upgrade(db: Connection, found: int, steps: Sequence[str]) -> None:
+    for step in steps[found:]:
+        db.execute(step.encode())
+    db.execute("UPDATE puf_head SET tables = %s", (len(steps),))
