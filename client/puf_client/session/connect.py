@@ -42,6 +42,7 @@ def connect(
     holdout_samples: int = 0,
     unlabeled_samples: int = 0,
     manifest: Manifest | None = None,
+    base_digest: bytes = b"",
     description: pb.DescribeReply | None = None,
     plugin_version: str = "",
     device: str = "cpu",
@@ -57,9 +58,8 @@ def connect(
     """Joins a federation as a worker and returns the session. `server` is HOST:PORT or a transport.
 
     `data` has the ids of the training samples. The session then keeps forgotten samples out, states which ones to use
-    (`Assignment.indices`) and records them under `state`. Without `data`, `samples` is their number or a function that
-    returns it, and the client can only be forgotten as a whole. `parts` and `routines` name what the loop supports.
-    `added_samples` declares new samples. A client with `unlabeled_samples` distills. `manifest` must equal the federation's.
+    (`Assignment.indices`) and records them under `state`. Without it, `samples` is their number, and the client can only be
+    forgotten as a whole. `manifest` must equal the federation's, `base_digest` that of its frozen parameters.
     """
     request = pb.JoinRequest(
         holdout_samples=holdout_samples,
@@ -70,6 +70,7 @@ def connect(
         only_if_no_worker=only_if_no_worker,
         added_samples=added_samples,
         adapts="dose" in routines,
+        base_digest=base_digest,
     )
     transport = _dialled(server, name, tls, token, patience) if isinstance(server, str) else server
     try:

@@ -21,7 +21,7 @@ from puf_client.routines.per_sample import PerSample
 from puf_client.routines.train import prepare
 from puf_client.tasks import task_named
 from puf_client.worker.devices import choose
-from puf_common.models.module_tensors import load_payload, manifest_of
+from puf_common.models.module_tensors import load_payload, manifest_of, trained
 from puf_common.models.networks import build_any
 from puf_common.tensors.chunks import Payload
 from puf_lab.evaluation.comparison import percent
@@ -84,14 +84,14 @@ class Evaluator:
     def __init__(self, spec: FederationSpec) -> None:
         self._spec = spec
         options = spec.server_config().model_options
-        self._model = build_any(spec.model.name, options, spec.recipe.seed)
+        self._model = build_any(spec.model.name, options, spec.model_seed)
         self._manifest = manifest_of(self._model)
         self._task = task_named(spec.task)
         self._device = choose(spec.device).device
 
     @property
     def parameters(self) -> int:
-        return sum(p.numel() for p in self._model.parameters())
+        return sum(p.numel() for p in trained(self._model))
 
     @cached_property
     def clients(self) -> list[ClientData]:
@@ -153,14 +153,14 @@ class Evaluator:
         ends = []
         for each in (before, payload):
             self._load(each)
-            ends.append([p.detach().clone() for p in self._model.parameters()])
+            ends.append([p.detach().clone() for p in trained(self._model)])
         moved = sum(float((b.double() - a.double()).square().sum()) for a, b in zip(*ends, strict=True)) ** 0.5
         forget = [select(self._train[shard], positions) for shard, positions in parts.items()]
         losses = []
         for step in range(LINE_POINTS):
             share = step / (LINE_POINTS - 1)
             with torch.no_grad():
-                for parameter, a, b in zip(self._model.parameters(), *ends, strict=True):
+                for parameter, a, b in zip(trained(self._model), *ends, strict=True):
                     parameter.copy_(a + (b - a) * share)
             losses.append(float(np.concatenate([self._per_sample(samples).losses for samples in forget]).mean()))
         return tuple(losses), moved

@@ -108,6 +108,10 @@ def _init(arguments: argparse.Namespace) -> None:
     config, manifest = init(settings)
     print(f"federation {config.id} made in {settings.state}")
     print(f"model {config.model}: {manifest.parameters:,} parameters, fingerprint {manifest.fingerprint.hex()[:16]}")
+    if config.base_digest:
+        print(
+            f"base model {config.base_digest[:16]}: frozen parameters stay at the clients, which must have the same ones"
+        )
     print(f"receipts are signed with the key {key_fingerprint(settings.state)}")
     print(f"next: puf-server serve --state {settings.state} --insecure")
 

@@ -69,6 +69,7 @@ def create(
         store.put_meta("signing_key", key.public.hex())
         store.put_meta("identity", json.dumps(federation_file.identity(config, manifest)))
         facts = {"federation": config.id, "model": config.model, "digest": model.digest}
+        facts |= {"base_digest": config.base_digest} if config.base_digest else {}
         state = State(planned=config.plan.rounds, models={0: model})
         store.save(None, state.note("federation.created", now, **facts, key=fingerprint(key.public)))
     with new_file(directory / federation_file.FILE, files) as file:
