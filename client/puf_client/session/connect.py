@@ -57,9 +57,8 @@ def connect(
 ) -> Session:
     """Joins a federation as a worker and returns the session. `server` is HOST:PORT or a transport.
 
-    `data` has the ids of the training samples. The session then keeps forgotten samples out, states which ones to use
-    (`Assignment.indices`) and records them under `state`. Without it, `samples` is their number, and the client can only be
-    forgotten as a whole. `manifest` must equal the federation's, `base_digest` that of its frozen parameters.
+    `data` has the ids of the training samples. The session then keeps forgotten samples out, states which ones to use and
+    records them under `state`. Without it, `samples` is their number. `manifest` and `base_digest` must be the federation's.
     """
     request = pb.JoinRequest(
         holdout_samples=holdout_samples,

@@ -6,6 +6,7 @@ Only an experiment has the data of all clients in one place. A federation never 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -88,6 +89,14 @@ class Evaluator:
         self._manifest = manifest_of(self._model)
         self._task = task_named(spec.task)
         self._device = choose(spec.device).device
+
+    def with_frozen_of(self, spec: FederationSpec) -> Evaluator:
+        """An evaluator of the same data for models of a spec with another seed, whose frozen parameters may be others."""
+        if all(p.requires_grad for p in self._model.parameters()):
+            return self
+        other = copy(self)
+        other._model = build_any(spec.model.name, spec.server_config().model_options, spec.model_seed)
+        return other
 
     @property
     def parameters(self) -> int:
