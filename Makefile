@@ -67,7 +67,7 @@ dist: $(VENV)/.ready  ## Build sdist and wheel in dist/, install the wheel in a 
 	VIRTUAL_ENV=.venv-$* $(BIN)/uv pip install --no-deps --no-build-isolation -e .
 	@touch $@
 
-integrations: .venv-flower/.ready .venv-flare/.ready  ## Run PUF inside Flower and NVIDIA FLARE, each in an environment of its own
+integrations: .venv-flower/.ready .venv-flare/.ready .venv-hf/.ready  ## Run PUF in Flower and NVIDIA FLARE and with Hugging Face, each in its own environment
 	$(BIN)/python -m pytest integrations/tests
 
 compose:  ## Run a federation in containers with monitoring, and the commands of the pages; needs a Docker engine
@@ -86,7 +86,8 @@ lock: $(VENV)/.ready  ## Pin names, versions and hashes in all requirements file
 	echo hatchling | $(PIN) --constraints requirements.txt -o deploy/docker/build-requirements.txt -
 	$(PIN) --extra flower -o integrations/flower/requirements.txt pyproject.toml integrations/flower/requirements.in
 	$(PIN) --extra flare -o integrations/flare/requirements.txt pyproject.toml integrations/flare/requirements.in
+	$(PIN) --extra train --extra hf --constraints requirements.txt -o integrations/hf/requirements.txt pyproject.toml integrations/hf/requirements.in
 	echo uv | $(PIN) -o requirements-uv.txt -
 
 clean:  ## Remove the files that other targets made
-	rm -rf $(VENV) .venv-flower .venv-flare dist runs docs/_build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-flower .venv-flare .venv-hf dist runs docs/_build .pytest_cache .mypy_cache .ruff_cache

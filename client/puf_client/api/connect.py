@@ -19,10 +19,9 @@ from puf_client.transport.base import Transport
 from puf_client.transport.dial import dial
 from puf_client.worker.devices import choose
 from puf_client.worker.membership import refuse_forgotten
-from puf_client.worker.trainer import Trainer
+from puf_client.worker.trainer import Trainer, require_same_model
 from puf_client.worker.worker import Worker
 from puf_common.errors import UsageError
-from puf_common.models.module_tensors import manifest_of
 from puf_common.tensors.manifest import Manifest
 from puf_common.tracing.process import start as start_tracing
 from puf_common.v1 import federation_pb2 as pb
@@ -78,7 +77,8 @@ def connect(
 ) -> Session:
     """Joins the federation at `server` (HOST:PORT) and returns the session. `name`, `data` and `model` are required.
 
-    `model` is the module that the loop trains; its tensors must be those of the federation's model. `task` scores
+    `model` is the module that the loop trains; its tensors must be those of the federation's model. Parameters with
+    `requires_grad=False` are never sent, and must have the operator's values. `task` scores
     evaluations: an object with the methods of `Task`, or the name of a built-in one; by default the federation's, if it
     is built in. `tls` is the directory with ca.crt, and with NAME.crt and NAME.key of this client, as `puf-client enroll`
     makes it; without it the connection is not encrypted. `state` is the directory for data that must survive a run, by
@@ -120,12 +120,11 @@ def _joined(
 def _trainer(
     description: pb.DescribeReply, data: ClientData, model: nn.Module, task: Task | str, options: ConnectOptions
 ) -> Trainer:
-    manifest = manifest_of(model)
-    Manifest.from_pb(description.manifest).require(manifest.fingerprint, "the model here")
     return Trainer(
         data=data,
         model=model,
-        manifest=manifest,
+        base_digest=require_same_model(model, description),
+        manifest=Manifest.from_pb(description.manifest),
         task=_task(task, description.task),
         choice=choose(options.device),
         recipe=description.recipe,

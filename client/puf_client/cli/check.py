@@ -18,7 +18,7 @@ from puf_client.transport.dial import certified_name, dial
 from puf_client.worker.trainer import Trainer, context_of, prepare, settings_of
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import UsageError
-from puf_common.models.module_tensors import manifest_of
+from puf_common.models.initial import initial_model
 from puf_common.models.networks import build_any
 from puf_common.tensors.manifest import UPDATE
 from puf_common.v1 import federation_pb2 as pb
@@ -34,6 +34,9 @@ def run_check(options: CheckOptions) -> Exit:
     task = options.task or description.task
     size = trainer.manifest.nbytes(UPDATE) / 1e6
     out.print(f"model     {model}: {trainer.manifest.parameters:,} parameters, {size:.1f} MB per update; task {task}")
+    if trainer.base_digest:
+        frozen = sum(p.numel() for p in trainer.model.parameters() if not p.requires_grad)
+        out.print(f"base      {frozen:,} frozen parameters stay here, digest {trainer.base_digest.hex()[:16]}")
     out.print(f"device    {trainer.choice.why}")
     trainer.check_fit()
     if data.samples:
@@ -87,14 +90,16 @@ def _description(options: CheckOptions) -> pb.DescribeReply:
         )
     spec = options.model or "digits-cnn"
     recipe = pb.Recipe(optimizer="sgd", lr=0.01, batch_size=options.batch_size, epochs=1, seed=1, threads=1)
-    manifest = manifest_of(build_any(spec, options.model_option, recipe.seed))
+    first = initial_model(build_any(spec, options.model_option, recipe.seed), recipe.seed)
     return pb.DescribeReply(
         title="no federation",
         model=spec,
         model_options=options.model_option,
         task=options.task or "classification",
         recipe=recipe,
-        manifest=manifest.to_pb(),
+        manifest=first.manifest.to_pb(),
+        base_digest=bytes.fromhex(first.base_digest),
+        base_seed=first.base_seed,
     )
 
 

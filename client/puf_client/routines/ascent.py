@@ -23,6 +23,7 @@ from puf_client.routines.forward import forward_of
 from puf_client.routines.train import Batch, Sgd, TrainResult, TrainSettings, passes
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
+from puf_common.models.module_tensors import trained
 from puf_common.seeds import derive
 
 
@@ -82,8 +83,8 @@ def ascend(
     """
     device = context.device
     model.to(device).train()
-    weights = list(model.parameters())
-    own = [p.detach().to(device) for p in last.parameters()]
+    weights = trained(model)
+    own = [p.detach().to(device) for p in trained(last)]
     centre = reference(weights, own, options.share)
     radius = options.delta_l2
     if not radius:
@@ -154,7 +155,7 @@ def project(weights: Sequence[Tensor], centre: Sequence[Tensor], radius: float) 
 def radius_of(centre: Sequence[Tensor], random_models: Sequence[nn.Module], options: AscentOptions) -> float:
     """Returns delta from the distances d to random models: mean(d) / 3, or sqrt(mean(d^2) / 3)."""
     distances = [
-        distance(centre, [p.to(c.device) for p, c in zip(m.parameters(), centre, strict=True)]) for m in random_models
+        distance(centre, [p.to(c.device) for p, c in zip(trained(m), centre, strict=True)]) for m in random_models
     ]
     if options.squared_radius:
         return math.sqrt(sum(d * d for d in distances) / len(distances) / 3)

@@ -27,6 +27,7 @@ from puf_client.routines.per_sample import unseen as all_unseen
 from puf_client.routines.train import TrainResult, TrainSettings, descent, passes
 from puf_client.tasks import Task
 from puf_common.errors import UsageError
+from puf_common.models.module_tensors import trained
 from puf_common.receipts.gap import ClassTable, DoseReport, gap
 
 
@@ -80,19 +81,19 @@ class Dose:
 
     def choose(self) -> DoseReport:
         """Returns the strength for the model as it is trained now. The model keeps its trained weights."""
-        options, base, trained = self._options, self._base, _tensors(self._model)
+        options, base, ended = self._options, self._base, _tensors(self._model)
         samples = count(self._plain)
         chosen = searched(samples)
         few = self._plain if len(chosen) == samples else select(self._plain, list(chosen))
         level = float(self._before.confidences[np.asarray(chosen)].mean())
 
         def fall(kappa: float) -> float:
-            tried = [w - kappa * (t - w) for w, t in zip(base.parameters, trained.parameters, strict=True)]
+            tried = [w - kappa * (t - w) for w, t in zip(base.parameters, ended.parameters, strict=True)]
             _set(self._model, base, tried)
             return level - float(np.nan_to_num(self._measure(few).confidences).mean())
 
         kappa = options.smallest(min(self._need, options.largest_fall, level / 2), fall)
-        _set(self._model, trained, trained.parameters)
+        _set(self._model, ended, ended.parameters)
         return self._report(kappa)
 
     def _report(self, kappa: float) -> DoseReport:
@@ -137,13 +138,13 @@ class _Tensors:
 
 
 def _tensors(model: nn.Module) -> _Tensors:
-    return _Tensors([p.detach().clone() for p in model.parameters()], [b.clone() for b in model.buffers()])
+    return _Tensors([p.detach().clone() for p in trained(model)], [b.clone() for b in model.buffers()])
 
 
 @torch.no_grad()
 def _set(model: nn.Module, tensors: _Tensors, parameters: list[Tensor]) -> None:
-    """Gives the model these parameters, and the buffers of `tensors`: buffers are never negated."""
-    for parameter, value in zip(model.parameters(), parameters, strict=True):
+    """Gives the model these trained parameters, and the buffers of `tensors`: buffers are never negated."""
+    for parameter, value in zip(trained(model), parameters, strict=True):
         parameter.copy_(value)
     for buffer, value in zip(model.buffers(), tensors.buffers, strict=True):
         buffer.copy_(value)

@@ -8,7 +8,7 @@ session sends tau, scaled and negated as the assignment says. Buffers keep their
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -48,27 +48,39 @@ def merge(
     context: RoutineContext,
 ) -> TrainResult:
     """Changes the model in place by the merged difference of all runs. Loss is their mean."""
-    start = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-    weights = dict(model.named_parameters())
+    weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    start = {name: tensor.detach().clone() for name, tensor in _changing(model).items()}
     total = {name: torch.zeros_like(w) for name, w in weights.items()}
     same = {name: torch.ones_like(w, dtype=torch.bool) for name, w in weights.items()}
     signs: dict[str, Tensor] = {}
     results = []
     settings = replace(settings, epochs=settings.epochs / options.runs)
     for number, lr in enumerate(rates(settings.lr, options)):
-        model.load_state_dict(start)
+        _restore(model, start)
         results.append(train(model, dataset, task, replace(settings, lr=lr), _of_run(context, number, options.runs)))
         for name, w in weights.items():
             tau = w.detach() - start[name].to(w.device)
             total[name] = total[name].to(w.device) + tau
             first = signs.setdefault(name, tau.sign())
             same[name] = same[name].to(w.device) & (tau.sign() == first)
-    model.load_state_dict(start)
+    _restore(model, start)
     with torch.no_grad():
         for name, w in weights.items():
             w.add_(torch.where(same[name], total[name] / options.runs, torch.zeros_like(w)))
     processed = sum(result.samples_processed for result in results)
     return TrainResult(sum(r.loss * r.samples_processed for r in results) / processed, processed)
+
+
+def _changing(model: nn.Module) -> dict[str, Tensor]:
+    """Trained parameters and buffers by name. Frozen parameters are not copied."""
+    tensors = model.state_dict(keep_vars=True)
+    return {name: t for name, t in tensors.items() if not isinstance(t, nn.Parameter) or t.requires_grad}
+
+
+@torch.no_grad()
+def _restore(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+    for name, tensor in _changing(model).items():
+        tensor.copy_(values[name])
 
 
 def rates(lr: float, options: MergeOptions) -> Sequence[float]:

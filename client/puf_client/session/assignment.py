@@ -20,7 +20,7 @@ from puf_client.session.update import LocalUpdate, TrainingResult, cut, differen
 from puf_common.errors import InvalidUpdate
 from puf_common.receipts.gap import DoseReport
 from puf_common.seeds import derive
-from puf_common.tensors.manifest import MODEL, Manifest
+from puf_common.tensors.manifest import Manifest
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2
 
@@ -119,8 +119,8 @@ class Assignment:
 
     @cached_property
     def weights(self) -> dict[str, NDArray[Any]]:
-        """The base model by tensor name, as read-only views."""
-        return self.manifest.views(self.payload, MODEL)
+        """The base model by tensor name, as read-only views; bfloat16 as float32."""
+        return self.manifest.values(self.payload)
 
     def stream(self, epoch: int) -> int:
         """Returns the seed of one epoch's random choices. It is the same for every attempt, in every process."""
@@ -193,8 +193,8 @@ class EvaluationRequest:
 
     @cached_property
     def weights(self) -> dict[str, NDArray[Any]]:
-        """The model by tensor name, as read-only views."""
-        return self.manifest.views(self.payload, MODEL)
+        """The model by tensor name, as read-only views; bfloat16 as float32."""
+        return self.manifest.values(self.payload)
 
     def report(
         self,

@@ -46,6 +46,7 @@ def connect(
         only_if_no_worker=joining.only_if_no_worker,
         added_samples=joining.added_samples,
         adapts="dose" in offer.routines,
+        base_digest=offer.base_digest,
     )
     transport = _dialled(server, name, tls) if isinstance(server, str) else server
     try:

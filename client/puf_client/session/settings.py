@@ -35,6 +35,8 @@ class Offer:
     unlabeled_samples: int = 0
     # Must equal the federation's.
     manifest: Manifest | None = None
+    # Of the frozen parameters; empty without any. Must equal the federation's.
+    base_digest: bytes = b""
     plugin_version: str = ""
     device: str = "cpu"
 

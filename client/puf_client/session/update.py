@@ -16,7 +16,7 @@ from puf_common.tensors.chunks import Payload
 from puf_common.tensors.digests import DigestKind, digest, to_pb
 from puf_common.tensors.encodings import compact, expand
 from puf_common.tensors.finite import all_finite
-from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorSpec
+from puf_common.tensors.manifest import UPDATE, Manifest, TensorSpec
 from puf_common.tensors.scaling import scale_update
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tensors_pb2, tickets_pb2
@@ -68,7 +68,7 @@ def difference(manifest: Manifest, base: Payload, result: TrainingResult) -> Pay
         return _finite(manifest, update_of(result, manifest, base))  # type: ignore[arg-type]
     arrays = result if isinstance(result, Mapping) else result.state_dict()
     _require_names(manifest, arrays)
-    before = manifest.views(base, MODEL)
+    before = manifest.values(base)
     payload = bytearray(manifest.nbytes(UPDATE))
     for spec, target in zip(manifest.tensors, manifest.views(payload, UPDATE).values(), strict=True):
         new = _array(spec, arrays[spec.name])
@@ -160,7 +160,8 @@ def _require_names(manifest: Manifest, arrays: Mapping[str, Any]) -> None:
 def _array(spec: TensorSpec, value: Any) -> NDArray[Any]:
     """Returns a numpy array. A torch tensor is recognised by `detach`, so that torch need not be imported."""
     if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
+        # numpy has no bfloat16.
+        value = (value.detach().float() if str(value.dtype) == "torch.bfloat16" else value.detach()).cpu().numpy()
     array = np.asarray(value)
     if array.shape != spec.shape:
         raise InvalidUpdate(

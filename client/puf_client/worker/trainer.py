@@ -36,8 +36,9 @@ from puf_client.tasks import BUILT_IN, Task, task_named
 from puf_client.worker.devices import Choice, choose
 from puf_common.config import plugins
 from puf_common.errors import Mismatch, PufError, UsageError
-from puf_common.models.module_tensors import load_payload, manifest_of
+from puf_common.models.module_tensors import base_digest, load_payload, manifest_of
 from puf_common.models.networks import build_any, built_in
+from puf_common.tensors.base_model import require_base
 from puf_common.tensors.chunks import Payload
 from puf_common.tensors.manifest import MODEL, Manifest
 from puf_common.v1 import federation_pb2 as pb
@@ -60,14 +61,14 @@ def prepare(options: LocalOptions, description: pb.DescribeReply, data: ClientDa
     expected = Manifest.from_pb(description.manifest)
     if not options.model:
         _check_size(model_spec, description, expected)
-    model = build_any(model_spec, description.model_options, description.recipe.seed)
-    manifest = manifest_of(model)
-    expected.require(manifest.fingerprint, "the model here")
+    model = build_any(model_spec, description.model_options, _model_seed(description))
+    base = require_same_model(model, description)
     own = next((spec for spec in (model_spec, task_spec, options.data) if ":" in spec), "")
     return Trainer(
         data=data or load_data(options.data, context_of(options)),
         model=model,
-        manifest=manifest,
+        manifest=expected,
+        base_digest=base,
         task=task_named(task_spec),
         choice=choice,
         recipe=description.recipe,
@@ -75,6 +76,27 @@ def prepare(options: LocalOptions, description: pb.DescribeReply, data: ClientDa
         fresh=lambda seed: build_any(model_spec, description.model_options, seed),
         routines=routines_with(options.routine),
     )
+
+
+def require_same_model(model: nn.Module, description: pb.DescribeReply) -> bytes:
+    """Raises `Mismatch` unless the model is the federation's. Returns the digest of its frozen parameters, to join with.
+
+    A federation that states no base model exchanges the frozen parameters, too: it was made by an older version, or from a
+    file with all tensors.
+    """
+    whole = not description.base_digest
+    base = b"" if whole else base_digest(model)
+    if not base:
+        require_base(base, description.base_digest, "the model here", seed=description.base_seed)
+    manifest = manifest_of(model, whole=whole)
+    Manifest.from_pb(description.manifest).require(manifest.fingerprint, "the model here")
+    require_base(base, description.base_digest, "the model here", seed=description.base_seed)
+    return base
+
+
+def _model_seed(description: pb.DescribeReply) -> int:
+    """The seed that builds the model. Frozen parameters must be those of the initial model; all others are replaced."""
+    return description.base_seed if description.base_digest else description.recipe.seed
 
 
 def _check_size(name: str, description: pb.DescribeReply, expected: Manifest) -> None:
@@ -122,6 +144,8 @@ class Trainer:
     fresh: Callable[[int], nn.Module]
     # What the server may request, by name.
     routines: Mapping[str, Routine] = field(default_factory=lambda: ROUTINES)
+    # Of the frozen parameters, which stay here; empty if there are none.
+    base_digest: bytes = b""
 
     def with_data(self, data: ClientData) -> Trainer:
         """The trainer of another client in this process, with the same model: all work begins with the server's weights."""

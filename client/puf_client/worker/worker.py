@@ -74,6 +74,7 @@ class Worker:
             holdout_samples=0 if self._distiller else trainer.data.holdout_samples,
             unlabeled_samples=len(self.samples.trainable()) if self._distiller else 0,
             manifest=trainer.manifest,
+            base_digest=trainer.base_digest,
             plugin_version=trainer.plugin_version,
             device=str(trainer.choice.device),
         )

@@ -1,18 +1,20 @@
 """Between a torch module and the bytes of its manifest: the payload of a model, and the update between two models.
 
-torch is imported inside the functions that use it, as in `networks`.
+Only trained parameters and buffers travel. Frozen parameters (`requires_grad=False`) are the base model: they stay where they
+are, and a digest states which ones they are. torch is imported inside the functions that use it, as in `networks`.
 """
 
 from __future__ import annotations
 
+import hashlib
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puf_common.errors import Mismatch, UsageError
-from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorSpec
+from puf_common.tensors.manifest import MODEL, UPDATE, Manifest, TensorSpec, Use
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The tensors that are sent, in the order of `state_dict`. A tied parameter is sent once, under its first name."""
+    """The model's tensors, in the order of `state_dict`. A tied parameter is there once, under its first name."""
     import torch
 
     found: dict[str, torch.Tensor] = {}
@@ -45,14 +47,8 @@ def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return found
 
 
-def _dtype(name: str, tensor: torch.Tensor) -> str:
-    import torch
-
-    if tensor.dtype == torch.bfloat16:
-        raise UsageError(
-            f"tensor {name} is bfloat16, which cannot be sent: keep the weights in float32 and compute in bfloat16 "
-            "with torch.autocast inside the model"
-        )
+def _dtype(tensor: torch.Tensor) -> str:
+    """The name of the type in a manifest; PyTorch's name where a manifest has none."""
     return _names().get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
 
 
@@ -63,6 +59,7 @@ def _names() -> dict[torch.dtype, str]:
     return {
         torch.float16: "f16", torch.float32: "f32", torch.float64: "f64", torch.int8: "i8", torch.int16: "i16",
         torch.int32: "i32", torch.int64: "i64", torch.uint8: "u8", torch.bool: "bool",
+        torch.bfloat16: "bf16",
     }  # fmt: skip
 
 
@@ -70,21 +67,61 @@ def _spec(name: str, tensor: torch.Tensor) -> TensorSpec:
     import torch
 
     role = "parameter" if isinstance(tensor, torch.nn.Parameter) else "buffer"
-    return TensorSpec(name, _dtype(name, tensor), tuple(tensor.shape), role)
+    return TensorSpec(name, _dtype(tensor), tuple(tensor.shape), role)
 
 
-def manifest_of(model: nn.Module) -> Manifest:
-    """Parameters and persistent buffers in the order of `state_dict`, tied parameters once."""
-    return Manifest(tuple(_spec(name, tensor) for name, tensor in _tensors(model).items()))
+def _frozen(tensor: torch.Tensor) -> bool:
+    import torch
+
+    return isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
+
+
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that training changes, each once. Frozen parameters (`requires_grad=False`) are left out."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def manifest_of(model: nn.Module, *, whole: bool = False) -> Manifest:
+    """Trained parameters and persistent buffers in the order of `state_dict`, tied parameters once.
+
+    With `whole` also the frozen parameters, as in federations that were made before frozen parameters stayed at clients.
+    """
+    tensors = _tensors(model)
+    sent = {name: tensor for name, tensor in tensors.items() if whole or not _frozen(tensor)}
+    if tensors and all(map(_frozen, tensors.values())) and not whole:
+        raise UsageError("every parameter of the model is frozen (requires_grad=False): there is nothing to train")
+    return Manifest(tuple(_spec(name, tensor) for name, tensor in sent.items()))
+
+
+def base_digest(model: nn.Module) -> bytes:
+    """SHA-256 of the frozen parameters: names, types, shapes and bytes. Empty if no parameter is frozen."""
+    computed, found = hashlib.sha256(), False
+    for name, tensor in _tensors(model).items():
+        if _frozen(tensor):
+            found = True
+            computed.update(f"{name}|{_dtype(tensor)}|{','.join(map(str, tensor.shape))}\n".encode())
+            computed.update(_bytes(tensor))
+    return computed.digest() if found else b""
+
+
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    """The bytes of one tensor in C order. Copied only if it is on another device or not contiguous."""
+    import torch
+
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
 
 
 def _fitting(model: nn.Module, manifest: Manifest) -> dict[str, torch.Tensor]:
-    """The model's tensors, detached. Raises Mismatch unless they are those of the manifest."""
+    """The model's tensors that travel, detached. Raises Mismatch unless they are those of the manifest."""
 
     def shown(spec: TensorSpec | None) -> str:
         return f"{spec.role} {spec.name} {spec.dtype} {list(spec.shape)}" if spec else "nothing"
 
     tensors = _tensors(model)
+    frozen = {name for name, tensor in tensors.items() if _frozen(tensor)}
+    if not any(spec.name in frozen for spec in manifest.tensors):
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in frozen}
     here = [_spec(name, tensor) for name, tensor in tensors.items()]
     for i in range(max(len(here), len(manifest.tensors))):
         ours = here[i] if i < len(here) else None
@@ -92,35 +129,38 @@ def _fitting(model: nn.Module, manifest: Manifest) -> dict[str, torch.Tensor]:
         if ours != theirs:
             raise Mismatch(
                 f"the model here is not the federation's: tensor {i} is {shown(ours)} here and {shown(theirs)} there; "
-                "check --model and its options"
+                "check --model and its options, and which parameters are frozen (requires_grad=False)"
             )
     return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
-def _read_into(view: NDArray[np.generic], tensor: torch.Tensor) -> None:
-    """Copies a tensor from any device into a payload, and converts its type if they differ."""
+def _as_tensor(view: NDArray[Any], spec: TensorSpec, use: Use) -> torch.Tensor:
+    """A torch tensor in the memory of a payload."""
     import torch
 
-    torch.from_numpy(view).copy_(tensor)
+    if spec.dtype == "bf16" and use == MODEL:
+        return torch.from_numpy(view.view("<i2")).view(torch.bfloat16)
+    return torch.from_numpy(view)
 
 
 def payload_of(model: nn.Module, manifest: Manifest) -> bytearray:
     """The model's bytes in the order of the manifest."""
     tensors = _fitting(model, manifest)
     payload = bytearray(manifest.nbytes(MODEL))
-    for name, view in manifest.views(payload, MODEL).items():
-        _read_into(view, tensors[name])
+    views = manifest.views(payload, MODEL)
+    for spec in manifest.tensors:
+        _as_tensor(views[spec.name], spec, MODEL).copy_(tensors[spec.name])
     return payload
 
 
 def load_payload(model: nn.Module, manifest: Manifest, payload: bytearray | memoryview | bytes) -> None:
-    """Sets the model's tensors to these bytes, in place, on any device."""
-    import torch
-
+    """Sets the model's tensors to these bytes, in place, on any device. Frozen parameters stay as they are."""
     tensors = _fitting(model, manifest)
-    for name, view in manifest.views(payload, MODEL).items():
+    views = manifest.views(payload, MODEL)
+    for spec in manifest.tensors:
+        view = views[spec.name]
         # torch refuses memory that is not writable.
-        tensors[name].copy_(torch.from_numpy(view if view.flags.writeable else view.copy()))
+        tensors[spec.name].copy_(_as_tensor(view if view.flags.writeable else view.copy(), spec, MODEL))
 
 
 def update_of(model: nn.Module, manifest: Manifest, base_payload: bytearray | memoryview | bytes) -> bytearray:
@@ -129,12 +169,13 @@ def update_of(model: nn.Module, manifest: Manifest, base_payload: bytearray | me
     Differences have the type of the update: float32, or float64 if the parameter has it.
     """
     tensors = _fitting(model, manifest)
-    base = manifest.views(base_payload, MODEL)
+    base = manifest.values(base_payload)
     payload = bytearray(manifest.nbytes(UPDATE))
     views = manifest.views(payload, UPDATE)
     for spec in manifest.tensors:
         view = views[spec.name]
-        _read_into(view, tensors[spec.name])
+        # From any device; converts the type if they differ.
+        _as_tensor(view, spec, UPDATE).copy_(tensors[spec.name])
         if spec.role == "parameter":
             np.subtract(view, base[spec.name].astype(view.dtype, copy=False), out=view)
     return payload

@@ -88,6 +88,8 @@ class FederationFacts(_Facts):
     title: str
     model: str
     task: str
+    # SHA-256 of the frozen parameters, which no client sends; None if no parameter is frozen.
+    base_digest: str | None = None
 
 
 class HistoryEntry(_Facts):

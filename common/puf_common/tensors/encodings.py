@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puf_common.errors import InvalidUpdate
+from puf_common.tensors import bfloat16
 from puf_common.tensors.chunks import Payload
 from puf_common.tensors.manifest import UPDATE, Manifest, TensorRange, Use
 from puf_common.tensors.quantised import RECORD, Quantiser, decode, quantised_nbytes
@@ -142,7 +143,7 @@ class Expander:
         if self._encoding == "f16":
             values = np.frombuffer(block, "<f2").astype("<f4")
         else:
-            values = (np.frombuffer(block, "<u2").astype("<u4") << 16).view("<f4")
+            values = bfloat16.widen(np.frombuffer(block, "<u2"))
         with np.errstate(invalid="ignore"):
             if not (np.abs(values) <= 2 * _LARGEST).all():
                 raise InvalidUpdate(
@@ -161,7 +162,4 @@ def _factor(largest: float) -> float:
 def _narrow(values: NDArray[Any], encoding: str) -> NDArray[Any]:
     if encoding == "f16":
         return values.astype("<f2")
-    # numpy has no bfloat16. Round to nearest, ties to even.
-    bits = np.ascontiguousarray(values, "<f4").view("<u4")
-    rounded: NDArray[Any] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return rounded.astype("<u2")
+    return bfloat16.narrow(values)

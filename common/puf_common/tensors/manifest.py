@@ -1,4 +1,4 @@
-"""The manifest of a model: its tensors, their order, and their role in aggregation."""
+"""The manifest of a model: the tensors that travel, their order, and their role in aggregation."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puf_common.errors import Mismatch, UsageError
+from puf_common.tensors import bfloat16
 
 if TYPE_CHECKING:
     from puf_common.v1 import tensors_pb2 as pb
 
-# An update has F32 for F16; every other type is the same in model and update.
+# An update has F32 for F16 and BF16; every other type is the same in model and update. BF16 is stored as bits.
 _DTYPES: dict[str, str] = {
     "f16": "<f2", "f32": "<f4", "f64": "<f8", "i8": "|i1", "i16": "<i2", "i32": "<i4", "i64": "<i8", "u8": "|u1",
-    "bool": "|b1",
+    "bool": "|b1", "bf16": "<u2",
 }  # fmt: skip
-_FLOATS = frozenset({"f16", "f32", "f64"})
+_FLOATS = frozenset({"f16", "f32", "f64", "bf16"})
+_BITS = np.dtype("<u2")
+_WIDENED = frozenset({"f16", "bf16"})
 _ROLES = frozenset({"parameter", "buffer"})
 
 Use = Literal["model", "update"]
@@ -48,7 +51,15 @@ class TensorSpec:
         return self.dtype in _FLOATS
 
     def numpy_dtype(self, use: Use) -> np.dtype[np.generic]:
-        return np.dtype(_DTYPES["f32" if use == UPDATE and self.dtype == "f16" else self.dtype])
+        return np.dtype(_DTYPES["f32" if use == UPDATE and self.dtype in _WIDENED else self.dtype])
+
+    def numbers(self, stored: NDArray[Any]) -> NDArray[Any]:
+        """Values as the model stores them, as numbers to compute with: bfloat16 as float32, every other type unchanged."""
+        return bfloat16.widen(stored) if self.dtype == "bf16" else stored
+
+    def stored(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Numbers in the type of the model, rounded once to the nearest value, ties to even."""
+        return bfloat16.narrow(values) if self.dtype == "bf16" else values.astype(_DTYPES[self.dtype], copy=False)
 
     def line(self) -> str:
         return f"{self.name}|{self.dtype}|{','.join(map(str, self.shape))}|{self.role}\n"
@@ -62,6 +73,10 @@ class TensorRange:
     dtype: np.dtype[np.generic]
     offset: int
     nbytes: int
+
+    def numbers(self, block: NDArray[Any]) -> NDArray[Any]:
+        """Values of this payload, as numbers to compute with."""
+        return self.spec.numbers(block) if self.dtype == _BITS else block
 
 
 @dataclass(frozen=True)
@@ -119,6 +134,11 @@ class Manifest:
             t.spec.name: np.frombuffer(payload, t.dtype, t.spec.size, t.offset).reshape(t.spec.shape)
             for t in self.ranges(use)
         }
+
+    def values(self, payload: bytearray | memoryview | bytes) -> dict[str, NDArray[Any]]:
+        """The tensors of a model by name, as numbers: bfloat16 copied to float32, the others as views without copies."""
+        views = self.views(payload, MODEL)
+        return {spec.name: spec.numbers(views[spec.name]) for spec in self.tensors}
 
     def require(self, fingerprint: bytes, whose: str) -> None:
         """Raises Mismatch unless the fingerprint is that of this manifest."""

@@ -8,7 +8,7 @@ This module writes the header itself because the safetensors library sorts tenso
 the payload of a model is the end of its file, byte for byte, and can be streamed in both directions. The library can
 read these files, and this module can read files of the library; the order of the file is then the order of the
 manifest. The metadata "puf.buffers" is a JSON list of the names of buffers. Tensors that are not floating are always
-buffers.
+buffers. Where frozen tensors are left out, "puf.base" is their digest in hex.
 
 A file may be hostile: every value is checked before it is used, and no more memory is allocated than the file has
 bytes.
@@ -29,10 +29,12 @@ from puf_common.files.new_file import NewFile, draft_path, published
 from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 
 BUFFERS_KEY = "puf.buffers"
+# What a file of trained tensors states about the frozen ones: their digest, and the seed that the model was built with.
+BASE_KEY, BASE_SEED_KEY = "puf.base", "puf.base_seed"
 MAX_HEADER = 100_000_000  # the limit of the library
 
 _METADATA = "__metadata__"
-_DTYPES = ("F16", "F32", "F64", "I8", "I16", "I32", "I64", "U8", "BOOL")
+_DTYPES = ("F16", "BF16", "F32", "F64", "I8", "I16", "I32", "I64", "U8", "BOOL")
 _MAX_DIMENSIONS = 64  # numpy's limit
 
 Bytes = bytes | bytearray | memoryview
@@ -154,7 +156,7 @@ def _read_header(file: BinaryIO, name: str) -> tuple[Manifest, dict[str, str], i
             fault = "overlaps the one before it" if begin < reached else "leaves a gap before it"
             raise StorageCorrupted(f"{name}: tensor {key} {fault} (starts at {begin}, expected {reached})")
         reached = end
-        floating = dtype.startswith("F")
+        floating = "F" in dtype
         specs.append(TensorSpec(key, dtype.lower(), shape, "buffer" if key in buffers or not floating else "parameter"))
     if 8 + length + reached != size:
         raise StorageCorrupted(f"{name}: the tensors need {reached} bytes, the file holds {size - 8 - length}")

@@ -86,7 +86,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("federation_id", "title", "server_version", "model", "model_options", "task", "recipe", "manifest", "plugin_version", "rounds_planned", "forgetting", "position", "server_key", "method", "fallback", "remembers", "update_encoding")
+    __slots__ = ("federation_id", "title", "server_version", "model", "model_options", "task", "recipe", "manifest", "plugin_version", "rounds_planned", "forgetting", "position", "server_key", "method", "fallback", "remembers", "update_encoding", "base_digest", "base_seed")
     class ModelOptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +111,8 @@ class DescribeReply(_message.Message):
     FALLBACK_FIELD_NUMBER: _ClassVar[int]
     REMEMBERS_FIELD_NUMBER: _ClassVar[int]
     UPDATE_ENCODING_FIELD_NUMBER: _ClassVar[int]
+    BASE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    BASE_SEED_FIELD_NUMBER: _ClassVar[int]
     federation_id: str
     title: str
     server_version: str
@@ -128,7 +130,9 @@ class DescribeReply(_message.Message):
     fallback: str
     remembers: _containers.RepeatedScalarFieldContainer[str]
     update_encoding: _tensors_pb2.Encoding
-    def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., server_version: _Optional[str] = ..., model: _Optional[str] = ..., model_options: _Optional[_Mapping[str, str]] = ..., task: _Optional[str] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., manifest: _Optional[_Union[_tensors_pb2.Manifest, _Mapping]] = ..., plugin_version: _Optional[str] = ..., rounds_planned: _Optional[int] = ..., forgetting: _Optional[_Union[ForgettingPolicy, _Mapping]] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., server_key: _Optional[bytes] = ..., method: _Optional[str] = ..., fallback: _Optional[str] = ..., remembers: _Optional[_Iterable[str]] = ..., update_encoding: _Optional[_Union[_tensors_pb2.Encoding, str]] = ...) -> None: ...
+    base_digest: bytes
+    base_seed: int
+    def __init__(self, federation_id: _Optional[str] = ..., title: _Optional[str] = ..., server_version: _Optional[str] = ..., model: _Optional[str] = ..., model_options: _Optional[_Mapping[str, str]] = ..., task: _Optional[str] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ..., manifest: _Optional[_Union[_tensors_pb2.Manifest, _Mapping]] = ..., plugin_version: _Optional[str] = ..., rounds_planned: _Optional[int] = ..., forgetting: _Optional[_Union[ForgettingPolicy, _Mapping]] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., server_key: _Optional[bytes] = ..., method: _Optional[str] = ..., fallback: _Optional[str] = ..., remembers: _Optional[_Iterable[str]] = ..., update_encoding: _Optional[_Union[_tensors_pb2.Encoding, str]] = ..., base_digest: _Optional[bytes] = ..., base_seed: _Optional[int] = ...) -> None: ...
 
 class ForgettingPolicy(_message.Message):
     __slots__ = ("default_mode", "default_kappa", "min_kappa", "max_kappa", "max_eta_u", "default_epochs", "max_epochs", "special_allowed", "default_flip", "deadline_days", "max_recovery_rounds", "special_min_targets", "default_auto", "max_dose", "max_doses")
@@ -179,7 +183,7 @@ class LeaseShardReply(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("instance", "samples", "holdout_samples", "manifest_fingerprint", "recipe_fingerprint", "plugin_version", "client_version", "device", "rejoin", "only_if_no_worker", "unlabeled_samples", "added_samples", "adapts")
+    __slots__ = ("instance", "samples", "holdout_samples", "manifest_fingerprint", "recipe_fingerprint", "plugin_version", "client_version", "device", "rejoin", "only_if_no_worker", "unlabeled_samples", "added_samples", "adapts", "base_digest")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     HOLDOUT_SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -193,6 +197,7 @@ class JoinRequest(_message.Message):
     UNLABELED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     ADDED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     ADAPTS_FIELD_NUMBER: _ClassVar[int]
+    BASE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     instance: str
     samples: int
     holdout_samples: int
@@ -206,7 +211,8 @@ class JoinRequest(_message.Message):
     unlabeled_samples: int
     added_samples: int
     adapts: bool
-    def __init__(self, instance: _Optional[str] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., manifest_fingerprint: _Optional[bytes] = ..., recipe_fingerprint: _Optional[bytes] = ..., plugin_version: _Optional[str] = ..., client_version: _Optional[str] = ..., device: _Optional[str] = ..., rejoin: _Optional[bool] = ..., only_if_no_worker: _Optional[bool] = ..., unlabeled_samples: _Optional[int] = ..., added_samples: _Optional[int] = ..., adapts: _Optional[bool] = ...) -> None: ...
+    base_digest: bytes
+    def __init__(self, instance: _Optional[str] = ..., samples: _Optional[int] = ..., holdout_samples: _Optional[int] = ..., manifest_fingerprint: _Optional[bytes] = ..., recipe_fingerprint: _Optional[bytes] = ..., plugin_version: _Optional[str] = ..., client_version: _Optional[str] = ..., device: _Optional[str] = ..., rejoin: _Optional[bool] = ..., only_if_no_worker: _Optional[bool] = ..., unlabeled_samples: _Optional[int] = ..., added_samples: _Optional[int] = ..., adapts: _Optional[bool] = ..., base_digest: _Optional[bytes] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("session", "membership", "heartbeat_seconds", "chunk_bytes", "position", "server_key", "digest_kinds", "remembers")

@@ -147,7 +147,7 @@ class FederationServicer:
 
     def Join(self, request, context):
         """Adds a worker to the roster, or attaches it again under the same identity. FAILED_PRECONDITION (MISMATCH) names both
-        values if manifest, recipe or plug-in differ. PERMISSION_DENIED (FORGOTTEN) for an identity that was forgotten and not
+        values if manifest, base model, recipe or plug-in differ. PERMISSION_DENIED (FORGOTTEN) for an identity that was forgotten and not
         readmitted. There is one worker per identity; the newest replaces the others. Only work needs a session; all other calls
         need the identity alone.
         """

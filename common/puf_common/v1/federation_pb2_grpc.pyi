@@ -76,7 +76,7 @@ class FederationStub:
     """
     Join: _grpc.UnaryUnaryMultiCallable[_federation_pb2.JoinRequest, _federation_pb2.JoinReply]
     """Adds a worker to the roster, or attaches it again under the same identity. FAILED_PRECONDITION (MISMATCH) names both
-    values if manifest, recipe or plug-in differ. PERMISSION_DENIED (FORGOTTEN) for an identity that was forgotten and not
+    values if manifest, base model, recipe or plug-in differ. PERMISSION_DENIED (FORGOTTEN) for an identity that was forgotten and not
     readmitted. There is one worker per identity; the newest replaces the others. Only work needs a session; all other calls
     need the identity alone.
     """
@@ -139,7 +139,7 @@ class FederationAsyncStub(FederationStub):
     """
     Join: _aio.UnaryUnaryMultiCallable[_federation_pb2.JoinRequest, _federation_pb2.JoinReply]  # type: ignore[assignment]
     """Adds a worker to the roster, or attaches it again under the same identity. FAILED_PRECONDITION (MISMATCH) names both
-    values if manifest, recipe or plug-in differ. PERMISSION_DENIED (FORGOTTEN) for an identity that was forgotten and not
+    values if manifest, base model, recipe or plug-in differ. PERMISSION_DENIED (FORGOTTEN) for an identity that was forgotten and not
     readmitted. There is one worker per identity; the newest replaces the others. Only work needs a session; all other calls
     need the identity alone.
     """
@@ -217,7 +217,7 @@ class FederationServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_federation_pb2.JoinReply, _abc.Awaitable[_federation_pb2.JoinReply]]:
         """Adds a worker to the roster, or attaches it again under the same identity. FAILED_PRECONDITION (MISMATCH) names both
-        values if manifest, recipe or plug-in differ. PERMISSION_DENIED (FORGOTTEN) for an identity that was forgotten and not
+        values if manifest, base model, recipe or plug-in differ. PERMISSION_DENIED (FORGOTTEN) for an identity that was forgotten and not
         readmitted. There is one worker per identity; the newest replaces the others. Only work needs a session; all other calls
         need the identity alone.
         """

@@ -334,14 +334,18 @@ class ExportModelReply(_message.Message):
     def __init__(self, header: _Optional[_Union[ExportHeader, _Mapping]] = ..., chunk: _Optional[_Union[_tensors_pb2.Chunk, _Mapping]] = ...) -> None: ...
 
 class ExportHeader(_message.Message):
-    __slots__ = ("model", "status", "manifest")
+    __slots__ = ("model", "status", "manifest", "base_digest", "base_seed")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    BASE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    BASE_SEED_FIELD_NUMBER: _ClassVar[int]
     model: _federation_pb2.ModelHeader
     status: str
     manifest: _tensors_pb2.Manifest
-    def __init__(self, model: _Optional[_Union[_federation_pb2.ModelHeader, _Mapping]] = ..., status: _Optional[str] = ..., manifest: _Optional[_Union[_tensors_pb2.Manifest, _Mapping]] = ...) -> None: ...
+    base_digest: bytes
+    base_seed: int
+    def __init__(self, model: _Optional[_Union[_federation_pb2.ModelHeader, _Mapping]] = ..., status: _Optional[str] = ..., manifest: _Optional[_Union[_tensors_pb2.Manifest, _Mapping]] = ..., base_digest: _Optional[bytes] = ..., base_seed: _Optional[int] = ...) -> None: ...
 
 class ReadmitRequest(_message.Message):
     __slots__ = ("client",)

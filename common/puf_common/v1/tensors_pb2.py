@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14puf/v1/tensors.proto\x12\x06puf.v1\"c\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1c\n\x05\x64type\x18\x02 \x01(\x0e\x32\r.puf.v1.DType\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x1a\n\x04role\x18\x04 \x01(\x0e\x32\x0c.puf.v1.Role\"D\n\x08Manifest\x12#\n\x07tensors\x18\x01 \x03(\x0b\x32\x12.puf.v1.TensorSpec\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\x0c\"%\n\x05\x43hunk\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c*\xa4\x01\n\x05\x44Type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\r\n\tDTYPE_F16\x10\x01\x12\r\n\tDTYPE_F32\x10\x02\x12\r\n\tDTYPE_F64\x10\x03\x12\x0c\n\x08\x44TYPE_I8\x10\x04\x12\r\n\tDTYPE_I16\x10\x05\x12\r\n\tDTYPE_I32\x10\x06\x12\r\n\tDTYPE_I64\x10\x07\x12\x0c\n\x08\x44TYPE_U8\x10\x08\x12\x0e\n\nDTYPE_BOOL\x10\t*A\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x12\n\x0eROLE_PARAMETER\x10\x01\x12\x0f\n\x0bROLE_BUFFER\x10\x02*Z\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x45NCODING_F16\x10\x01\x12\x11\n\rENCODING_BF16\x10\x02\x12\x0f\n\x0b\x45NCODING_I8\x10\x03*i\n\x0e\x44ifferenceKind\x12\x1f\n\x1b\x44IFFERENCE_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15\x44IFFERENCE_KIND_EXACT\x10\x01\x12\x1b\n\x17\x44IFFERENCE_KIND_STEP_I8\x10\x02*A\n\nDigestKind\x12\x1b\n\x17\x44IGEST_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x44IGEST_KIND_BLAKE3\x10\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14puf/v1/tensors.proto\x12\x06puf.v1\"c\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1c\n\x05\x64type\x18\x02 \x01(\x0e\x32\r.puf.v1.DType\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x1a\n\x04role\x18\x04 \x01(\x0e\x32\x0c.puf.v1.Role\"D\n\x08Manifest\x12#\n\x07tensors\x18\x01 \x03(\x0b\x32\x12.puf.v1.TensorSpec\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\x0c\"%\n\x05\x43hunk\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c*\xb4\x01\n\x05\x44Type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\r\n\tDTYPE_F16\x10\x01\x12\r\n\tDTYPE_F32\x10\x02\x12\r\n\tDTYPE_F64\x10\x03\x12\x0c\n\x08\x44TYPE_I8\x10\x04\x12\r\n\tDTYPE_I16\x10\x05\x12\r\n\tDTYPE_I32\x10\x06\x12\r\n\tDTYPE_I64\x10\x07\x12\x0c\n\x08\x44TYPE_U8\x10\x08\x12\x0e\n\nDTYPE_BOOL\x10\t\x12\x0e\n\nDTYPE_BF16\x10\n*A\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x12\n\x0eROLE_PARAMETER\x10\x01\x12\x0f\n\x0bROLE_BUFFER\x10\x02*Z\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x45NCODING_F16\x10\x01\x12\x11\n\rENCODING_BF16\x10\x02\x12\x0f\n\x0b\x45NCODING_I8\x10\x03*i\n\x0e\x44ifferenceKind\x12\x1f\n\x1b\x44IFFERENCE_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15\x44IFFERENCE_KIND_EXACT\x10\x01\x12\x1b\n\x17\x44IFFERENCE_KIND_STEP_I8\x10\x02*A\n\nDigestKind\x12\x1b\n\x17\x44IGEST_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x44IGEST_KIND_BLAKE3\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,15 +32,15 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'puf_common.v1.tensors_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DTYPE']._serialized_start=243
-  _globals['_DTYPE']._serialized_end=407
-  _globals['_ROLE']._serialized_start=409
-  _globals['_ROLE']._serialized_end=474
-  _globals['_ENCODING']._serialized_start=476
-  _globals['_ENCODING']._serialized_end=566
-  _globals['_DIFFERENCEKIND']._serialized_start=568
-  _globals['_DIFFERENCEKIND']._serialized_end=673
-  _globals['_DIGESTKIND']._serialized_start=675
-  _globals['_DIGESTKIND']._serialized_end=740
+  _globals['_DTYPE']._serialized_end=423
+  _globals['_ROLE']._serialized_start=425
+  _globals['_ROLE']._serialized_end=490
+  _globals['_ENCODING']._serialized_start=492
+  _globals['_ENCODING']._serialized_end=582
+  _globals['_DIFFERENCEKIND']._serialized_start=584
+  _globals['_DIFFERENCEKIND']._serialized_end=689
+  _globals['_DIGESTKIND']._serialized_start=691
+  _globals['_DIGESTKIND']._serialized_end=756
   _globals['_TENSORSPEC']._serialized_start=32
   _globals['_TENSORSPEC']._serialized_end=131
   _globals['_MANIFEST']._serialized_start=133

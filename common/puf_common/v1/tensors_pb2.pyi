@@ -19,6 +19,7 @@ class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DTYPE_I64: _ClassVar[DType]
     DTYPE_U8: _ClassVar[DType]
     DTYPE_BOOL: _ClassVar[DType]
+    DTYPE_BF16: _ClassVar[DType]
 
 class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -53,6 +54,7 @@ DTYPE_I32: DType
 DTYPE_I64: DType
 DTYPE_U8: DType
 DTYPE_BOOL: DType
+DTYPE_BF16: DType
 ROLE_UNSPECIFIED: Role
 ROLE_PARAMETER: Role
 ROLE_BUFFER: Role

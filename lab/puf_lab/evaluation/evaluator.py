@@ -6,6 +6,7 @@ Only an experiment has the data of all clients in one place. A federation never 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -22,7 +23,7 @@ from puf_client.routines.train import prepare
 from puf_client.tasks import task_named
 from puf_client.worker.devices import choose
 from puf_client.worker.trainer import acceleration_of
-from puf_common.models.module_tensors import load_payload, manifest_of
+from puf_common.models.module_tensors import load_payload, manifest_of, trained
 from puf_common.models.networks import build_any
 from puf_common.tensors.chunks import Payload
 from puf_lab.evaluation.comparison import percent
@@ -86,15 +87,23 @@ class Evaluator:
     def __init__(self, spec: FederationSpec) -> None:
         self._spec = spec
         config = spec.server_config()
-        self._model = build_any(spec.model.name, config.model_options, spec.recipe.seed)
+        self._model = build_any(spec.model.name, config.model_options, spec.model_seed)
         self._manifest = manifest_of(self._model)
         self._task = task_named(spec.task)
         self._device = choose(spec.device).device
         self._how = acceleration_of(recipe(config))
 
+    def with_frozen_of(self, spec: FederationSpec) -> Evaluator:
+        """An evaluator of the same data for models of a spec with another seed, whose frozen parameters may be others."""
+        if all(p.requires_grad for p in self._model.parameters()):
+            return self
+        other = copy(self)
+        other._model = build_any(spec.model.name, spec.server_config().model_options, spec.model_seed)
+        return other
+
     @property
     def parameters(self) -> int:
-        return sum(p.numel() for p in self._model.parameters())
+        return sum(p.numel() for p in trained(self._model))
 
     @cached_property
     def clients(self) -> list[ClientData]:
@@ -156,14 +165,14 @@ class Evaluator:
         ends = []
         for each in (before, payload):
             self._load(each)
-            ends.append([p.detach().clone() for p in self._model.parameters()])
+            ends.append([p.detach().clone() for p in trained(self._model)])
         moved = sum(float((b.double() - a.double()).square().sum()) for a, b in zip(*ends, strict=True)) ** 0.5
         forget = [select(self._train[shard], positions) for shard, positions in parts.items()]
         losses = []
         for step in range(LINE_POINTS):
             share = step / (LINE_POINTS - 1)
             with torch.no_grad():
-                for parameter, a, b in zip(self._model.parameters(), *ends, strict=True):
+                for parameter, a, b in zip(trained(self._model), *ends, strict=True):
                     parameter.copy_(a + (b - a) * share)
             losses.append(float(np.concatenate([self._per_sample(samples).losses for samples in forget]).mean()))
         return tuple(losses), moved

@@ -142,7 +142,8 @@ def _weights_digest(federation: FederationSpec) -> str:
     """Digest of the federation's initial weights. They are made once per process."""
     key = repr((federation.model, federation.weights, federation.init_seed))
     if key not in _DIGESTS:
-        _DIGESTS[key] = hashlib.sha256(initial_model(federation)[1]).hexdigest()[:20]
+        first = initial_model(federation)
+        _DIGESTS[key] = hashlib.sha256(first.payload + bytes.fromhex(first.base_digest)).hexdigest()[:20]
     return _DIGESTS[key]
 
 

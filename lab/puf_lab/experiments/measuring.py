@@ -57,7 +57,10 @@ def _beside(job: Job, cache: Cache, forgotten: ForgetSet) -> Beside:
     if job.key not in _BESIDE:
         evaluator = evaluator_of(job.federation)
         before = cache.payload(job.original)
-        references = [evaluator.outputs(cache.payload(model), forgotten) for model in job.references]
+        references = [
+            evaluator.with_frozen_of(model.federation).outputs(cache.payload(model), forgotten)
+            for model in job.references
+        ]
         context = job.federation.context(0)
         _BESIDE.clear()
         _BESIDE[job.key] = Beside(

@@ -10,30 +10,29 @@ from pathlib import Path
 from typing import Any
 
 from puf_client.state.directory import StateDirectory
-from puf_common.models.module_tensors import manifest_of, payload_of
+from puf_common.models import initial
 from puf_common.models.networks import build_any
-from puf_common.tensors.manifest import Manifest
 from puf_lab.spec.federation import FederationSpec
 from puf_server.core.config import FederationConfig
 from puf_server.storage.creation import create
 from puf_server.storage.durable import DISK, Files
 
 
-def initial_model(spec: FederationSpec) -> tuple[Manifest, bytearray]:
+def initial_model(spec: FederationSpec) -> initial.InitialModel:
     """The initial weights of a federation: fresh ones of its seed, or those of a published checkpoint."""
-    seed = spec.recipe.seed if spec.init_seed is None else spec.init_seed
-    model = build_any(spec.model.name, spec.server_config().model_options, seed)
+    model = build_any(spec.model.name, spec.server_config().model_options, spec.model_seed)
     if spec.model.pretrained and spec.weights is not None:
         from puf_common.models.mit import load_published
 
         load_published(model, spec.weights)
-    manifest = manifest_of(model)
-    return manifest, payload_of(model, manifest)
+    return initial.initial_model(model, spec.model_seed)
 
 
 def create_server(spec: FederationSpec, config: FederationConfig, directory: Path, files: Files = DISK) -> None:
     """Writes the state of a new federation with the initial weights of the spec."""
-    create(directory, config, *initial_model(spec), time.time(), files)
+    first = initial_model(spec)
+    config = config.model_copy(update={"base_digest": first.base_digest, "base_seed": first.base_seed})
+    create(directory, config, first.manifest, first.payload, time.time(), files)
 
 
 def copy_state(source: Path, target: Path, forgetting: Mapping[str, Any]) -> None:

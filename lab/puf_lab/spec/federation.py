@@ -79,6 +79,11 @@ class FederationSpec(Part):
     """Published checkpoint. Only a model that is `pretrained` uses it."""
 
     @property
+    def model_seed(self) -> int:
+        """The seed that builds the model: its initial weights, and its frozen ones."""
+        return self.recipe.seed if self.init_seed is None else self.init_seed
+
+    @property
     def clients(self) -> int:
         return self.data.clients
 

@@ -58,10 +58,10 @@ class ArraySource:
 def read_block(
     source: Source, tensor: TensorRange, start: int, count: int, out: NDArray[Any] | None = None
 ) -> NDArray[Any]:
-    """`count` elements of a tensor from element `start` on, in `out` where it is given."""
+    """`count` numbers of a tensor from element `start` on, in `out` where it is given."""
     block = np.empty(count, tensor.dtype) if out is None else out
     source.read_into(tensor.offset + start * tensor.dtype.itemsize, block.data.cast("B"))
-    return block
+    return tensor.numbers(block)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,17 +160,17 @@ def in_order(
 def computed(
     block: Block, base: Source, updates: Sequence[Contribution], n: int, server_lr: float, space: Space
 ) -> NDArray[Any]:
-    """One block of the new model."""
+    """One block of the new model, in its type."""
     spec = block.here.spec
     w = read_block(base, block.here, block.start, block.size)
     with np.errstate(over="ignore", invalid="ignore"):  # checked below
         if spec.role == "parameter":
-            _step(w, block, updates, n, server_lr, space)
+            made = _stepped(w, block, updates, n, server_lr, space)
         else:
-            w = merge(w, block.there, block.start, updates)
-    if spec.floating and not all_finite(w):
-        raise not_finite(block, np.flatnonzero(~np.isfinite(w)), updates)
-    return w
+            made = merge(w, block.there, block.start, updates)
+    if spec.floating and not all_finite(values := spec.numbers(made)):
+        raise not_finite(block, np.flatnonzero(~np.isfinite(values)), updates)
+    return made
 
 
 def not_finite(block: Block, where: NDArray[np.intp], updates: Sequence[Contribution]) -> NotFinite:
@@ -186,15 +186,19 @@ def _fail(source: Source, tensor: TensorRange, start: int) -> None:
         source.fail(tensor.offset + start * tensor.dtype.itemsize)
 
 
-def _step(
+def _stepped(
     w: NDArray[Any], block: Block, updates: Sequence[Contribution], n: int, server_lr: float, space: Space
-) -> None:
-    """Computes w + server_lr * sum of (n_i / n) * u_i in place."""
+) -> NDArray[Any]:
+    """w + server_lr * sum of (n_i / n) * u_i, rounded once from float64 to the type of the model."""
     total, product = average(block, updates, n, space), space.product[: w.size]
     np.multiply(total, server_lr, out=total)
     np.copyto(product, w)
     np.add(product, total, out=product)
+    if block.here.dtype != w.dtype:
+        return block.here.spec.stored(product)
+    # Into memory that is there: new pages would cost as much time as the sum.
     np.copyto(w, product, casting="same_kind")
+    return w
 
 
 def average(block: Block, updates: Sequence[Contribution], n: int, space: Space) -> NDArray[np.float64]:
@@ -210,12 +214,12 @@ def average(block: Block, updates: Sequence[Contribution], n: int, space: Space)
 
 
 def merge(w: NDArray[Any], tensor: TensorRange, start: int, updates: Sequence[Contribution]) -> NDArray[Any]:
-    """A block of a buffer: the mean or the maximum over retained clients. Without any it stays as it is."""
+    """A block of a buffer as the model stores it: the mean or the maximum over retained clients; without any, unchanged."""
     # Negated updates are read, too: every byte of a file is hashed.
     read = [(c, read_block(c.source, tensor, start, w.size)) for c in updates]
     retained, values = [c for c, _ in read if not c.negated], [value for c, value in read if not c.negated]
     if not retained:
-        return w
+        return tensor.spec.stored(w)
     if not tensor.spec.floating:
         largest: NDArray[Any] = np.maximum.reduce(values)
         return largest.astype(w.dtype)
@@ -223,7 +227,7 @@ def merge(w: NDArray[Any], tensor: TensorRange, start: int, updates: Sequence[Co
     mean = np.zeros(w.size, np.float64)
     for c, value in zip(retained, values, strict=True):
         mean += np.multiply(value, c.samples / n, dtype=np.float64)
-    return mean.astype(w.dtype)
+    return tensor.spec.stored(mean)
 
 
 def _culprit(tensor: TensorRange, start: int, where: NDArray[np.intp], updates: Sequence[Contribution]) -> str:

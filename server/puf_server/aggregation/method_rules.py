@@ -92,8 +92,8 @@ class Vectors:
                     noise=normal(noise, tensor, start, count) if noise else None,
                 )
                 with np.errstate(over="ignore", invalid="ignore"):  # checked below
-                    made = rule(block).astype(w.dtype)
-                if tensor.spec.floating and not all_finite(made):
+                    made = tensor.spec.stored(rule(block))
+                if tensor.spec.floating and not all_finite(tensor.spec.numbers(made)):
                     raise NotFinite(f"tensor {tensor.spec.name} would no longer be finite", tensor=tensor.spec.name)
                 write(np.ascontiguousarray(made).data.cast("B"))
 

@@ -56,14 +56,15 @@ def step(
         if block.here.spec.role == "parameter":
             with np.errstate(over="ignore", invalid="ignore"):  # checked below
                 change, m, v = server_optimizer.stepped(plan, average(block, ordered, n, space), m, v)
-                w = (w.astype(np.float64) + change).astype(w.dtype)
+                w = block.here.spec.stored(w.astype(np.float64) + change)
         else:
             w, m, v = merge(w, block.there, block.start, ordered), None, None
-        made = [w, *(np.zeros(block.size) if x is None else x for x in (m, v))]
+        made = [block.here.spec.numbers(w), *(np.zeros(block.size) if x is None else x for x in (m, v))]
         if block.here.spec.floating and not all(all_finite(x) for x in made):
             raise NotFinite(f"tensor {block.here.spec.name} would no longer be finite", tensor=block.here.spec.name)
-        for values, dtype, write in zip(made, (w.dtype, block.there.dtype, block.there.dtype), writers, strict=True):
-            write(np.ascontiguousarray(values.astype(dtype)).data.cast("B"))
+        moments_made = [values.astype(block.there.dtype) for values in made[1:]]
+        for values, write in zip((w, *moments_made), writers, strict=True):
+            write(np.ascontiguousarray(values).data.cast("B"))
 
 
 def _read(moments: Moments | None, block: Block) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:

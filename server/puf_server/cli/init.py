@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from puf_common.errors import UsageError
+from puf_common.models.initial import InitialModel, initial_model, read_initial_model
 from puf_common.tensors.manifest import Manifest
 from puf_server import plugins
 from puf_server.cli.place import FILES_HELP, METAVAR, place
@@ -48,25 +49,21 @@ def init(settings: InitSettings) -> tuple[FederationConfig, Manifest]:
         name: getattr(settings, name)
         for name in InitSettings.model_fields.keys() & FederationConfig.model_fields.keys()
     }
-    config = FederationConfig(id=f"f-{secrets.token_hex(8)}", **chosen)
-    manifest, payload = _initial(settings)
-    create(directory, config, manifest, payload, time.time(), database=database)
-    return config, manifest
+    first = _initial(settings)
+    base = {"base_digest": first.base_digest, "base_seed": first.base_seed}
+    config = FederationConfig(id=f"f-{secrets.token_hex(8)}", **chosen, **base)
+    create(directory, config, first.manifest, first.payload, time.time(), database=database)
+    return config, first.manifest
 
 
-def _initial(settings: InitSettings) -> tuple[Manifest, bytearray]:
+def _initial(settings: InitSettings) -> InitialModel:
     if settings.model_file is not None:
-        from puf_common.tensors.model_file import read_manifest, read_payload
-
-        manifest = read_manifest(settings.model_file)[0]
-        return manifest, read_payload(settings.model_file)
+        return read_initial_model(settings.model_file)
     try:
-        from puf_common.models.module_tensors import manifest_of, payload_of
         from puf_common.models.networks import build_any
 
-        model = build_any(settings.model, settings.model_options, settings.recipe.seed)
-        manifest = manifest_of(model)
-        return manifest, payload_of(model, manifest)
+        seed = settings.recipe.seed
+        return initial_model(build_any(settings.model, settings.model_options, seed), seed)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("torch", "torchvision"):
             raise

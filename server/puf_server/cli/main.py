@@ -110,6 +110,10 @@ def _init(arguments: argparse.Namespace) -> None:
     directory, database = place(settings.state, settings.files)
     print(f"federation {config.id} made in {directory}{', its state in PostgreSQL' if database else ''}")
     print(f"model {config.model}: {manifest.parameters:,} parameters, fingerprint {manifest.fingerprint.hex()[:16]}")
+    if config.base_digest:
+        print(
+            f"base model {config.base_digest[:16]}: frozen parameters stay at the clients, which must have the same ones"
+        )
     print(f"receipts are signed with the key {key_fingerprint(directory)}")
     where = f"postgresql://... --files {directory}" if database else directory
     print(f"next: puf-server serve --state {where} --insecure")

@@ -17,7 +17,7 @@ from puf_common.network.status import channel_options, error_from
 from puf_common.network.tls import ClientTls, refusal
 from puf_common.tensors.chunks import Assembler
 from puf_common.tensors.manifest import MODEL, Manifest
-from puf_common.tensors.model_file import save
+from puf_common.tensors.model_file import BASE_KEY, BASE_SEED_KEY, save
 from puf_common.v1 import operator_pb2 as op
 from puf_common.v1 import operator_pb2_grpc as rpc
 
@@ -200,5 +200,7 @@ class OperatorClient:
             "status": header.status,
             "digest": header.model.digest.hex(),
         }
+        if header.base_digest:
+            facts |= {BASE_KEY: header.base_digest.hex(), BASE_SEED_KEY: str(header.base_seed)}
         save(path, manifest, assembler.finish(), facts)
         return header

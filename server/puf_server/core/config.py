@@ -243,6 +243,10 @@ class FederationConfig(_Settings):
     model_options: dict[str, str] = {}
     task: str = "classification"
     plugin_version: str = ""
+    # SHA-256 of the frozen parameters in hex, which stay at the clients; empty: no parameter is frozen.
+    base_digest: str = ""
+    # The seed that built the frozen parameters.
+    base_seed: int = 0
     recipe: Recipe = Recipe()
     plan: Plan = Plan()
     forgetting: Forgetting = Forgetting()

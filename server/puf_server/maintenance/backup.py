@@ -97,7 +97,8 @@ def _snapshot(db: sqlite3.Connection, path: Path, source: Path) -> tuple[audit_c
         (schema,) = copy.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
         if schema == str(migrations.SCHEMA):
             # Older schemas have no checksums.
-            rows.verify(copy, migrations.TABLES, source)
+            for table in migrations.TABLES:
+                rows.verify(table, copy.execute(f"SELECT * FROM {table}"), source)  # noqa: S608
         copy.execute("PRAGMA journal_mode = DELETE")
         models = [json.loads(body) for (body,) in copy.execute("SELECT body FROM models")]
         head = audit_head(copy)

@@ -182,7 +182,11 @@ class OperatorService(rpc.OperatorServicer):
     async def ExportModel(self, request: op.ExportModelRequest, context: Context) -> AsyncIterator[op.ExportModelReply]:
         model = self._exportable(request)
         header = op.ExportHeader(
-            model=self._handlers.model_header(model), status=model.status, manifest=self._engine.manifest.to_pb()
+            model=self._handlers.model_header(model),
+            status=model.status,
+            manifest=self._engine.manifest.to_pb(),
+            base_digest=bytes.fromhex(self._config.base_digest),
+            base_seed=self._config.base_seed,
         )
         facts = {"version": model.version, "digest": model.digest, "status": model.status}
         await self._change(lambda state, now: state.note("model.exported", now, **facts))

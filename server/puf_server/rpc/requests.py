@@ -10,6 +10,7 @@ from collections.abc import Generator
 
 from puf_common.errors import Forgotten, InvalidArgument, Mismatch, NotNow
 from puf_common.names import check_name
+from puf_common.tensors.base_model import require_base
 from puf_common.tensors.chunks import CHUNK_BYTES
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
@@ -69,6 +70,8 @@ class Handlers:
             fallback=c.forgetting.fallback,
             remembers=history.words(c.forgetting),
             update_encoding=messages.ENCODINGS[c.plan.update_encoding],
+            base_digest=bytes.fromhex(c.base_digest),
+            base_seed=c.base_seed,
         )
 
     def lease_shard(self, name: str, request: fed.LeaseShardRequest) -> fed.LeaseShardReply:
@@ -81,6 +84,7 @@ class Handlers:
         check_name(name, InvalidArgument)
         c = self.config
         self.engine.manifest.require(request.manifest_fingerprint, f"the model of {name}")
+        require_base(request.base_digest, bytes.fromhex(c.base_digest), f"the model of {name}", seed=c.base_seed)
         if request.recipe_fingerprint != c.recipe_fingerprint():
             raise Mismatch(
                 f"{name} follows another recipe: fingerprint {request.recipe_fingerprint.hex()[:16]}, the federation's is "

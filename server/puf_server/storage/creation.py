@@ -56,6 +56,7 @@ def create(
         file.write(key.to_pem())
     meta = {SIGNING_KEY: key.public.hex(), IDENTITY: json.dumps(federation_file.identity(config, manifest))}
     facts = {"federation": config.id, "model": config.model, "digest": model.digest}
+    facts |= {"base_digest": config.base_digest} if config.base_digest else {}
     state = State(planned=config.plan.rounds, models={0: model})
     state = state.note("federation.created", now, **facts, key=fingerprint(key.public))
     if database:

@@ -60,6 +60,8 @@ def identity(config: FederationConfig, manifest: Manifest) -> dict[str, Any]:
     """The facts that never change. The plan and the policy are not among them: the operator may change both."""
     fixed: dict[str, Any] = {"id": config.id, "model": config.model, "task": config.task}
     fixed |= {"model_options": dict(config.model_options), "manifest": manifest.fingerprint.hex()}
+    if config.base_digest:
+        fixed |= {"base_digest": config.base_digest, "base_seed": config.base_seed}
     return fixed | {f"recipe.{name}": value for name, value in config.recipe.model_dump(mode="json").items()}
 
 

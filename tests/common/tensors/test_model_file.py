@@ -223,7 +223,7 @@ class TestHostileFiles:
     @pytest.mark.parametrize(
         ("header", "payload", "message"),
         [
-            ({"a": entry("BF16", [1], 0, 2)}, b"12", "a: type 'BF16' cannot be sent; use one of F16, F32"),
+            ({"a": entry("F8_E4M3", [2], 0, 2)}, b"12", "a: type 'F8_E4M3' cannot be sent; use one of F16, BF16, F32"),
             ({}, b"", "model.safetensors: the model has no tensors"),
             ({"a|b": ONE}, b"1", "must not contain"),
         ],

@@ -81,7 +81,13 @@ def build(
         statement=f"Forgetting by this method is {STATEMENT}.",
         issued_at=_date(now),
         software=f"puf {software}",
-        federation=FederationFacts(id=config.id, title=config.title, model=config.model, task=config.task),
+        federation=FederationFacts(
+            id=config.id,
+            title=config.title,
+            model=config.model,
+            task=config.task,
+            base_digest=config.base_digest or None,
+        ),
         ticket=_ticket(ticket, applied, outcome),
         method=_method(state, ticket, applied),
         rounds=RoundFacts(
