@@ -34,6 +34,8 @@ MOVES = {
     (_S.RECOVERING, _S.SCHEDULED),
     (_S.PENDING, _S.FAILED),
     (_S.PENDING, _S.WITHDRAWN),
+    # A receipt of its completion was shown to a restored state.
+    (_S.FAILED, _S.PENDING),
     # A failed request that was asked again, or withdrawn.
     (_S.FAILED, _S.WITHDRAWN),
 }

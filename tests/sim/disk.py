@@ -135,6 +135,9 @@ class SimStore:
         """The operator copies damaged model files from a backup."""
         self.damaged.clear()
 
+    def disk_space(self) -> None:
+        """A full disk is an event of the simulator. The space is not known."""
+
     def save(self, before: State | None, after: State) -> bool:
         """One transaction. It writes the same difference as the real store, completely or not at all."""
         names = (*real._SCALARS, *real._SINGLES, *real._MANY)

@@ -193,6 +193,8 @@ class Federation:
         assert self._server is not None
         self._started += 1
         words = [program("puf-client"), "run", "--server", self._server.address, "--log-format", "json"]
+        # A server that is killed again and again may not answer for a while.
+        words += ["--patience", "600"]
         words += ["--state", str(self.directory / "clients"), *client_flags(self._plan, shard)]
         process = Process(words, self._logs / f"single-{self._started}" / f"{client_name(shard)}.log")
         self._stack.callback(_kill_group, process)

@@ -14,6 +14,9 @@ from puf_common.v1 import tickets_pb2 as tk
 
 log = get_logger("puf_client.session.reconcile")
 
+# A server that has the ticket of a receipt in these states was restored from a backup that is older than the receipt.
+_INCOMPLETE = (tk.TICKET_STATE_PENDING, tk.TICKET_STATE_SCHEDULED, tk.TICKET_STATE_FAILED)
+
 
 def settle(state: StateDirectory, transport: Transport) -> None:
     """Updates the state directory from the server: which of its requests were filed, and which were withdrawn."""
@@ -25,7 +28,7 @@ def settle(state: StateDirectory, transport: Transport) -> None:
 
 
 def reconcile(transport: Transport, state: StateDirectory) -> list[str]:
-    """Presents receipts of requests that the server no longer knows, and returns the tickets that it opened again.
+    """Presents receipts of requests that the server has not completed, and returns the tickets that it opened again.
 
     Raises `Mismatch` if this client would train on forgotten samples.
     """
@@ -34,7 +37,7 @@ def reconcile(transport: Transport, state: StateDirectory) -> list[str]:
     reopened = []
     for file in state.receipts():
         receipt = signed_receipt.read(file)
-        if any(t.id == receipt.ticket for t in known):
+        if any(t.id == receipt.ticket and t.state not in _INCOMPLETE for t in known):
             continue
         try:
             reply = transport.present_receipt(pb.PresentReceiptRequest(receipt=file))
@@ -43,7 +46,7 @@ def reconcile(transport: Transport, state: StateDirectory) -> list[str]:
             continue
         if reply.reopened:
             log.error(
-                "the server was restored from an older backup without this completed request; the request is open again",
+                "the server was restored from a backup older than this completed request; the request is open again",
                 ticket=receipt.ticket,
                 outcome=reply.outcome,
             )

@@ -111,9 +111,14 @@ class StateDirectory:
         return read_json(path, Exclusion.parse) if path.exists() else None
 
     def prepare(self, request_key: str, ids: Iterable[str]) -> Exclusion:
-        """Stores a request before it is filed. It takes effect when its ticket is known."""
+        """Stores a request before it is filed. It takes effect when its ticket is known.
+
+        A server that was restored from a backup may not know a withdrawn request with this key: it is then a new one.
+        """
         known = self.exclusion(request_key)
-        return known or self._write(Exclusion(request_key, frozenset(self.salted(i) for i in ids)))
+        if known is not None and not known.withdrawn:
+            return known
+        return self._write(Exclusion(request_key, frozenset(self.salted(i) for i in ids)))
 
     def filed(self, request_key: str, ticket_id: str) -> Exclusion:
         """Stores the ticket of a request. From now on its samples are excluded from training."""

@@ -35,6 +35,37 @@ def advance(
 
 def _once(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
     state = tickets.expire(state, presence, config, now)
+    after = _next(state, presence, config, now)
+    return state if _lacks_space(state, after, presence) else after
+
+
+def _lacks_space(state: State, after: State, presence: Presence) -> bool:
+    """Whether a round would be opened for whose updates and model the disk has no space."""
+    opened, disk = after.round, presence.disk
+    if opened is None or state.round is not None or disk is None:
+        return False
+    return disk.needed(len(opened.assignments)) > disk.free
+
+
+def lacks_space(state: State, presence: Presence, config: FederationConfig, now: float) -> str:
+    """Why the next round is not opened if the disk has no space for it; otherwise empty."""
+    if state.round is not None or presence.disk is None:
+        return ""
+    after = _next(state, presence, config, now)
+    if after.round is None or not _lacks_space(state, after, presence):
+        return ""
+    needed = presence.disk.needed(len(after.round.assignments))
+    return (
+        f"round {after.round.number} is not opened: it needs {_megabytes(needed)} on the server's disk, and "
+        f"{_megabytes(presence.disk.free)} are free; make room"
+    )
+
+
+def _megabytes(nbytes: int) -> str:
+    return f"{nbytes / 1e6:,.1f} MB"
+
+
+def _next(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
     if state.round is not None and state.round.kind is RoundKind.RESET and not roster.no_client_remains(state):
         return rounds.abandon(state, now, "a client that trains has joined")
     if state.paused or state.stopping or state.halted:
@@ -193,6 +224,9 @@ def _waiting_for(state: State, presence: Presence, config: FederationConfig, now
         return f"waiting for {_few(sorted(t.client for t in pending))} to come for unlearning"
     if state.trained >= state.planned:
         return "nothing to do: serving the model and accepting requests"
+    lacking = lacks_space(state, presence, config, now)
+    if lacking:
+        return lacking
     alive = sum(roster.worker_alive(presence, m.name, config, now) for m in roster.retained(state))
     missing = roster.required(state, config) - alive
     return f"waiting for {missing} more client{'s' * (missing != 1)} to join"

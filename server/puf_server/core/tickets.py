@@ -41,7 +41,8 @@ _MOVES: dict[TicketState, frozenset[TicketState]] = {
     ),
     TicketState.RECOVERING: frozenset({TicketState.COMPLETED, TicketState.PENDING, TicketState.SCHEDULED}),
     TicketState.COMPLETED: frozenset(),
-    TicketState.FAILED: frozenset({TicketState.WITHDRAWN}),
+    # A receipt of its completion, shown to a restored state, opens it again.
+    TicketState.FAILED: frozenset({TicketState.WITHDRAWN, TicketState.PENDING}),
     TicketState.WITHDRAWN: frozenset(),
 }
 

@@ -147,7 +147,7 @@ class Engine:
         with self._lock:
             before, now = self.state, self.clock()
             after, result = change(before, now)
-            presence = settled(attend(self.presence, now), before, after)
+            presence = settled(attend(self._with_disk(self.presence, before), now), before, after)
             after = scheduler.advance(after, presence, self.config, now, since=self._advanced)
             completed = after.tickets is not before.tickets and _completed(after) > _completed(before)
             if completed:
@@ -197,8 +197,21 @@ class Engine:
         if self._watch is not None:
             self._watch.check()
         self.call(lambda state, now: (state, None))
+        self._report_space()
         self._purge.run()
         self._record_time()
+
+    def _with_disk(self, presence: Presence, state: State) -> Presence:
+        """The presence with the disk's space, where the next step may open a round."""
+        collecting = state.round is not None and state.round.phase is RoundPhase.COLLECTING
+        return presence if collecting else replace(presence, disk=self.store.disk_space())
+
+    def _report_space(self) -> None:
+        lacking = scheduler.lacks_space(self.state, self.presence, self.config, self.clock())
+        if not lacking:
+            self.troubles.clear(Trouble.DISK)
+        elif self.troubles.report(Trouble.DISK, lacking):
+            log.error("the disk has no space for the next round", why=lacking)
 
     def _record_time(self) -> None:
         """Stores the time now and then, for the next start. After a failed write this finds out whether writing works."""

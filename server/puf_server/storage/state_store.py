@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable
@@ -18,13 +19,14 @@ from puf_common import audit_chain
 from puf_common.errors import Mismatch, StorageCorrupted, UsageError
 from puf_common.files.private import write_new
 from puf_common.receipts.signing_key import SigningKey, fingerprint
-from puf_common.tensors.manifest import Manifest
+from puf_common.tensors.manifest import MODEL, Manifest
 from puf_server import plugins
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.jobs import Recovery, UnlearningJob
 from puf_server.core.state.measurements import Evaluation
 from puf_server.core.state.members import Member
 from puf_server.core.state.models import ModelVersion
+from puf_server.core.state.presence import DiskSpace
 from puf_server.core.state.rounds import HistoryRecord, Round, RoundRecord
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket
@@ -121,6 +123,9 @@ class Store:
                 store.key = store._signing_key()
             stack.pop_all()
         return store
+
+    def disk_space(self) -> DiskSpace | None:
+        return DiskSpace(free=shutil.disk_usage(self.directory).free, update=self.manifest.nbytes(MODEL))
 
     def await_receipts(self, wanted: bool) -> None:
         """Stores whether this state comes from a backup and the operator has not shown the receipts issued since."""

@@ -63,6 +63,17 @@ def test_withdrawing_returns_only_the_samples_of_that_request(state: StateDirect
     assert state.exclusion("r1").withdrawn  # type: ignore[union-attr]
 
 
+def test_a_withdrawn_request_that_is_filed_again_under_its_key_takes_effect(state: StateDirectory) -> None:
+    """A server that was restored from a backup does not know the withdrawn request. The same key is then free."""
+    state.prepare("r1", IDS[:3])
+    state.filed("r1", "t1")
+    state.withdraw("r1")
+    state.prepare("r1", IDS[:3])
+    assert not state.excluded(IDS).any()
+    state.filed("r1", "t2")
+    assert np.flatnonzero(state.excluded(IDS)).tolist() == [0, 1, 2]
+
+
 def test_an_unknown_request_is_explained(state: StateDirectory) -> None:
     with pytest.raises(UsageError, match="another machine"):
         state.forget_indices(IDS, "r9")

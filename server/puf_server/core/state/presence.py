@@ -1,4 +1,4 @@
-"""What is known about running workers. It ends with the process and is not stored."""
+"""What is known about running workers and the disk. It ends with the process and is not stored."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ from puf_server.core.state.state import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSpace:
+    """Bytes free on the disk of the state directory, and bytes of one update or model there."""
+
+    free: int
+    update: int
+
+    def needed(self, updates: int) -> int:
+        """Bytes of a round with so many updates: the updates and the new model."""
+        return (updates + 1) * self.update
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
     # When each worker was heard last. Only members that hold a session are present.
     seen: Mapping[str, float] = field(default_factory=dict)
@@ -16,6 +28,8 @@ class Presence:
     activity: Mapping[str, str] = field(default_factory=dict)
     # Tensor bytes sent since the last commit: for the open round and the evaluations before it.
     nbytes_down: int = 0
+    # None: not known, and no round waits for it.
+    disk: DiskSpace | None = None
 
     def heard(self, name: str, now: float, activity: str | None = None) -> Presence:
         """The presence after a call of this worker; None keeps its activity."""

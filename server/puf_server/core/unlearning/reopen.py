@@ -1,8 +1,8 @@
 """Receipts that are shown to a restored state: a backup must not undo forgetting.
 
-A receipt proves that its ticket was completed. If the state has the ticket, nothing is to do. If it does not, the state is
-older than the receipt, and its models contain the client. The ticket is then opened again under its old id, and every model
-since the client's first round is withdrawn.
+A receipt proves that its ticket was completed. If the state has applied the ticket, nothing is to do. If the ticket waits,
+has failed or is unknown, the state is older than the receipt, and its models contain the client. The ticket is then opened
+again under its old id with a new deadline, and every model since the client's first round is withdrawn.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from puf_common.dates import from_utc
 from puf_common.errors import TransferCorrupted
 from puf_common.receipts.content import ReceiptContent
-from puf_server.core import roster, rounds
+from puf_server.core import roster, rounds, tickets
 from puf_server.core.config import FederationConfig
 from puf_server.core.state.members import Member, MemberStatus
 from puf_server.core.state.models import ModelStatus
@@ -45,9 +45,9 @@ def reopen(state: State, config: FederationConfig, receipt: ReceiptContent, now:
     """The state after a verified receipt of this federation, whether it opened the ticket again, and why."""
     ticket_id, client, membership = receipt.ticket.id, receipt.ticket.client, receipt.ticket.membership
     known = state.tickets.get(ticket_id)
-    if known is not None:
-        if known.state in (TicketState.FAILED, TicketState.WITHDRAWN):
-            raise TransferCorrupted(f"ticket {ticket_id} is {known.state} here: the receipt tells of another history")
+    if known is not None and known.state is TicketState.WITHDRAWN:
+        raise TransferCorrupted(f"ticket {ticket_id} is {known.state} here: the receipt tells of another history")
+    if known is not None and (known.reopened or not _unapplied(known)):
         return state, False, f"ticket {ticket_id} is {known.state} here: nothing to do"
     member = state.members.get(client)
     if member is not None and member.membership != membership:
@@ -58,25 +58,36 @@ def reopen(state: State, config: FederationConfig, receipt: ReceiptContent, now:
         # completes at once, because there is nothing to forget.
         member = _without_samples(client, membership, now)
         state = state.with_member(member)
-    ticket = _again(receipt, config, now)
-    asked = ticket.request
-    rest = asked.retain_samples or 0
-    if not ticket.whole_client and member.samples == ticket.forget_samples + rest:
-        state = state.with_member(roster.with_samples(member, rest - member.samples))
-    state = state.with_ticket(ticket)
+    if known is not None:
+        # Its client, or its samples, are out of training already.
+        state = _once_more(state, known, _note(receipt), config, now)
+    else:
+        state = _filed_again(state, member, _again(receipt, config, now))
+        state = rounds.drop_client(state, client, now)
     if member.first_round:
         # The newest model contains the client, too.
         state = model_versions.mark(state, ModelStatus.WITHDRAWN, lambda m: m.round >= member.first_round)
-    state = rounds.drop_client(state, client, now)
     why = "the state was restored from a backup older than its completion"
-    state = state.note("ticket.reopened", now, ticket=ticket_id, client=client, scope=asked.scope, why=why)
+    state = state.note("ticket.reopened", now, ticket=ticket_id, client=client, scope=receipt.ticket.scope, why=why)
     return state, True, f"ticket {ticket_id} is open again: {why}"
+
+
+def _unapplied(ticket: Ticket) -> bool:
+    """Whether the models still contain what the ticket is about."""
+    return ticket.applied is None and (ticket.waiting or ticket.state is TicketState.FAILED)
+
+
+def _filed_again(state: State, member: Member, ticket: Ticket) -> State:
+    """The state with an unknown ticket. Samples that it forgets leave the client's count."""
+    rest = ticket.request.retain_samples or 0
+    if not ticket.whole_client and member.samples == ticket.forget_samples + rest:
+        state = state.with_member(roster.with_samples(member, rest - member.samples))
+    return state.with_ticket(ticket)
 
 
 def _again(receipt: ReceiptContent, config: FederationConfig, now: float) -> Ticket:
     """The ticket as it was filed. Its deadline counts from now: the old one could not be kept."""
     filed, method = receipt.ticket, receipt.method
-    note = f"reopened: completed on {filed.completed_at}, but the state was restored from an older backup"
     try:
         filed_at, received_at = from_utc(filed.filed_at or ""), from_utc(filed.received_at or "")
     except ValueError:
@@ -101,10 +112,33 @@ def _again(receipt: ReceiptContent, config: FederationConfig, now: float) -> Tic
             filed_at=filed_at,
             received_at=received_at,
         ),
-        deadline_at=now + config.forgetting.deadline_days * 86400,
-        history=(TicketEvent(state=TicketState.PENDING, at=now, note=note),),
+        deadline_at=_deadline(config, now),
+        history=(TicketEvent(state=TicketState.PENDING, at=now, note=_note(receipt)),),
         reopened=True,
     )
+
+
+def _once_more(state: State, known: Ticket, note: str, config: FederationConfig, now: float) -> State:
+    """The state with a ticket that waits or has failed opened again. A ticket whose job runs stays scheduled.
+
+    It was completed once, so the operator had approved it.
+    """
+    if known.waiting:
+        event = TicketEvent(state=known.state, at=now, note=note)
+        state = state.with_ticket(replace(known, history=(*known.history, event)))
+    else:
+        state = tickets.move(state, known.id, TicketState.PENDING, now, note)
+    ticket = state.tickets[known.id]
+    deadline = _deadline(config, now)
+    return state.with_ticket(replace(ticket, deadline_at=deadline, on_hold=None, not_before=None, reopened=True))
+
+
+def _deadline(config: FederationConfig, now: float) -> float:
+    return now + config.forgetting.deadline_days * 86400
+
+
+def _note(receipt: ReceiptContent) -> str:
+    return f"reopened: completed on {receipt.ticket.completed_at}, but the state was restored from an older backup"
 
 
 def _without_samples(client: str, membership: int, now: float) -> Member:

@@ -17,7 +17,7 @@ from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import RequestForm, TicketState
+from puf_server.core.state.tickets import RequestForm, Scope, TicketState
 from puf_server.core.unlearning import model_versions, reopen
 from puf_server.core.unlearning.receipt_content import build
 
@@ -47,6 +47,24 @@ def older(**request: Any) -> tuple[Federation, ReceiptContent]:
     f = trained()
     backup = f.state
     receipt = completed(f, **request)
+    f.restart(backup)
+    return f, receipt
+
+
+def open_then_older(**request: Any) -> tuple[Federation, ReceiptContent]:
+    """A federation restored from a backup that was made while the request of b waited, and the receipt of its completion."""
+    f = trained()
+    ticket = tickets.file(
+        f.state, f.presence, f.config, "b", RequestForm(key="k", **request), ticket_id="t-1", now=f.now
+    )
+    backup = ticket[0]
+    f.apply(backup)
+    f.answer_evaluation(0.8)
+    f.run_round(RoundKind.UNLEARN)
+    f.answer_evaluation(0.8)
+    done = f.ticket("t-1")
+    assert done.state is TicketState.COMPLETED
+    receipt = build(f.state, f.config, done, head=Head(9, b""), now=f.now, software="1")
     f.restart(backup)
     return f, receipt
 
@@ -111,6 +129,52 @@ def test_showing_a_receipt_twice_changes_nothing_more() -> None:
     assert f.state is before
 
 
+@pytest.mark.parametrize("request_form", [{}, {"scope": Scope.SAMPLES, "forget_samples": 3, "retain_samples": 7}])
+def test_a_ticket_that_waits_in_the_backup_gets_a_new_deadline_and_its_models_are_withdrawn(
+    request_form: dict[str, Any],
+) -> None:
+    f, receipt = open_then_older(**request_form)
+    before = f.ticket("t-1")
+    samples = f.state.members["b"].samples
+    f.now = before.deadline_at + 1
+    reopened, why = show(f, receipt)
+    assert reopened
+    assert "older than its completion" in why
+    ticket = f.ticket("t-1")
+    assert (ticket.state, ticket.reopened) == (TicketState.PENDING, True)
+    assert ticket.deadline_at == f.now + f.config.forgetting.deadline_days * 86400
+    assert "reopened" in ticket.history[-1].note
+    assert {m.status for v, m in f.state.models.items() if v} == {ModelStatus.WITHDRAWN}
+    assert f.state.members["b"].samples == samples
+    assert "ticket.reopened" in events(f.state)
+    f.state = tickets.expire(f.state, f.presence, f.config, f.now)
+    assert f.ticket("t-1").state is TicketState.PENDING
+    assert not show(f, receipt)[0]
+
+
+def test_a_ticket_that_failed_after_the_restore_is_opened_again_once() -> None:
+    f, receipt = open_then_older()
+    f.state = tickets.move(f.state, "t-1", TicketState.FAILED, f.now, "deadline passed")
+    assert show(f, receipt)[0]
+    assert f.ticket("t-1").state is TicketState.PENDING
+    f.state = tickets.move(f.state, "t-1", TicketState.FAILED, f.now, "declined")
+    assert not show(f, receipt)[0]
+    assert f.ticket("t-1").state is TicketState.FAILED
+
+
+def test_a_ticket_whose_job_runs_stays_scheduled_and_is_served() -> None:
+    f, receipt = open_then_older()
+    f.apply(f.state)
+    assert f.ticket("t-1").state is TicketState.SCHEDULED
+    assert show(f, receipt)[0]
+    assert f.ticket("t-1").state is TicketState.SCHEDULED
+    f.answer_evaluation(0.8)
+    f.run_round(RoundKind.UNLEARN)
+    f.answer_evaluation(0.8)
+    assert f.ticket("t-1").state is TicketState.COMPLETED
+    assert f.state.models[f.state.version].status is ModelStatus.READY
+
+
 def test_asking_again_finds_the_reopened_ticket() -> None:
     f, receipt = older()
     show(f, receipt)
@@ -138,20 +202,6 @@ def test_a_request_that_takes_over_a_reopened_one_keeps_its_models_withdrawn() -
     assert model_versions.ready(f.state).models[f.state.version].status is ModelStatus.WITHDRAWN
     after, _ = tickets.withdraw(f.state, "b", "t-new", f.now)
     assert after.models[f.state.version].status is ModelStatus.READY
-
-
-def test_a_ticket_in_progress_continues() -> None:
-    f = trained()
-    ticket = f.file("b")
-    backup = f.state
-    f.answer_evaluation(0.8)
-    f.run_round(RoundKind.UNLEARN)
-    f.answer_evaluation(0.8)
-    receipt = build(f.state, f.config, f.ticket(ticket.id), head=Head(9, b""), now=f.now, software="1")
-    f.restart(backup)
-    reopened, why = show(f, receipt)
-    assert not reopened
-    assert "scheduled" in why
 
 
 def test_a_client_that_joined_after_the_backup_may_not_join_again() -> None:
