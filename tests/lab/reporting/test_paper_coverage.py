@@ -64,6 +64,9 @@ def test_every_variant_of_puf_states_its_epochs() -> None:
     for name in names():
         experiment = load_experiment(name)
         assert all("epochs" in dict(v.options) for v in experiment.variants if v.is_puf)
+        if experiment.paper == name:  # a row of the paper's tables: E_u is 1, and with E = 10 both readings are run
+            epochs = {float(dict(v.options)["epochs"]) for v in experiment.variants if v.is_puf}
+            assert epochs == {1.0, float(experiment.federation.recipe.epochs)}, name
     both = load_experiment("cifar100-noniid-e10-small")
     stated = {dict(v.options)["epochs"] for v in both.variants if v.name == "puf-regular"}
     assert stated == {"1", "10"}
