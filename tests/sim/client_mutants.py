@@ -106,7 +106,7 @@ def the_request_is_stored_after_filing(patch: pytest.MonkeyPatch) -> None:
 
 def the_ticket_is_not_stored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StateDirectory, "filed", lambda self, key, ticket: self.exclusion(key))
-    patch.setattr(samples, "settle", lambda state, transport: None)
+    patch.setattr(reconcile, "_settle", lambda state, tickets: None)
 
 
 def a_request_gets_a_new_key_each_time(patch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ DECIDING = {
 DECIDING |= {"backup", "restore", "leave_after_restore", "overflow", "extend", "readmit"}
 HARMLESS = {fault: rate for fault, rate in FAULTS.items() if fault not in DECIDING}
 HARMLESS |= {"crash_server": 0.9, "crash_before_save": 0.03, "crash_after_save": 0.05, "crash_in_fold": 0.3}
-HARMLESS |= {"crash_in_upload": 0.1, "disk_full": 0.03}
+HARMLESS |= {"crash_in_upload": 0.25, "disk_full": 0.03}
 MUST_STRIKE = {
     "crash_server",
     "crash_client",
