@@ -172,7 +172,7 @@ class SimStore:
     def disk_space(self) -> None:
         """A full disk is an event of the simulator. The space is not known."""
 
-    def save(self, before: State | None, after: State) -> bool:
+    def save(self, before: State | None, after: State, now: float | None = None) -> bool:
         """One transaction. It writes the same difference as the real store, completely or not at all."""
         changed = difference(before, after)
         if changed is None and not after.notes:
@@ -191,6 +191,7 @@ class SimStore:
                 for key in keys:
                     del self._tables[name][key]
                     self._flipped.pop((name, key), None)
+        self.time = self.time if now is None else now
         self._append(after.notes)
         self._watch(before, after)
         if self._strikes("crash_after_save"):

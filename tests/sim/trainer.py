@@ -29,6 +29,7 @@ class SimTrainer:
     """Has what the client's code uses of `puf_client.worker.trainer.Trainer`."""
 
     manifest = MANIFEST
+    base_digest = b""
     plugin_version = ""
     routines = ROUTINES
     choice = SimpleNamespace(device="cpu", why="simulated")

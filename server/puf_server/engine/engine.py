@@ -195,9 +195,9 @@ class Engine:
             # The request is completed. The next one writes the mark.
             log.error("a completed request is not marked beside the database", error=str(error))
 
-    def _replace(self, before: State, after: State, presence: Presence) -> None:
-        """Persists and publishes a new state. The caller holds the lock."""
-        self._reported(lambda: self.store.save(before, after))
+    def _replace(self, before: State, after: State, presence: Presence, now: float | None = None) -> None:
+        """Persists and publishes a new state, and records the time if it is given. The caller holds the lock."""
+        self._reported(lambda: self.store.save(before, after, now))
         self.state = replace(after, notes=()) if after.notes else after
         self.presence = presence
         for note in after.notes:
@@ -267,11 +267,11 @@ class Engine:
             with self._lock:
                 before = self.state
                 after = clock_changes.moved(before, seconds)
-                if accepted:
-                    after = after.note("clock.accepted", clock() + seconds, seconds=round(seconds))
-                    # First: a start after a crash must not take the accepted time for a jump.
-                    self._reported(lambda: self.store.record_time(clock() + seconds))
-                self._replace(before, after, self.presence.moved(seconds))
+                now = clock() + seconds if accepted else None
+                if now is not None:
+                    # The time is recorded with it: a start after a crash must not take the accepted time for a jump.
+                    after = after.note("clock.accepted", now, seconds=round(seconds))
+                self._replace(before, after, self.presence.moved(seconds), now)
                 clock.move(seconds)
 
         self._without_waiting(move)

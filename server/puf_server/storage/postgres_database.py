@@ -148,8 +148,8 @@ class PostgresDatabase:
         self._version, self._head = version, head
         return state
 
-    def save(self, before: State | None, after: State) -> bool:
-        changed = difference(before, after)
+    def save(self, before: State | None, after: State, now: float | None = None) -> bool:
+        changed = difference(before, after, now)
         if changed is None and not after.notes:
             return False
         self._commit(changed.put if changed else {}, changed.deleted if changed else {}, after.notes)

@@ -124,8 +124,8 @@ class SqliteDatabase:
         """None: the lock of the directory admits one process."""
         return None
 
-    def save(self, before: State | None, after: State) -> bool:
-        changed = difference(before, after)
+    def save(self, before: State | None, after: State, now: float | None = None) -> bool:
+        changed = difference(before, after, now)
         if changed is None and not after.notes:
             return False
 

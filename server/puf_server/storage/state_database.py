@@ -61,8 +61,8 @@ class StateDatabase(Protocol):
         """The newest state if another process has changed `known`, the state that this process has; else None."""
         ...
 
-    def save(self, before: State | None, after: State) -> bool:
-        """Writes the difference and the new audit lines in one transaction. False: there is none.
+    def save(self, before: State | None, after: State, now: float | None = None) -> bool:
+        """Writes the difference, the new audit lines and the time, if given, in one transaction. False: there is none.
 
         Raises StateMoved where `before` is not the newest state.
         """

@@ -48,6 +48,8 @@ MANY: dict[str, TypeAdapter[Any]] = {
     "records": rows.adapter(RoundRecord),
     "history": rows.adapter(HistoryRecord),
 }
+# Beside the state: the time that the federation's clock showed.
+TIME = "time"
 VOLATILE = frozenset({"stopping", "notes"})
 assert {f.name for f in fields(State)} == {*SCALARS, *SINGLES, *MANY, *VOLATILE}
 
@@ -62,16 +64,17 @@ class Difference:
     deleted: Mapping[str, list[Any]]
 
 
-def difference(before: State | None, after: State) -> Difference | None:
-    """What turns the rows of `before` into those of `after`; None: nothing."""
+def difference(before: State | None, after: State, now: float | None = None) -> Difference | None:
+    """What turns the rows of `before` into those of `after`; None: nothing. `now` is recorded as the federation's time."""
     changed = {
         name
         for name in (*SCALARS, *SINGLES, *MANY)
         if before is None or getattr(before, name) is not getattr(after, name)
     }
-    if not changed:
+    if not changed and now is None:
         return None
-    meta = [(name, json.dumps(getattr(after, name), allow_nan=False)) for name in SCALARS if name in changed]
+    meta = [] if now is None else [(TIME, repr(now))]
+    meta += [(name, json.dumps(getattr(after, name), allow_nan=False)) for name in SCALARS if name in changed]
     meta += [(name, rows.text(kind, name, getattr(after, name))) for name, kind in SINGLES.items() if name in changed]
     put, deleted = {"meta": meta}, {}
     for table in MANY.keys() & changed:

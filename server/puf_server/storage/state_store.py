@@ -34,6 +34,7 @@ from puf_server.storage.orphans import delete_orphans
 from puf_server.storage.spool import Spool
 from puf_server.storage.sqlite_database import SqliteDatabase
 from puf_server.storage.state_database import IDENTITY, SIGNING_KEY, AlreadyServed, StateDatabase
+from puf_server.storage.state_rows import TIME
 
 
 class Store:
@@ -159,17 +160,20 @@ class Store:
 
     def last_time(self) -> float | None:
         """The time that a server recorded last; None in directories of older versions."""
-        stored = self.database.meta("time")
+        stored = self.database.meta(TIME)
         return None if stored is None else float(stored)
 
     def record_time(self, now: float) -> bool:
         """Stores the federation's time. Always writes."""
-        self.database.put_meta({"time": repr(now)})
+        self.database.put_meta({TIME: repr(now)})
         return True
 
-    def save(self, before: State | None, after: State) -> bool:
-        """Writes the difference between two states and the new audit lines in one transaction. False: there is none."""
-        return self.database.save(before, after)
+    def save(self, before: State | None, after: State, now: float | None = None) -> bool:
+        """Writes the difference between two states and the new audit lines in one transaction. False: there is none.
+
+        `now` is recorded as the federation's time in the same transaction.
+        """
+        return self.database.save(before, after, now)
 
     def log_bytes(self) -> int:
         """The length of the database's write-ahead log."""
