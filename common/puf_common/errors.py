@@ -162,9 +162,9 @@ class StorageCorrupted(PufError):
 
 
 def _received(root: type[PufError]) -> list[type[PufError]]:
-    """The classes that a status can stand for, most special first. A UsageError is local."""
+    """The classes that a status can stand for, most special first. A UsageError is local, as are its kinds."""
     below = (leaf for child in reversed(root.__subclasses__()) for leaf in _received(child))
-    return [*(kind for kind in below if kind is not UsageError), root]
+    return [*(kind for kind in below if not issubclass(kind, UsageError)), root]
 
 
 def from_status(status: str, reason: str, message: str, facts: Mapping[str, str]) -> PufError:

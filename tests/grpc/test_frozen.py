@@ -67,7 +67,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @contextmanager
 def clinic_of(tmp_path: Path) -> Iterator[Clinic]:
     settings = InitSettings(
-        state=tmp_path / "server",
+        state=str(tmp_path / "server"),
         model=MODEL,
         recipe=Recipe(batch_size=10, seed=3),
         plan=Plan(rounds=2, min_clients=CLIENTS, heartbeat_seconds=0.2, absent_seconds=3.0),
@@ -145,7 +145,7 @@ def test_frozen_parameters_stay_at_the_clients(tmp_path: Path, capsys: pytest.Ca
     looped.result()
     assert main(["model", "--model", MODEL, "--seed", "3", "--out", "first.safetensors"]) == Exit.OK
     assert f"base model {base}" in capsys.readouterr().out
-    again = init(InitSettings(state=tmp_path / "again", model=MODEL, model_file=Path("first.safetensors")))
+    again = init(InitSettings(state=str(tmp_path / "again"), model=MODEL, model_file=Path("first.safetensors")))
     assert (again[0].base_digest, again[0].base_seed, again[1]) == (base, 3, manifest)
 
 

@@ -72,5 +72,5 @@ def test_every_number_is_exact_in_float32() -> None:
     bits = np.arange(1 << 16, dtype="<u2")
     values = widen(bits)
     finite = np.isfinite(values)
-    assert narrow(values)[finite].tolist() == bits[finite].tolist()
-    assert narrow(values.astype(np.float64))[finite].tolist() == bits[finite].tolist()
+    assert narrow(values[finite]).tolist() == bits[finite].tolist()
+    assert narrow(values[finite].astype(np.float64)).tolist() == bits[finite].tolist()
