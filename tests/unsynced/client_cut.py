@@ -29,7 +29,7 @@ class ClientCut:
         self.kills = 0
 
     def run(self) -> None:
-        """Kills the process after a random number of facts until it wrote everything."""
+        """Ends the process by SIGKILL after a random number of changes until it wrote everything."""
         code = -signal.SIGKILL
         while code == -signal.SIGKILL:
             code = self._once()
@@ -45,14 +45,11 @@ class ClientCut:
 
     def _once(self) -> int:
         begin = max((number for kind, number in self.facts if kind == "receipt"), default=0)
-        env = os.environ | self.layer.environment | {"UNSYNCED_WITHOUT": self._without}
+        changes = str(self._random.randint(1, 150))
+        env = os.environ | self.layer.environment | {"UNSYNCED_WITHOUT": self._without, "UNSYNCED_CHANGES": changes}
         words = [sys.executable, "-m", "tests.unsynced.client_process", str(self.root), str(begin)]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env) as process:
-            assert process.stdout is not None
-            last = self._random.randint(1, 20)
-            for count, line in enumerate(process.stdout, 1):
-                kind, _, number = line.strip().partition(" ")
-                self.facts.append((kind, int(number or 0)))
-                if count == last:
-                    process.send_signal(signal.SIGKILL)
-        return process.returncode
+        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, env=env, check=False)
+        for line in done.stdout.splitlines():
+            kind, _, number = line.partition(" ")
+            self.facts.append((kind, int(number or 0)))
+        return done.returncode

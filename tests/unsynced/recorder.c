@@ -2,12 +2,14 @@
 
    Loaded with LD_PRELOAD. The harness reads the log after a SIGKILL and builds the directory that a power cut would have
    left: see replay.py. One lock orders operations and their records. A record is written after its operation, so that a
-   sync is recorded only if it returned. Files are told apart by their inode. Changes through mmap are not seen. */
+   sync is recorded only if it returned. Files are told apart by their inode. Changes through mmap are not seen.
+   After UNSYNCED_CHANGES changes, where that is set, the process kills itself: always at the same place. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -80,6 +82,9 @@ static void record(char kind, uint64_t inode, uint64_t offset, const char *path,
         h.length += (uint32_t)data[i].iov_len;
     }
     if (syscall(SYS_writev, log, all, n) != (long)h.length) _exit(70);
+    static long changes;
+    const char *last = getenv("UNSYNCED_CHANGES");
+    if (last && ++changes == atol(last)) kill(getpid(), SIGKILL);
     errno = before;
 }
 
