@@ -36,28 +36,25 @@ def advance(
 def _once(state: State, presence: Presence, config: FederationConfig, now: float) -> State:
     state = tickets.expire(state, presence, config, now)
     after = _next(state, presence, config, now)
-    return state if _lacks_space(state, after, presence) else after
-
-
-def _lacks_space(state: State, after: State, presence: Presence) -> bool:
-    """Whether a round would be opened for whose updates and model the disk has no space."""
-    opened, disk = after.round, presence.disk
-    if opened is None or state.round is not None or disk is None:
-        return False
-    return disk.needed(len(opened.assignments)) > disk.free
+    return state if _without_space(state, after, presence) else after
 
 
 def lacks_space(state: State, presence: Presence, config: FederationConfig, now: float) -> str:
     """Why the next round is not opened if the disk has no space for it; otherwise empty."""
-    if state.round is not None or presence.disk is None:
+    return _without_space(state, _next(state, presence, config, now), presence)
+
+
+def _without_space(state: State, after: State, presence: Presence) -> str:
+    """Why this step must not be taken: it opens a round that the disk has no space for. Otherwise empty."""
+    opened, disk = after.round, presence.disk
+    if opened is None or state.round is not None or disk is None:
         return ""
-    after = _next(state, presence, config, now)
-    if after.round is None or not _lacks_space(state, after, presence):
+    needed = disk.needed(len(opened.assignments))
+    if needed <= disk.free:
         return ""
-    needed = presence.disk.needed(len(after.round.assignments))
     return (
-        f"round {after.round.number} is not opened: it needs {_megabytes(needed)} on the server's disk, and "
-        f"{_megabytes(presence.disk.free)} are free; make room"
+        f"round {opened.number} is not opened: it needs {_megabytes(needed)} on the server's disk, and "
+        f"{_megabytes(disk.free)} are free; make room"
     )
 
 
@@ -213,6 +210,9 @@ def _waiting_for(state: State, presence: Presence, config: FederationConfig, now
         return f"round {current.number} ({current.kind}): waiting for {_few(names)}"
     if state.evaluation is not None:
         return f"measuring model {state.evaluation.version}: waiting for {_few(sorted(state.evaluation.missing))}"
+    lacking = lacks_space(state, presence, config, now)
+    if lacking:
+        return lacking
     if state.recovery is not None and state.recovery.on_hold:
         return f"model on hold: {state.recovery.on_hold}"
     if state.job is not None:
@@ -224,9 +224,6 @@ def _waiting_for(state: State, presence: Presence, config: FederationConfig, now
         return f"waiting for {_few(sorted(t.client for t in pending))} to come for unlearning"
     if state.trained >= state.planned:
         return "nothing to do: serving the model and accepting requests"
-    lacking = lacks_space(state, presence, config, now)
-    if lacking:
-        return lacking
     alive = sum(roster.worker_alive(presence, m.name, config, now) for m in roster.retained(state))
     missing = roster.required(state, config) - alive
     return f"waiting for {missing} more client{'s' * (missing != 1)} to join"

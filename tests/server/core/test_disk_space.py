@@ -25,9 +25,9 @@ def test_a_round_needs_space_for_its_updates_and_its_model() -> None:
     with_disk(f, 399)
     f.join("a", "b", "c")
     assert f.state.round is None
-    told = scheduler.waiting_for(f.state, f.presence, f.config, f.now)
-    assert "round 1 is not opened" in told
-    assert "make room" in told
+    reason = scheduler.waiting_for(f.state, f.presence, f.config, f.now)
+    assert "round 1 is not opened" in reason
+    assert "make room" in reason
     with_disk(f, 400)
     assert len(f.round.assignments) == 3
     assert scheduler.lacks_space(f.state, f.presence, f.config, f.now) == ""
@@ -58,6 +58,7 @@ def test_a_request_waits_for_space_and_keeps_its_state() -> None:
     assert f.state.round is None
     waiting = f.ticket(ticket.id)
     assert (waiting.state, waiting.attempts) == (TicketState.SCHEDULED, 0)
+    assert "is not opened" in scheduler.waiting_for(f.state, f.presence, f.config, f.now)
     with_disk(f, 1000)
     f.run_round(RoundKind.UNLEARN)
     assert f.ticket(ticket.id).applied is not None
