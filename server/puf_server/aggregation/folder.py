@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from puf_common.tensors.digests import DigestKind, hasher
 from puf_common.tensors.model_file import write_header
@@ -187,14 +188,7 @@ class Folder:
         try:
             step(self._manifest, base, updates, old, plan, (write, files[0].write, files[1].write))
             inputs.finish()
-            about = {
-                "kind": server_optimizer.KIND,
-                "client": "",
-                "membership": 0,
-                "round": current.number,
-                "samples": 0,
-            }
-            return tuple(file.publish(**about) for file in files)
+            return tuple(file.publish(kind=server_optimizer.KIND, **_of_no_client(current)) for file in files)
         except BaseException:
             for file in files:
                 file.discard()
@@ -216,8 +210,7 @@ class Folder:
             rate = server_optimizer.plain_rate(self._config.plan, current)
             rounded_step(self._manifest, base, updates, old, Writers(*writers, file.write), server_lr=rate)
             inputs.finish()
-            about = {"client": "", "membership": 0, "round": current.number, "samples": 0}
-            return (file.publish(kind=step_rounding.KIND, **about),)
+            return (file.publish(kind=step_rounding.KIND, **_of_no_client(current)),)
         except BaseException:
             file.discard()
             raise
@@ -267,3 +260,8 @@ class _Inputs:
         """Reads and compares all files. Raises DamagedFile."""
         for source in self._sources:
             source.verify()
+
+
+def _of_no_client(current: Round) -> dict[str, Any]:
+    """What is recorded about a file that the server wrote itself in this round."""
+    return {"client": "", "membership": 0, "round": current.number, "samples": 0}
