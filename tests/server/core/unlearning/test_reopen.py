@@ -231,6 +231,23 @@ def test_a_receipt_of_another_membership_changes_nothing() -> None:
     assert "nothing of membership 2" in why
 
 
+@pytest.mark.parametrize("form", [{}, FORGET])
+def test_a_client_that_another_ticket_forgot_is_not_forgotten_again(form: dict[str, Any]) -> None:
+    """Two restores: the receipt is of a history in which the client asked under another ticket."""
+    f = trained()
+    backup = f.state
+    completed(f)
+    forgotten = f.state
+    f.restart(backup)
+    receipt = completed(f, key="asked-again", **form)
+    receipt = receipt.model_copy(update={"ticket": receipt.ticket.model_copy(update={"id": "t-other"})})
+    f.restart(forgotten)
+    reopened, why = show(f, receipt)
+    assert not reopened
+    assert "forgot b here" in why
+    assert f.state == forgotten
+
+
 def test_a_receipt_that_contradicts_the_state_is_refused() -> None:
     f, receipt = older()
     f.state = tickets.withdraw(show_pending(f, receipt), "b", receipt.ticket.id, f.now)[0]
