@@ -45,7 +45,7 @@ def reopen(state: State, config: FederationConfig, receipt: ReceiptContent, now:
     """The state after a verified receipt of this federation, whether it opened the ticket again, and why."""
     ticket_id, client, membership = receipt.ticket.id, receipt.ticket.client, receipt.ticket.membership
     known = state.tickets.get(ticket_id)
-    if known is not None and known.state is TicketState.WITHDRAWN:
+    if known is not None and known.state is TicketState.WITHDRAWN and not known.reopened:
         raise TransferCorrupted(f"ticket {ticket_id} is {known.state} here: the receipt tells of another history")
     if known is not None and (known.reopened or not _unapplied(known)):
         return state, False, f"ticket {ticket_id} is {known.state} here: nothing to do"

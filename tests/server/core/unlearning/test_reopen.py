@@ -249,14 +249,23 @@ def test_a_client_that_another_ticket_forgot_is_not_forgotten_again(form: dict[s
 
 
 def test_a_receipt_that_contradicts_the_state_is_refused() -> None:
-    f, receipt = older()
-    f.state = tickets.withdraw(show_pending(f, receipt), "b", receipt.ticket.id, f.now)[0]
+    f, receipt = open_then_older()
+    f.state = tickets.withdraw(f.state, "b", receipt.ticket.id, f.now)[0]
     with pytest.raises(TransferCorrupted, match="another history"):
         show(f, receipt)
 
 
 def show_pending(f: Federation, receipt: ReceiptContent) -> State:
     return reopen.reopen(f.state, f.config, receipt, f.now)[0]
+
+
+def test_a_reopened_request_that_was_withdrawn_stays_withdrawn() -> None:
+    """A later backup of the restored federation can be restored with the same receipts."""
+    f, receipt = older()
+    show(f, receipt)
+    withdrawn = f.state = tickets.withdraw(f.state, "b", receipt.ticket.id, f.now)[0]
+    assert show(f, receipt) == (False, f"ticket {receipt.ticket.id} is withdrawn here: nothing to do")
+    assert f.state == withdrawn
 
 
 @pytest.mark.parametrize("missing", ["filed_at", "received_at"])
