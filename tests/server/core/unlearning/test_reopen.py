@@ -358,3 +358,19 @@ class TestModelsWhileAReopenedRequestWaits:
         # c is forgotten, but the model still contains b. The newest model is never deleted.
         assert self.statuses(f)[f.state.version] is ModelStatus.WITHDRAWN
         assert {self.statuses(f)[v] for v in (1, 2, 3, 4)} == {ModelStatus.DELETED}
+
+    def test_a_model_that_a_job_builds_in_several_rounds_is_withdrawn(self) -> None:
+        """The job deletes the base of each of its models."""
+        receipt = older()[1]
+        f = Federation(config(forgetting={"method": "retrain"}))
+        f.join("a", "b", "c", "d")
+        f.train()
+        other = f.file("c")
+        f.answer_evaluation(0.8)
+        f.run_round(RoundKind.UNLEARN)
+        f.apply(roster.leave(f.state, "b", f.state.members["b"].session, f.now))
+        receipt = receipt.model_copy(update={"ticket": receipt.ticket.model_copy(update={"id": "t-b"})})
+        f.apply(show_pending(f, receipt))
+        f.run_round(RoundKind.UNLEARN)
+        assert f.ticket(other.id).applied is not None
+        assert self.statuses(f)[f.state.version] is ModelStatus.WITHDRAWN
