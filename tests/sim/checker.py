@@ -219,7 +219,8 @@ class Checker(CommitChecks):
             require(after.job is not None, "an unlearning round without its job")
             if after.job is not None:
                 require(set(current.tickets) == set(after.job.tickets), "round and job differ")
-        if current.kind is RoundKind.UNLEARN and current.phase is RoundPhase.FOLDING:
+        closing = before.round is None or before.round.phase is not RoundPhase.FOLDING
+        if closing and current.kind is RoundKind.UNLEARN and current.phase is RoundPhase.FOLDING:
             possible = [m for m in after.members.values() if m.trains and m.name not in asked_out(after)]
             self._others = self.store.config.forgetting.min_retained if possible else 0
         for assignment in current.assignments:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from puf_common import audit_chain
-from puf_common.errors import NotFound, PufError, StorageCorrupted, Unavailable
+from puf_common.errors import NotFound, PufError, StorageCorrupted, TransferCorrupted, Unavailable
 from puf_common.receipts import signed_receipt
 from puf_common.receipts.content import ReceiptContent
 from puf_common.tensors.chunks import ChunkView
@@ -298,7 +298,8 @@ class SimServer:
         for content in self.receipts.values():
             try:
                 after, _, _ = reopen.reopen(after, self.store.config, content, self.world.now)
-            except StorageCorrupted as error:
+            except (StorageCorrupted, TransferCorrupted) as error:
+                # The operator leaves it out.
                 self.world.log(f"a receipt is not believed: {error}")
         # No fault meanwhile: the operator repeats a restore until it is done.
         healing, self.world.healing = self.world.healing, True

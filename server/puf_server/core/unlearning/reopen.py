@@ -46,7 +46,10 @@ def reopen(state: State, config: FederationConfig, receipt: ReceiptContent, now:
     ticket_id, client, membership = receipt.ticket.id, receipt.ticket.client, receipt.ticket.membership
     known = state.tickets.get(ticket_id)
     if known is not None and known.state is TicketState.WITHDRAWN and not known.reopened:
-        raise TransferCorrupted(f"ticket {ticket_id} is {known.state} here: the receipt tells of another history")
+        raise TransferCorrupted(
+            f"ticket {ticket_id} of {client} is withdrawn here: the receipt tells of another history, in which it was "
+            "completed. Leave this receipt out to continue, and let the client ask again"
+        )
     if known is not None and (known.reopened or not _unapplied(known)):
         return state, False, f"ticket {ticket_id} is {known.state} here: nothing to do"
     member = state.members.get(client)

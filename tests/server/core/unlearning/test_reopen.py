@@ -259,6 +259,28 @@ def show_pending(f: Federation, receipt: ReceiptContent) -> State:
     return reopen.reopen(f.state, f.config, receipt, f.now)[0]
 
 
+@pytest.mark.parametrize("mode", ["regular", "special"])
+def test_two_reopened_requests_of_one_client_are_served_one_after_the_other(mode: str) -> None:
+    """A client files its next request only after the last one, but a restore opens both again."""
+    f = Federation(config())
+    f.join("a", "b", "c", "d")
+    f.train()
+    backup = f.state
+    first = completed(f, mode=mode, **FORGET)
+    second = completed(f, mode=mode, key="second", scope="samples", forget_samples=2, retain_samples=5)
+    f.restart(backup)
+    for receipt in (first, second):
+        assert show(f, receipt)[0]
+    f.apply(f.state)
+    f.answer_evaluation(0.8)
+    assert [t.id for t in f.state.tickets.values() if t.state is TicketState.SCHEDULED] == [first.ticket.id]
+    keys = [assignment.key for assignment in f.round.assignments]
+    assert len(keys) == len(set(keys))
+    f.run_round(RoundKind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
+    assert {t.applied is not None for t in f.state.tickets.values()} == {True}
+
+
 def test_a_reopened_request_that_was_withdrawn_stays_withdrawn() -> None:
     """A later backup of the restored federation can be restored with the same receipts."""
     f, receipt = older()
