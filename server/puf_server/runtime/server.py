@@ -93,7 +93,8 @@ class Server:
         return self
 
     async def _start(self) -> None:
-        self.engine = await self._threads.run(Engine, self._store, FederationClock(failpoints.wall_clock()))
+        clock = FederationClock(self._store.database.wall_clock(failpoints.wall_clock()))
+        self.engine = await self._threads.run(Engine, self._store, clock)
         self.handlers = Handlers(self.engine)
         self.metrics = Metrics(self.handlers)
         self._tracking = TrackingFeed(self.engine, self._tracker) if self._tracker else None
@@ -112,10 +113,15 @@ class Server:
                 loop.call_soon_threadsafe(self._traces.changed, before, after)
             if before.members is not after.members:
                 loop.call_soon_threadsafe(self._calls.members_changed)
+            if after.stopping:
+                # The operator has stopped another server of this federation, or this one.
+                loop.call_soon_threadsafe(self.stopped.set)
 
         self._clients, self._operators, accesses = await self._threads.run(self._make_listeners)
         self._serve_calls(notifier)
         self.engine.subscribe(changed)
+        # What another server has changed since the state was read.
+        notifier.notify(self.engine.state)
         self.port = self._clients.bind(self._federation, self._addresses.federation)
         self.operator_port = self._operators.bind(self._operator, self._addresses.operator)
         address, hosts = self._addresses.metrics, self._addresses.metrics_hosts
@@ -149,7 +155,7 @@ class Server:
             self.handlers, self._clients.identify, notifier, self._threads, self.metrics.update_refused
         )
         self._calls.add_to(self._federation)
-        operator = OperatorService(self.handlers, self._threads, self._audit, self.stopped.set)
+        operator = OperatorService(self.handlers, self._threads, self._audit)
         operator_pb2_grpc.add_OperatorServicer_to_server(operator, self._operator)
         self._health = health_aio.HealthServicer()
         health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
@@ -183,7 +189,7 @@ class Server:
         if self.engine.state.stopping:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LEAVE_SECONDS):
-                    while self.engine.presence.seen:
+                    while self.engine.presence.present():
                         await asyncio.sleep(0.05)
 
     async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:

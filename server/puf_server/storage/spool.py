@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 
 from puf_server.core.state.rounds import Round
 from puf_server.storage.durable import Files, FileSource, NewFile, remove
-from puf_server.storage.layout import spool_name
+from puf_server.storage.layout import draft_name, spool_name
 
 
 class Spool:
     """Safe to use from any thread."""
 
-    def __init__(self, folder: Path, files: Files) -> None:
+    def __init__(self, folder: Path, files: Files, owner: str) -> None:
         self._folder = folder
         self._files = files
+        self._owner = owner
 
     def path(self, name: str) -> Path:
         return self._folder / name
 
     def new(self) -> NewFile:
         """The file of an update that arrives. No round knows its name, so that a restart deletes it."""
-        return NewFile(self._folder / f"{secrets.token_hex(8)}.part", self._files, "spool")
+        return NewFile(self._folder / draft_name("arriving", self._owner), self._files, "spool")
 
     def read(self, current: Round, key: str) -> FileSource:
         """Random access to a received update."""
