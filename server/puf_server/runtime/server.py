@@ -62,6 +62,8 @@ class Addresses:
     metrics: str = ""
     # Names in the requests of scrapers, besides IP addresses and names without a dot.
     metrics_hosts: tuple[str, ...] = ()
+    # Other processes of the same federation listen on the same two ports.
+    shared: bool = False
 
 
 class Server:
@@ -93,6 +95,8 @@ class Server:
         return self
 
     async def _start(self) -> None:
+        # First: a process that joins reads what the first one writes here before its state is recovered.
+        self._clients, self._operators, accesses = await self._threads.run(self._make_listeners)
         clock = FederationClock(self._store.database.wall_clock(failpoints.wall_clock()))
         self.engine = await self._threads.run(Engine, self._store, clock)
         self.handlers = Handlers(self.engine)
@@ -117,7 +121,6 @@ class Server:
                 # The operator has stopped another server of this federation, or this one.
                 loop.call_soon_threadsafe(self.stopped.set)
 
-        self._clients, self._operators, accesses = await self._threads.run(self._make_listeners)
         self._serve_calls(notifier)
         self.engine.subscribe(changed)
         # What another server has changed since the state was read.
@@ -146,11 +149,13 @@ class Server:
         limits = self._store.config.limits
         if self._tls is None:
             return insecure_listeners(limits)
-        return secure_listeners(self._store.directory, self._tls, limits)
+        first = not self._store.joined if self._store.database.owner else None
+        return secure_listeners(self._store.directory, self._tls, limits, first)
 
     def _serve_calls(self, notifier: Notifier) -> None:
         """Makes the two gRPC servers with their services."""
-        self._federation, self._operator = self._clients.server(), self._operators.server()
+        shared = self._addresses.shared
+        self._federation, self._operator = self._clients.server(shared), self._operators.server(shared)
         self._calls = FederationService(
             self.handlers, self._clients.identify, notifier, self._threads, self.metrics.update_refused
         )
@@ -173,7 +178,8 @@ class Server:
         self._folding.end()
         self._audit.end()
         self._calls.end()
-        await self._threads.run(OperatorAccess.remove, self._store.directory)
+        if not self.engine.shared or self.engine.state.stopping:
+            await self._threads.run(OperatorAccess.remove, self._store.directory)
         await asyncio.gather(
             self._folder, self._federation.stop(1.0), self._operator.stop(1.0), *self._tasks, return_exceptions=True
         )
@@ -241,7 +247,7 @@ def _reachable(address: str, port: int) -> str:
 def serve(
     directory: Path,
     addresses: Addresses,
-    announce: Path | None = None,
+    announce: Callable[[str], object] | None = None,
     *,
     tls: ServerTls | None = None,
     limits: Mapping[str, Any] | None = None,
@@ -250,7 +256,7 @@ def serve(
 ) -> None:
     """Serves until the operator stops the server or a signal arrives.
 
-    The file `announce` gets the port numbers once the server listens. `limits` replace those of the federation for this
+    `announce` gets the port numbers once the server listens. `limits` replace those of the federation for this
     process. `tracker` gets the figures of committed rounds. `database` is the address of a PostgreSQL database.
     """
     failpoints.arm_from_environment()
@@ -262,7 +268,7 @@ def serve(
 async def _serve(
     open_store: Callable[[], Store],
     addresses: Addresses,
-    announce: Path | None,
+    announce: Callable[[str], object] | None,
     tls: ServerTls | None,
     limits: Mapping[str, Any],
     tracker: Callable[[str], Tracker] | None,
@@ -287,7 +293,7 @@ async def _serve(
         log.info("serving", federation=store.config.title, round=server.engine.state.number, **ports)
         if announce is not None:
             written = " ".join(map(str, ports.values()))
-            await asyncio.to_thread(announce.write_text, f"{written}\n")
+            await asyncio.to_thread(announce, f"{written}\n")
         await server.stopped.wait()
         log.info("stopping", round=server.engine.state.number)
 

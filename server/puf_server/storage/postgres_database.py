@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 
 import psycopg
 
@@ -301,8 +301,7 @@ class PostgresDatabase:
 
     def close(self) -> None:
         if self._servers is not None:
-            with suppress(DatabaseBusy):
-                self._servers.end()
+            self._servers.end()
         for db in (self._db, self._reader):
             if db is not None:
                 db.close()

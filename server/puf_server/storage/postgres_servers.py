@@ -15,6 +15,7 @@ import select
 import socket
 import threading
 import time
+from contextlib import suppress
 
 from puf_common.clock import steady_time
 from puf_common.errors import PufError
@@ -150,7 +151,7 @@ class Servers:
         self._wake.send(b"x")
         if self._thread.is_alive():
             self._thread.join()
-            with translated(self.address.shown):
+            with suppress(PufError), translated(self.address.shown):
                 if self._db is not None and not self._db.closed:
                     self.exchange.leave(self._db)
         if self._db is not None:
