@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -10,13 +11,17 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.databases import audit_entries
+from tests.grpc.raw import update_bytes
 from tests.postgres import Postgres
 from tests.running import make_state, tiny_config
 from tests.server.local import Clock, Local
 
 from puf_common.clock import steady_time
+from puf_common.errors import TooMuch
 from puf_common.v1 import federation_pb2 as fed
+from puf_common.v1 import tensors_pb2 as ts
 from puf_server.core import operations, roster
+from puf_server.rpc import messages
 from puf_server.storage import postgres_exchange, postgres_servers
 from puf_server.storage.postgres_tables import LOCK
 from puf_server.storage.state_database import AlreadyServed, FoldLost
@@ -319,3 +324,40 @@ def test_a_server_of_an_older_version_excludes_others(tmp_path: Path, address: s
         with pytest.raises(AlreadyServed, match="older PUF"):
             Store.open(state, database=address)
         old.execute("UPDATE puf_head SET tables = 2")
+
+
+def test_an_upload_that_broke_at_one_process_continues_at_another(start: Callable[[], Local]) -> None:
+    one, two = start(), start()
+    one.join(*NAMES)
+    two.engine.catch_up()
+    payload = update_bytes(0.25)
+    header = one.header("a", payload)
+    broken = one.handlers.begin_upload("a", header)
+    broken.write(ts.Chunk(offset=0, data=payload[:24]))
+    asked = messages.update_header(header)
+    # The first process was killed, or has not noticed yet that the stream is broken.
+    assert two.handlers.uploads.offset("a", asked) == 24
+    header.resume_at = 24
+    upload = two.handlers.begin_upload("a", header)
+    assert upload.received == 24
+    broken.write(ts.Chunk(offset=24, data=bytes(8)))
+    upload.write(ts.Chunk(offset=24, data=payload[24:]))
+    two.handlers.finish_upload(upload)
+    one.engine.catch_up()
+    one.handlers.uploads.keep(broken)
+    assert one.spool() == [f"1.1.a.main.{hashlib.sha256(payload).hexdigest()[:32]}"]
+    assert (two.engine.store.directory / "spool" / one.spool()[0]).read_bytes() == payload
+
+
+def test_a_client_has_one_quota_at_all_processes(start: Callable[[], Local]) -> None:
+    one, two = start(), start()
+    one.join(*NAMES)
+    two.engine.catch_up()
+    uploads = [one.begin("a", 0.1), one.begin("a", 0.2), two.begin("a", 0.3), two.begin("a", 0.4)]
+    for process in (one, two):
+        with pytest.raises(TooMuch, match="a has"):
+            process.begin("a", 0.5)
+    one.begin("b", 0.5).discard()
+    for upload in uploads[:2]:
+        upload.discard()
+    two.begin("a", 0.5).discard()
