@@ -23,6 +23,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "puf_common": {
         "__init__": "",
         "errors": "",
+        "clock": "",
         "dates": "",
         "seeds": "",
         "logging": "",

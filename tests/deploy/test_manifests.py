@@ -14,6 +14,9 @@ import pytest
 import yaml
 
 from puf_common.config.exit_codes import Exit
+from puf_common.config.settings import resolve
+from puf_server.cli.main import _parser
+from puf_server.cli.serve import ServeSettings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -40,7 +43,7 @@ def test_the_validator_finds_a_wrong_type() -> None:
         kubernetes_validate.validate(wrong, kubernetes_validate.latest_version(), strict=True)
 
 
-@pytest.mark.parametrize("overlay", ["", "gpu", "monitoring", "own-certificates"])
+@pytest.mark.parametrize("overlay", ["", "gpu", "monitoring", "own-certificates", "postgres"])
 def test_compose_accepts_every_overlay(overlay: str) -> None:
     known = (["docker-compose"], ["docker", "compose"])
     program = next((p for p in known if shutil.which(p[0]) and not subprocess.call([*p, "version"])), None)
@@ -48,12 +51,30 @@ def test_compose_accepts_every_overlay(overlay: str) -> None:
         pytest.skip("compose is not installed")
     files = ["-f", "docker-compose.yml", *(["-f", f"deploy/{overlay}.yml"] if overlay else [])]
     env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PUF_CERTIFICATES": "/certificates", "GRAFANA_PASSWORD": "x"}
+    env["POSTGRES_PASSWORD"] = "x"
     done = subprocess.run([*program, *files, "config"], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     merged = yaml.safe_load(done.stdout)
     assert merged["services"]["client"]["restart"] == "on-failure"
-    if overlay == "own-certificates":
+    if overlay in ("own-certificates", "postgres"):
         assert "--client-ca" in merged["services"]["server"]["command"]
+
+
+def test_compose_and_kubernetes_serve_a_state_in_postgresql_with_flags_that_exist() -> None:
+    overlay = yaml.safe_load((DEPLOY / "postgres.yml").read_text())["services"]["server"]["command"]
+    documents = list(yaml.safe_load_all((DEPLOY / "kubernetes/servers.yaml").read_text()))
+    (deployment,) = [d for d in documents if d["kind"] == "Deployment"]
+    (budget,) = [d for d in documents if d["kind"] == "PodDisruptionBudget"]
+    pod = deployment["spec"]["template"]["spec"]["containers"][0]
+    words = [word.replace("${PUF_WORKERS:-2}", "2") for word in overlay]
+    for command, workers in ((words, 2), (pod["args"], 1)):
+        settings = resolve(ServeSettings, _parser(command).parse_args(command))
+        assert settings.workers == workers
+        assert settings.files is not None
+        assert settings.client_ca is not None
+    assert deployment["spec"]["replicas"] > budget["spec"]["maxUnavailable"] == 1
+    assert deployment["spec"]["selector"]["matchLabels"] == budget["spec"]["selector"]["matchLabels"]
+    assert pod["readinessProbe"]["exec"]["command"] == ["puf-server", "health"]
 
 
 def test_every_file_that_an_overlay_mounts_exists() -> None:

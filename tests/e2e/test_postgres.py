@@ -1,135 +1,105 @@
-"""Servers whose state is in PostgreSQL: one serves, the others stand by, and deaths change no bit of the model."""
+"""Several servers of one federation in PostgreSQL: deaths, pauses and lost connections change no bit of the model."""
 
 from __future__ import annotations
 
+import json
+import os
 import signal
-import socket
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
 
-import grpc
 import pytest
-from tests.e2e.federation import SECONDS
-from tests.grpc.raw import Raw, update_bytes
+from tests.grpc.raw import Raw
 from tests.postgres import Postgres
 from tests.running import make_state, tiny_config
-from tests.server.local import Local
+from tests.several_servers import NAMES, SECONDS, Clients, Servers, one_process_in_sqlite
 
 from puf_lab.federations.processes import Process, program, run_server_command, wait_until
 from puf_server.cli.operator_client import OperatorClient
-from puf_server.core.config import FederationConfig
-
-T = TypeVar("T")
 
 pytestmark = pytest.mark.e2e
 
 
-class Servers:
-    """Three `puf-server serve --standby` on the same ports. The one that serves has announced them."""
-
-    def __init__(self, directory: Path, address: str, stack: ExitStack) -> None:
-        self.directory, self.address, self._stack = directory, address, stack
-        self.port, self.operator_port = _free_ports()
-        self.control = OperatorClient(f"127.0.0.1:{self.operator_port}")
-        self._running: dict[str, Process] = {}
-        for name in ("one", "two", "three"):
-            self._running[name] = self._start(name)
-
-    def _announced(self, name: str) -> Path:
-        return self.directory / f"{name}.ports"
-
-    def _start(self, name: str) -> Process:
-        flags = ["--state", self.address, "--files", str(self.directory / "files"), "--standby", "--insecure"]
-        flags += ["--listen", f"127.0.0.1:{self.port}", "--operator", f"127.0.0.1:{self.operator_port}"]
-        flags += ["--announce", str(self._announced(name)), "--log-format", "json"]
-        log = self.directory / "logs" / f"{name}.log"
-        return self._stack.enter_context(Process([program("puf-server"), "serve", *flags], log))
-
-    def serving(self) -> str:
-        """The name of the process that serves."""
-        found: list[str] = []
-
-        def announced() -> bool:
-            found[:] = [name for name in self._running if self._announced(name).exists()]
-            return bool(found)
-
-        wait_until(announced, SECONDS, *self._running.values())
-        (name,) = found
-        return name
-
-    def kill_the_serving_one(self) -> None:
-        """Ends it with SIGKILL and starts it again, as a supervisor does. Returns when another one serves."""
-        name = self.serving()
-        killed = self._running.pop(name)
-        killed.send(signal.SIGKILL)
-        killed.wait(SECONDS)
-        self._announced(name).unlink()
-        assert self.serving() != name
-        self._running[name] = self._start(name)
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as first, socket.socket() as second:
-        for free in (first, second):
-            free.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
-
-
-NAMES = ("a", "b", "c")
-ROUNDS = 4
-
-
-def update(name: str, number: int) -> bytes:
-    return update_bytes(0.1 * (1 + NAMES.index(name)) + 0.01 * number)
-
-
-def retried(call: Callable[[], T]) -> T:
-    """The answer of the server, however often it dies."""
-    until = time.monotonic() + SECONDS
-    while True:
-        try:
-            return call()
-        except grpc.RpcError as error:
-            if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) or time.monotonic() > until:
-                raise
-
-
-def one_process_in_sqlite(directory: Path, config: FederationConfig) -> bytes:
-    """The model of the same federation without faults."""
-    local = Local(make_state(directory, config))
-    local.join(*NAMES)
-    for number in range(1, ROUNDS + 1):
-        for name in NAMES:
-            local.submit(name, payload=update(name, number))
-        local.engine.fold_ready()
-    model = local.engine.store.models.payload(local.engine.state.models[ROUNDS])
-    local.engine.close()
-    return bytes(model)
-
-
-def test_killed_servers_and_a_restarted_database_change_no_bit(tmp_path: Path, postgres: Postgres) -> None:
-    config = tiny_config(plan={"min_clients": 3, "rounds": ROUNDS, "absent_seconds": 600.0})
+def test_three_servers_that_die_make_the_model_of_one(tmp_path: Path, postgres: Postgres) -> None:
+    config = tiny_config(plan={"min_clients": 3, "rounds": 4, "absent_seconds": 600.0})
     address = postgres.address()
     make_state(tmp_path / "files", config, database=address)
     with ExitStack() as stack:
         servers = Servers(tmp_path, address, stack)
-        clients = [stack.enter_context(Raw(servers.port, name)) for name in NAMES]
-        for client in clients:
-            client.options["wait_for_ready"] = True
-            retried(client.join)
-        for number in range(1, ROUNDS + 1):
-            for client in clients:
-                work = retried(client.wait).train
-                assert work.key.round == number
-                if (number, client.name) in ((2, "b"), (3, "a")):
-                    servers.kill_the_serving_one()
-                if (number, client.name) == (2, "c"):
-                    postgres.restart("immediate")
-                retried(lambda client=client, work=work: client.submit(work, update(client.name, work.key.round)))  # type: ignore[misc]
-        wait_until(lambda: servers.control.status().rounds_trained == ROUNDS, SECONDS)
-        model = retried(lambda: clients[0].fetch(ROUNDS))
+        clients = Clients(servers, stack)
+        clients.join()
+        faults = {
+            (2, "a"): lambda: servers.kill(0),
+            (2, "c"): lambda: postgres.restart("immediate"),
+            (3, "c"): lambda: servers.kill(1),
+            (4, "b"): lambda: servers.kill(2),
+        }
+        for number in range(1, 5):
+            for name in NAMES:
+                clients.train(name, number, faults.get((number, name), lambda: None))
+        wait_until(lambda: servers.control().status().rounds_trained == 4, SECONDS)
+        model = clients.call("a", lambda raw: raw.fetch(4))
         run_server_command("audit", "verify", "--state", address, "--files", str(tmp_path / "files"))
     assert model == one_process_in_sqlite(tmp_path / "reference", config)
+
+
+def test_a_server_that_was_stopped_over_whole_rounds_changes_nothing_when_it_wakes(
+    tmp_path: Path, postgres: Postgres
+) -> None:
+    config = tiny_config(plan={"min_clients": 3, "rounds": 4, "absent_seconds": 600.0})
+    address = postgres.address()
+    make_state(tmp_path / "files", config, database=address)
+    with ExitStack() as stack:
+        servers = Servers(tmp_path, address, stack)
+        clients = Clients(servers, stack)
+        clients.join()
+        for name in NAMES:
+            clients.train(name, 1)
+        servers.stop(0)
+        for number in (2, 3):
+            for name in NAMES:
+                clients.train(name, number)
+        clients.train("a", 4)
+        before, files = servers.control().status(), servers.files()
+        servers.wake(0)
+        woken = OperatorClient(f"127.0.0.1:{servers.ports(0)[1]}")
+        wait_until(lambda: woken.status().position == before.position, SECONDS)
+        assert servers.files() == files
+        assert servers.control().status().round == before.round
+        for name in ("b", "c"):
+            clients.train(name, 4)
+        wait_until(lambda: woken.status().rounds_trained == 4, SECONDS)
+        model = clients.call("a", lambda raw: raw.fetch(4))
+    assert model == one_process_in_sqlite(tmp_path / "reference", config)
+
+
+def test_workers_share_a_port_and_a_dead_one_is_started_again(tmp_path: Path, postgres: Postgres) -> None:
+    address, announced = postgres.address(), tmp_path / "ports"
+    make_state(tmp_path / "files", tiny_config(), database=address)
+    words = [program("puf-server"), "serve", "--state", address, "--files", str(tmp_path / "files"), "--workers", "2"]
+    words += ["--insecure", "--listen", "127.0.0.1:0", "--operator", "127.0.0.1:0", "--announce", str(announced)]
+    with Process([*words, "--log-format", "json"], tmp_path / "log") as server:
+        wait_until(announced.exists, SECONDS, server)
+        port, operator = map(int, announced.read_text().split())
+        control = OperatorClient(f"127.0.0.1:{operator}")
+
+        def lines(event: str) -> list[dict[str, object]]:
+            found = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
+            return [line for line in found if line["event"] == event]
+
+        def workers() -> list[int]:
+            return [int(pid) for pid in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()]
+
+        assert {line["worker"] for line in lines("serving")} == {1, 2}
+        dying = next(pid for pid in workers() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        os.kill(dying, signal.SIGKILL)
+        wait_until(lambda: len(lines("serving")) == 3, SECONDS, server)
+        assert len(lines("a worker has died and is started again")) == 1
+        for name in NAMES:
+            with Raw(port, name) as client:
+                client.options["wait_for_ready"] = True
+                client.join()
+        assert {client.name for client in control.clients()} == set(NAMES)
+        control.stop()
+        assert server.wait(SECONDS) == 0
+    assert len(lines("stopping")) == 2

@@ -17,6 +17,7 @@ from puf_server.core.state.rounds import Round
 from puf_server.core.state.state import AuditNote, State
 from puf_server.storage import rows
 from puf_server.storage.layout import history_name, spool_name
+from puf_server.storage.state_database import OneProcess
 from puf_server.storage.state_rows import MANY, difference, state_of
 from tests.sim.weights import MANIFEST, Update, Weights, model_payload
 
@@ -37,7 +38,7 @@ class SimSpool:
         self.parts: dict[int, bytes] = {}
         self._numbers = count()
 
-    def new(self) -> SimPart:
+    def new(self, client: str = "", upload: str = "", nbytes: int = 0) -> SimPart:
         return SimPart(self, next(self._numbers))
 
     def path(self, name: str) -> SimPath:
@@ -74,6 +75,8 @@ class SimStore:
 
     manifest = MANIFEST
     key = _KEY
+    database = OneProcess()
+    joined = False
 
     def __init__(
         self,
@@ -172,7 +175,7 @@ class SimStore:
     def disk_space(self) -> None:
         """A full disk is an event of the simulator. The space is not known."""
 
-    def save(self, before: State | None, after: State, now: float | None = None) -> bool:
+    def save(self, before: State | None, after: State, now: float | None = None, fold: int | None = None) -> bool:
         """One transaction. It writes the same difference as the real store, completely or not at all."""
         changed = difference(before, after)
         if changed is None and not after.notes:

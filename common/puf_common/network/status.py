@@ -45,14 +45,14 @@ _CODES = {code.name: code for code in grpc.StatusCode}
 Options = list[tuple[str, int]]
 
 
-def server_options() -> Options:
+def server_options(*, shares_port: bool = False) -> Options:
     """Options of every server. The ping rule must allow the clients' keep-alive; otherwise idle clients are disconnected."""
     return [
         *_both_sides(),
         ("grpc.http2.lookahead_bytes", CHUNK_BYTES // 8),
         ("grpc.http2.min_ping_interval_without_data_ms", _KEEPALIVE_MS // 3),
-        # A second server on the same port must fail instead of sharing it.
-        ("grpc.so_reuseport", 0),
+        # A second server on the same port must fail instead of sharing it, unless it serves the same federation.
+        ("grpc.so_reuseport", int(shares_port)),
     ]
 
 

@@ -13,7 +13,7 @@ from puf_common.network.addresses import parse_address
 from puf_common.network.certificates import Role
 from puf_common.network.status import Options, server_options
 from puf_common.network.tls import ServerTls
-from puf_server.admission.access_file import OperatorAccess
+from puf_server.admission.access_file import OperatorAccess, shared_access
 from puf_server.admission.identity import AnyOperator, CertificateIdentity, ClaimedIdentity, Identify, TokenIdentity
 from puf_server.admission.interceptor import AdmissionInterceptor
 from puf_server.admission.revocations import Revocations
@@ -32,8 +32,8 @@ class Listener:
     limits: Limits
     credentials: grpc.ServerCredentials | None = None
 
-    def server(self) -> aio.Server:
-        """A gRPC server without services that is not bound yet."""
+    def server(self, shares_port: bool = False) -> aio.Server:
+        """A gRPC server without services that is not bound yet. `shares_port`: with other processes of this federation."""
         options: Options = [
             ("grpc.max_concurrent_streams", self.limits.streams),
             ("grpc.max_allowed_incoming_connections", self.limits.connections),
@@ -41,7 +41,7 @@ class Listener:
             ("grpc.max_connection_idle_ms", round(1000 * self.limits.idle_seconds)),
         ]
         return aio.server(
-            options=[*server_options(), *options],
+            options=[*server_options(shares_port=shares_port), *options],
             interceptors=[self.interceptor],
             # gRPC refuses calls beyond this number before it reads their request.
             maximum_concurrent_rpcs=self.limits.calls,
@@ -76,12 +76,17 @@ def insecure_listeners(limits: Limits) -> tuple[Listener, Listener, Accesses]:
     )
 
 
-def secure_listeners(directory: Path, tls: ServerTls, limits: Limits) -> tuple[Listener, Listener, Accesses]:
-    """Listeners with TLS. Clients need a certificate if the server has a client authority, otherwise a token."""
+def secure_listeners(
+    directory: Path, tls: ServerTls, limits: Limits, first: bool | None = None
+) -> tuple[Listener, Listener, Accesses]:
+    """Listeners with TLS. Clients need a certificate if the server has a client authority, otherwise a token.
+
+    `first`: this process is the first of several that serve the federation; None: it is the only one.
+    """
     revocations, tokens = Revocations(directory), Tokens(directory)
     client: Identify = CertificateIdentity(revocations) if tls.client_ca else TokenIdentity(tokens, revocations)
     operator = CertificateIdentity(revocations, "operator", "viewer")
-    root, local = ephemeral_access()
+    root, local = ephemeral_access() if first is None else shared_access(directory, anew=first)
     server = str(tls.certificate.expanduser().resolve())
 
     def refresh() -> object:

@@ -6,7 +6,6 @@ Files are in DIR/history, named by round, kind, client and digest. Files that no
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -23,7 +22,7 @@ from puf_server.core.methods.fukd import accumulate
 from puf_server.core.state.rounds import HistoryRecord, Round
 from puf_server.core.state.state import State
 from puf_server.storage.durable import FileSource, NewFile, sync_directory
-from puf_server.storage.layout import history_name
+from puf_server.storage.layout import draft_name, history_name
 from puf_server.storage.state_store import Store
 
 _BLOCK = 1 << 16
@@ -80,7 +79,7 @@ class HistoryFile:
         if not self._folder.exists():
             store.files.mkdir(self._folder)
             sync_directory(store.directory, store.files)
-        path = self._folder / f"{key.replace('/', '.')}.{secrets.token_hex(4)}.part"
+        path = self._folder / draft_name(key.replace("/", "."), store.database.owner)
         self._sha, self._nbytes = hashlib.sha256(), 0
         self._file = NewFile(path, store.files)
 

@@ -27,7 +27,7 @@ _COMMON = {
     },
     "serve": {
         "--config", "--state", "--files", "--listen", "--operator", "--tls-cert", "--tls-key", "--client-ca", "--insecure",
-        "--metrics", "--standby", "--track",
+        "--metrics", "--workers", "--track",
         "--receipts", "--no-receipts", "--announce", "--log-level", "--log-format",
     },
 }  # fmt: skip
@@ -119,10 +119,10 @@ def _init(arguments: argparse.Namespace) -> None:
     print(f"next: puf-server serve --state {where} --insecure")
 
 
-def _serve(arguments: argparse.Namespace) -> None:
+def _serve(arguments: argparse.Namespace) -> int:
     from puf_server.cli.serve import ServeSettings, run
 
-    run(resolve(ServeSettings, arguments))
+    return run(resolve(ServeSettings, arguments))
 
 
 def _dashboard(arguments: argparse.Namespace) -> None:

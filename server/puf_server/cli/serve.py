@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import time
+import sys
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ConfigDict, Field
 
+from puf_common.config.exit_codes import Exit
 from puf_common.errors import UsageError
+from puf_common.network.addresses import parse_address
 from puf_common.tracing.process import TraceSettings, traced
 from puf_server.cli.place import FILES_HELP, METAVAR, place
 from puf_server.core.config import Limits
 
 HERE = "127.0.0.1:7300"
 EVERYWHERE = "[::]:7300"
-_STANDBY_SECONDS = 1.0
 
 
 class ServeSettings(TraceSettings):
@@ -46,9 +49,7 @@ class ServeSettings(TraceSettings):
         json_schema_extra={"metavar": "DIR"},
     )
     no_receipts: bool = Field(False, description="after a restore: nothing was forgotten since the backup; audited")
-    standby: bool = Field(
-        False, description="with PostgreSQL: wait while another server serves, and take its place when it ends"
-    )
+    workers: int = Field(1, ge=1, le=64, description="with PostgreSQL: processes that serve on the same ports")
     insecure: bool = Field(False, description="serve without TLS: every caller can claim every name")
     metrics: str = Field(
         "",
@@ -73,8 +74,8 @@ class ServeSettings(TraceSettings):
     log_format: Literal["auto", "console", "json"] = Field("auto", description="auto: console on a terminal, else JSON")
 
 
-def run(settings: ServeSettings) -> None:
-    """Serves the federation until it is stopped."""
+def run(settings: ServeSettings) -> int:
+    """Serves the federation until it is stopped. Returns the exit code."""
     if settings.insecure and (settings.tls_cert or settings.tls_key or settings.client_ca):
         raise UsageError("--insecure and TLS exclude each other: remove --insecure")
     if not settings.insecure and not (settings.tls_cert and settings.tls_key):
@@ -82,22 +83,56 @@ def run(settings: ServeSettings) -> None:
             "serving needs --tls-cert and --tls-key (and --client-ca for mTLS); make them with puf-server certs init, server "
             "and client. To serve without TLS, give --insecure"
         )
-    from puf_common.logging import configure, get_logger
+    directory, database = place(settings.state, settings.files)
+    if settings.workers > 1 and not database:
+        raise UsageError(
+            "--workers needs --state postgresql://...: one process serves a state directory. See docs/postgres.md"
+        )
+    from puf_common.logging import configure
+    from puf_server.maintenance.restore import apply_receipts
+
+    configure(level=settings.log_level, log_format=settings.log_format)
+    apply_receipts(directory, settings.receipts, waived=settings.no_receipts, database=database)
+    listen = settings.listen or (HERE if settings.insecure else EVERYWHERE)
+    if settings.workers == 1:
+        serve_one(settings.model_copy(update={"listen": listen}))
+        return Exit.OK
+    from puf_server.cli.workers import Workers, reserved
+
+    with ExitStack() as stack:
+        addresses = {"listen": reserved(listen, stack), "operator": reserved(settings.operator, stack)}
+        work = partial(_serve_worker, settings.model_copy(update=addresses))
+        return Workers(settings.workers, work, settings.announce).run()
+
+
+def _serve_worker(settings: ServeSettings, number: int, announce: Callable[[str], object]) -> None:
+    """One of several processes on the same ports, in its own process."""
+    from puf_common.config.command import guarded
+    from puf_common.logging import configure
+
+    # Each process has its own figures. One of them sends those of rounds.
+    changes: dict[str, object] = {"track": settings.track if number == 1 else ""}
+    if settings.metrics:
+        _, port = parse_address(settings.metrics, "--metrics", free_port=True)
+        if port:
+            changes["metrics"] = f"{settings.metrics.rpartition(':')[0]}:{port + number - 1}"
+    configure(level=settings.log_level, log_format=settings.log_format, worker=number)
+    sys.exit(guarded(lambda: serve_one(settings.model_copy(update=changes), announce)))
+
+
+def serve_one(settings: ServeSettings, announce: Callable[[str], object] | None = None) -> int:
+    """Serves in this process. `announce` gets the port numbers of a process that shares its ports with others."""
+    from puf_common.logging import get_logger
     from puf_common.malloc import keep_freed_memory
     from puf_common.network.addresses import is_loopback
     from puf_common.network.tls import ServerTls
-    from puf_server.maintenance.restore import apply_receipts
     from puf_server.runtime.server import Addresses, serve
     from puf_server.tracking.trackers import tracker_named
 
     directory, database = place(settings.state, settings.files)
-    if settings.standby and not database:
-        raise UsageError("--standby needs --state postgresql://...: one machine has one server of a state directory")
-    configure(level=settings.log_level, log_format=settings.log_format)
     keep_freed_memory()
     tracker = tracker_named(settings.track) if settings.track else None
     log = get_logger(__name__)
-    federation = settings.listen or (HERE if settings.insecure else EVERYWHERE)
     tls = None
     if settings.tls_cert is not None and settings.tls_key is not None:
         tls = ServerTls(settings.tls_cert, settings.tls_key, settings.client_ca)
@@ -105,35 +140,18 @@ def run(settings: ServeSettings) -> None:
         log.info("TLS", clients="certificates" if tls.client_ca else "tokens", names=tls.names())
     else:
         log.warning("serving without TLS: every caller can act as any client")
-        for address in (federation, settings.operator):
+        for address in (settings.listen, settings.operator):
             if not is_loopback(address):
                 log.warning("open to the network without TLS", address=address)
     given = {name: getattr(settings.limits, name) for name in settings.limits.model_fields_set}
-    addresses = Addresses(federation, settings.operator, settings.metrics, tuple(settings.metrics_host))
-
-    def serve_now() -> None:
-        apply_receipts(directory, settings.receipts, waived=settings.no_receipts, database=database)
-        serve(directory, addresses, settings.announce, tls=tls, limits=given, tracker=tracker, database=database)
-
+    addresses = Addresses(
+        settings.listen,
+        settings.operator,
+        settings.metrics,
+        tuple(settings.metrics_host),
+        shared=announce is not None,
+    )
+    told = announce or (settings.announce.write_text if settings.announce is not None else None)
     with traced("puf-server", settings.trace):
-        if settings.standby:
-            _in_turn(serve_now)
-        else:
-            serve_now()
-
-
-def _in_turn(serve: Callable[[], None]) -> None:
-    """Serves once no other server does."""
-    from puf_common.logging import get_logger
-    from puf_server.storage.state_database import AlreadyServed, DatabaseBusy
-
-    log, waiting = get_logger(__name__), False
-    while True:
-        try:
-            serve()
-            return
-        except (AlreadyServed, DatabaseBusy) as error:
-            if not waiting:
-                log.info("standing by", why=error.message)
-            waiting = True
-        time.sleep(_STANDBY_SECONDS)
+        serve(directory, addresses, told, tls=tls, limits=given, tracker=tracker, database=database)
+    return Exit.OK

@@ -218,8 +218,7 @@ def session_member(state: State, name: str, session: str) -> Member:
 
 
 def worker_alive(presence: Presence, name: str, config: FederationConfig, now: float) -> bool:
-    seen = presence.seen.get(name)
-    return seen is not None and now - seen <= config.plan.absent_seconds
+    return presence.silent_seconds(name, now) <= config.plan.absent_seconds
 
 
 def absentees(names: Iterable[str], presence: Presence, config: FederationConfig, now: float) -> list[str]:

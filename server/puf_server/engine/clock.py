@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from puf_common.clock import steady_time
 from puf_common.dates import to_utc
 from puf_common.logging import get_logger
 from puf_server.engine.troubles import Trouble, Troubles
@@ -23,12 +24,6 @@ TOLERANCE = 60.0
 DOWNTIME = 3600.0
 # A smaller step changes no decision.
 _NOTICEABLE = 1.0
-
-
-def steady_time() -> float:
-    """Seconds that no change of the wall clock affects. Time in which the machine slept counts where the system can tell."""
-    boottime = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
 
 class FederationClock:

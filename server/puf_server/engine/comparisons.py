@@ -9,6 +9,12 @@ from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
 
 
+def closed(state: State) -> Round | None:
+    """The closed round whose model is not computed yet, if there is one."""
+    current = state.round
+    return current if current is not None and current.phase is RoundPhase.FOLDING else None
+
+
 def same_fold(current: Round | None, folded: Round) -> bool:
     """Whether the open round is still the closed round that is or was folded."""
     return (

@@ -1,32 +1,33 @@
 """The state of one federation: applies changes, persists them, notifies listeners.
 
 The state itself says what is to be done next: a round in FOLDING is to be folded, a file without a record is to be
-deleted. So a restart continues where the last process stopped.
+deleted. So a restart continues where the last process stopped. Where several processes serve the federation, each has a
+copy of the state, and the database orders their changes: a change that was applied to an older state is applied again.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Protocol, TypeVar
 
 from puf_common.errors import PufError, StorageCorrupted, Unavailable
 from puf_common.logging import get_logger
 from puf_server.aggregation.folder import Folder, FoldResult
 from puf_server.aggregation.verified import DamagedFile
-from puf_server.core import clock_changes, rounds, scheduler
+from puf_server.core import scheduler
 from puf_server.core.commits import ModelFile
-from puf_server.core.state.presence import Presence, after_restart, settled
+from puf_server.core.state.presence import Presence, after_restart, joined_elsewhere, settled
 from puf_server.core.state.rounds import Round, RoundKind, RoundPhase
-from puf_server.core.state.state import AuditNote, State
-from puf_server.engine import comparisons
-from puf_server.engine.clock import ClockWatch, FederationClock
+from puf_server.core.state.state import State
+from puf_server.engine import audit_log, comparisons
 from puf_server.engine.log_purge import LogPurge
+from puf_server.engine.sharing import Sharing
+from puf_server.engine.spool_checks import lose, verify_spool
+from puf_server.engine.timekeeping import Timekeeping
 from puf_server.engine.troubles import Trouble, Troubles
 from puf_server.failpoints import hit
 from puf_server.storage.state_database import DatabaseBusy, StateMoved
@@ -39,15 +40,6 @@ log = get_logger(__name__)
 # Seconds that a call waits while another process writes to the database, and between two attempts.
 _BUSY_SECONDS = 5.0
 _BUSY_PAUSE = 0.02
-# Seconds between two records of the time.
-_RECORD_SECONDS = 300.0
-
-# Events that the operator must look into.
-_ALARMS = {
-    "ticket.failed": "A REQUEST TO BE FORGOTTEN HAS FAILED: nothing was forgotten",
-    "ticket.reopened": "a client that was forgotten is known again; its request is open again",
-    "federation.halted": "the federation has halted and waits for the operator",
-}
 
 
 class Folds(Protocol):
@@ -64,6 +56,8 @@ class Engine:
 
     def __init__(self, store: Store, clock: Callable[[], float], folder: Folds | None = None) -> None:
         self.store = store
+        # Several processes may serve the federation.
+        self.shared = bool(store.database.owner)
         self.config = store.config
         self.manifest = store.manifest
         self.clock = clock
@@ -75,8 +69,7 @@ class Engine:
         self._lock = threading.Lock()
         self._deleting = threading.Lock()
         self._purge = LogPurge(store, self.troubles)
-        self._watch = ClockWatch(clock, self.troubles, self._move_clock) if isinstance(clock, FederationClock) else None
-        self._recorded_at = -math.inf
+        self._time = Timekeeping(self)
         try:
             self._recover()
         except BaseException:
@@ -84,29 +77,26 @@ class Engine:
             raise
 
     def _recover(self) -> None:
-        """Verifies files before the state relies on them: models exist, updates are whole, all other files go."""
+        """Verifies files before the state relies on them: models exist, updates are whole, all other files go.
+
+        A process that joins others does not: the files change meanwhile.
+        """
         self.state = self.store.load()
-        self.store.require_files(self.state)
-        self._verify_audit_log()
-        if self._watch is not None:
-            self._watch.start(self.store.last_time(), partial(clock_changes.deadline_between, self.state))
-        self.verify_spool()
-        self.call(
-            lambda state, now: (scheduler.restarted(state, self.config, now), None),
-            lambda _, now: after_restart(self.state, now),
-        )
-        self.store.delete_orphans(lambda: self.state, everything=True)
+        self._time.start()
+        if self.store.joined:
+            self.presence = after_restart(self.state, self.clock())
+        else:
+            self.store.require_files(self.state)
+            audit_log.report_damage(self.store, self.troubles)
+            verify_spool(self)
+            self.call(
+                lambda state, now: (scheduler.restarted(state, self.config, now), None),
+                lambda _, now: after_restart(self.state, now),
+            )
+            self.store.delete_orphans(lambda: self.state, everything=True)
         self._purge.run()
         self.store.never_wait()
-
-    def _verify_audit_log(self) -> None:
-        """Shows a damaged audit log. The federation is served: its state does not depend on the log."""
-        fault = self.store.audit_fault()
-        if fault:
-            log.error("the audit log is damaged", why=fault)
-            self.troubles.report(
-                Trouble.AUDIT, f"{fault}; `puf-server audit verify` tells more, a backup has the entry"
-            )
+        self.store.database.watch(Sharing(self))
 
     def subscribe(self, listener: Listener) -> None:
         """Calls `listener` with the state before and after each change, in order and under the lock: it must be quick."""
@@ -116,13 +106,41 @@ class Engine:
         self,
         change: Callable[[State, float], tuple[State, T]],
         attend: Callable[[Presence, float], Presence] = lambda presence, _: presence,
+        fold: int | None = None,
     ) -> T:
         """Applies a change, lets the federation advance, and persists the new state before any caller sees it.
 
         `attend` changes the presence, after `change` has read the old one. Where another process writes to the database,
-        both are called again, at most for some seconds; no other call waits for that.
+        both are called again, at most for some seconds; no other call waits for that. So they are where `change` raises
+        and the state was not the newest one. `fold` is the right to fold that the change needs.
         """
-        return self._without_waiting(lambda: self._call(change, attend))
+        return self._without_waiting(lambda: self._call(change, attend, fold))
+
+    def change(
+        self,
+        change: Callable[[State, float], State],
+        attend: Callable[[Presence, float], Presence] = lambda presence, _: presence,
+        now: float | None = None,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Applies a change that lets nothing advance. `now` is recorded as the time with it; `then` follows in the lock."""
+
+        def apply() -> None:
+            with self._lock:
+                before, at = self.state, self.clock()
+                self._replace(before, change(before, at), attend(self.presence, at), now)
+                then()
+
+        self._without_waiting(apply)
+
+    def write(self, write: Callable[[], bool]) -> None:
+        """Writes to the database beside the state. Returns whether it wrote."""
+
+        def apply() -> None:
+            with self._lock:
+                self._reported(write)
+
+        self._without_waiting(apply)
 
     def attend(self, change: Callable[[Presence, float], Presence]) -> None:
         """Changes the presence in a way that lets nothing advance and needs no record."""
@@ -131,8 +149,9 @@ class Engine:
 
     def _without_waiting(self, work: Callable[[], T]) -> T:
         """Repeats `work`, which takes the lock, while another process writes to the database. Waits without the lock."""
-        give_up, moved = time.monotonic() + _BUSY_SECONDS, False
+        give_up, moved, refused = time.monotonic() + _BUSY_SECONDS, False, False
         while True:
+            before = self.state
             try:
                 if moved:
                     self.catch_up()
@@ -143,22 +162,48 @@ class Engine:
                 if time.monotonic() > give_up:
                     self.troubles.report(Trouble.STATE, error.message)
                     raise
+            except PufError:
+                self.refresh()
+                if refused or self.state is before:
+                    raise
+                refused = True
             time.sleep(0.0 if moved else _BUSY_PAUSE)
 
-    def catch_up(self) -> None:
-        """Adopts the newest state where another process has changed it."""
+    def catch_up(self) -> bool:
+        """Adopts the newest state where another process has changed it. Returns whether one has."""
         with self._lock:
             before = self.state
             newest = self.store.newer(before)
             if newest is None:
-                return
+                return False
             self.state = newest
-            self.presence = settled(self.presence, before, newest)
+            presence = joined_elsewhere(self.presence, before, newest, self.clock())
+            self.presence = settled(presence, before, newest)
             for listener in self._listeners:
                 listener(before, newest)
+            return True
+
+    def refresh(self) -> None:
+        """Adopts the newest state if the database answers."""
+        with suppress(DatabaseBusy):
+            self.catch_up()
+
+    def newest(self, read: Callable[[], T]) -> T:
+        """The result of `read`. Where it raises and the state was not the newest one, it is called again."""
+        before = self.state
+        try:
+            return read()
+        except PufError:
+            self.refresh()
+            if self.state is before:
+                raise
+        return read()
 
     def _call(
-        self, change: Callable[[State, float], tuple[State, T]], attend: Callable[[Presence, float], Presence]
+        self,
+        change: Callable[[State, float], tuple[State, T]],
+        attend: Callable[[Presence, float], Presence],
+        fold: int | None,
     ) -> T:
         with self._lock:
             before, now = self.state, self.clock()
@@ -170,7 +215,7 @@ class Engine:
             )
             if completed:
                 hit("completion.before")
-            self._replace(before, after, settled(presence, before, after))
+            self._replace(before, after, settled(presence, before, after), fold=fold)
             self._advanced = self.state
             if completed:
                 hit("completion.after")
@@ -195,13 +240,15 @@ class Engine:
             # The request is completed. The next one writes the mark.
             log.error("a completed request is not marked beside the database", error=str(error))
 
-    def _replace(self, before: State, after: State, presence: Presence, now: float | None = None) -> None:
+    def _replace(
+        self, before: State, after: State, presence: Presence, now: float | None = None, fold: int | None = None
+    ) -> None:
         """Persists and publishes a new state, and records the time if it is given. The caller holds the lock."""
-        self._reported(lambda: self.store.save(before, after, now))
+        self._reported(lambda: self.store.save(before, after, now, fold))
         self.state = replace(after, notes=()) if after.notes else after
         self.presence = presence
         for note in after.notes:
-            _log(note, after.number)
+            audit_log.log_note(note, after.number)
         if after is not before:
             for listener in self._listeners:
                 listener(before, self.state)
@@ -220,17 +267,18 @@ class Engine:
 
     def tick(self) -> None:
         """Lets time pass: deadlines, absences, and work that is retried."""
-        if self._watch is not None:
-            self._watch.check()
+        # The message that another process has changed the state may be lost.
+        self.refresh()
+        self._time.check()
         self.call(lambda state, now: (state, None))
         self._report_space()
         self._purge.run()
-        self._record_time()
+        self._time.record()
 
     def _with_disk(self, presence: Presence, state: State) -> Presence:
         """The presence with the disk's space, where the next step may open a round."""
-        collecting = state.round is not None and state.round.phase is RoundPhase.COLLECTING
-        return presence if collecting else replace(presence, disk=self.store.disk_space())
+        may_open = state.round is None or state.round.phase is RoundPhase.FOLDING
+        return replace(presence, disk=self.store.disk_space()) if may_open else presence
 
     def _report_space(self) -> None:
         lacking = scheduler.lacks_space(self.state, self.presence, self.config, self.clock())
@@ -239,42 +287,14 @@ class Engine:
         elif self.troubles.report(Trouble.DISK, lacking):
             log.error("the disk has no space for the next round", why=lacking)
 
-    def _record_time(self) -> None:
-        """Stores the time now and then, for the next start. After a failed write this finds out whether writing works."""
-        now = self.clock()
-        due = self._watch is not None and abs(now - self._recorded_at) >= _RECORD_SECONDS
-        if not due and Trouble.STATE not in self.troubles.open():
-            return
-
-        def record() -> None:
-            with self._lock:
-                self._reported(lambda: self.store.record_time(now))
-
-        self._without_waiting(record)
-        self._recorded_at = now
-
     def accept_clock(self) -> None:
         """The operator says that the system's clock is right. Has no effect where it did not jump."""
-        if self._watch is not None:
-            self._watch.accept()
+        self._time.accept()
 
-    def _move_clock(self, seconds: float, accepted: bool) -> None:
-        """Moves the federation's clock, and everything that waits for a duration."""
-        clock = self.clock
-        assert isinstance(clock, FederationClock)
-
-        def move() -> None:
-            with self._lock:
-                before = self.state
-                after = clock_changes.moved(before, seconds)
-                now = clock() + seconds if accepted else None
-                if now is not None:
-                    # The time is recorded with it: a start after a crash must not take the accepted time for a jump.
-                    after = after.note("clock.accepted", now, seconds=round(seconds))
-                self._replace(before, after, self.presence.moved(seconds), now)
-                clock.move(seconds)
-
-        self._without_waiting(move)
+    def read_time(self) -> float | None:
+        """The time that a process recorded last."""
+        with self._lock:
+            return self.store.last_time()
 
     def delete_orphans(self) -> None:
         """Deletes files that no record names. Runs outside the engine's lock."""
@@ -288,40 +308,26 @@ class Engine:
             log.error("files not deleted yet", error=str(error))
 
     def _newest(self) -> State:
-        """The newest state, also where a process that took the place of this one has changed it."""
+        """The newest state, also where another process has changed it."""
         self.catch_up()
         return self.state
 
-    def verify_spool(self) -> None:
-        """Asks again for updates that are booked and not on disk as they were sent. Reads files outside the lock."""
-        checked = self.state.round
-        damaged = self.store.damaged_updates(checked)
-        if damaged and checked is not None:
-            self._lose(checked, damaged)
-
-    def _lose(self, checked: Round, damaged: Mapping[str, str]) -> None:
-        """Deletes the damaged updates of `checked` and asks for them again, each with the reason."""
-        # Before the clients are asked: a new file has the same name.
-        for key in damaged:
-            self.store.delete_update(checked, key)
-
-        def lose() -> None:
-            with self._lock:
-                before, now = self.state, self.clock()
-                after, current = before, before.round
-                for key, why in damaged.items():
-                    # The round may have changed meanwhile, and the file may be gone because of that.
-                    if current is not None and current.received.get(key) is checked.received[key]:
-                        log.error("an update is lost; its client is asked again", key=key, why=why)
-                        after = rounds.lose(after, key, now, why)
-                self._replace(before, after, self.presence)
-
-        self._without_waiting(lose)
-
     def round_to_fold(self) -> Round | None:
         """The closed round whose model is not computed yet, if there is one."""
-        current = self.state.round
-        return current if current is not None and current.phase is RoundPhase.FOLDING else None
+        return comparisons.closed(self.state)
+
+    def begin_fold(self) -> int | None:
+        """The right to fold, for `commit`; None: another process has it. End it with `end_fold`."""
+
+        def begin() -> int | None:
+            with self._lock:
+                return self.store.database.begin_fold()
+
+        return self._without_waiting(begin)
+
+    def end_fold(self) -> None:
+        with self._lock, suppress(DatabaseBusy):
+            self.store.database.end_fold()
 
     def fold(self, current: Round) -> FoldResult:
         """Computes and writes the model of a closed round. Slow; needs no lock.
@@ -338,7 +344,7 @@ class Engine:
                 raise
             # The name of the file contains a digest. It stays out of the audit log, which outlives the client.
             log.error("a damaged file", why=error.message)
-            self._lose(current, {error.key: "it does not match its digest"})
+            lose(self, current, {error.key: "it does not match its digest"})
             return FoldResult(current, failure=error.message)
         except OSError:
             # A damaged update is deleted before its loss is recorded. The record may have failed.
@@ -347,8 +353,11 @@ class Engine:
                 raise
             return FoldResult(current, failure="the round changed while its updates were read")
 
-    def commit(self, result: FoldResult) -> bool:
-        """Commits the result of a fold. False: the round has changed since, and nothing was done."""
+    def commit(self, result: FoldResult, fold: int | None = None) -> bool:
+        """Commits the result of a fold. False: the round has changed since, and nothing was done.
+
+        `fold` is the right to fold. Raises FoldLost where another process has it now.
+        """
 
         def change(state: State, now: float) -> tuple[State, bool]:
             if not comparisons.same_fold(state.round, result.round):
@@ -362,7 +371,7 @@ class Engine:
                 self.config,
                 ModelFile(digest=result.digest, nbytes=result.nbytes, blake3=result.blake3),
                 now,
-                nbytes_down=self.presence.nbytes_down,
+                nbytes_down=self.presence.nbytes_down + self.presence.nbytes_elsewhere,
                 stored=result.history,
                 factors=result.factors,
             )
@@ -370,25 +379,22 @@ class Engine:
 
         kind = RoundKind.UNLEARN if result.round.kind in (RoundKind.RESET, RoundKind.ROLLBACK) else result.round.kind
         hit(f"commit.{kind}.before")
-        committed = self.call(change)
+        committed = self.call(change, fold=fold)
         hit(f"commit.{kind}.after")
+        if not committed:
+            # The model that was folded for nothing.
+            self.delete_orphans()
         return committed
 
     def fold_ready(self) -> None:
         """Folds and commits all closed rounds in this thread. For callers without an event loop."""
-        while (current := self.round_to_fold()) is not None:
-            self.commit(self.fold(current))
+        while (current := self.round_to_fold()) is not None and (fold := self.begin_fold()) is not None:
+            try:
+                self.commit(self.fold(current), fold)
+            finally:
+                self.end_fold()
 
     def close(self) -> None:
-        if self._watch is not None:
-            with suppress(PufError):
-                self.store.record_time(self.clock())
+        with self._lock, suppress(PufError):
+            self._time.record_last()
         self.store.close()
-
-
-def _log(note: AuditNote, number: int) -> None:
-    """Writes a line of the audit log to the process log, as an error where the operator must act."""
-    if note.event in _ALARMS:
-        log.error(_ALARMS[note.event], **note.facts)
-    else:
-        log.info(note.event, **{"round": number, **note.facts})

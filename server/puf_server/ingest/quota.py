@@ -24,12 +24,20 @@ class Quota:
 
     def reserve(self, upload: object, name: str, current: Round, nbytes: int) -> None:
         """Reserves room for an upload before a byte of it is written. Raises TooMuch where there is none."""
-        received = sum(u.nbytes for key, u in current.received.items() if key.partition("/")[0] == name)
         with self._lock:
-            used = received + sum(reserved for client, reserved in self.arriving.values() if client == name)
-            if used + nbytes > self._most:
-                raise TooMuch(f"{name} has {used} bytes of updates here", limit=self._most)
+            self._require(name, current, nbytes)
             self.arriving[upload] = (name, nbytes)
+
+    def require(self, name: str, current: Round, elsewhere: int) -> None:
+        """Raises TooMuch where the client has no room because so many bytes are arriving at other processes."""
+        with self._lock:
+            self._require(name, current, elsewhere)
+
+    def _require(self, name: str, current: Round, more: int) -> None:
+        used = sum(u.nbytes for key, u in current.received.items() if key.partition("/")[0] == name)
+        used += sum(reserved for client, reserved in self.arriving.values() if client == name)
+        if used + more > self._most:
+            raise TooMuch(f"{name} has {used} bytes of updates here", limit=self._most)
 
     def release(self, upload: object) -> None:
         """Ends a reservation. A second call has no effect."""

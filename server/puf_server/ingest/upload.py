@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from puf_common.errors import Unavailable
-from puf_common.tensors.chunks import ChunkSequence, ChunkView, check_offset
+from puf_common.tensors.chunks import CHUNK_BYTES, ChunkSequence, ChunkView, check_offset
 from puf_common.tensors.encodings import Expander
 from puf_common.v1 import tensors_pb2 as ts
 from puf_server.core import norm_bounds, rounds, validation
@@ -16,10 +16,10 @@ from puf_server.core.state.state import State
 from puf_server.engine.engine import Engine
 from puf_server.engine.troubles import Trouble, Troubles
 from puf_server.failpoints import hit
-from puf_server.ingest.header import ExpectedUpdate, UploadKey
+from puf_server.ingest.header import ExpectedUpdate, UploadHeader, UploadKey
 from puf_server.ingest.quota import Quota
 from puf_server.ingest.update_checks import UpdateCheck
-from puf_server.storage.durable import NewFile, unwritten
+from puf_server.storage.durable import FileSource, NewFile, unwritten
 from puf_server.storage.layout import spool_name
 
 # How long a refused update is shown to the operator. A client that cannot store one tries again sooner.
@@ -50,16 +50,46 @@ class Upload:
         self._busy = threading.Lock()
         self._quota = quota
         quota.reserve(self, expected.client, expected.round, header.byte_length)
+        self._file: NewFile | None = None
         try:
             with _on_disk(engine.troubles):
-                self._file: NewFile | None = engine.store.spool.new()
+                self._file = engine.store.spool.new(expected.client, self._name, header.byte_length)
+            if engine.shared:
+                # After the file has a name that other processes see: of two that begin at once, one sees the other.
+                elsewhere = engine.store.spool.arriving_elsewhere(expected.client)
+                quota.require(expected.client, expected.round, elsewhere)
         except BaseException:
-            quota.release(self)
+            self.discard()
             raise
 
     @property
     def key(self) -> UploadKey:
         return self._expected.key
+
+    @property
+    def _name(self) -> str:
+        return upload_name(self._expected.key)
+
+    @classmethod
+    def continued(cls, engine: Engine, quota: Quota, expected: ExpectedUpdate) -> Upload | None:
+        """The upload with as many bytes as its header leaves out, from another process that has them. None: none has."""
+        resume_at = expected.header.resume_at
+        part = part_elsewhere(engine, expected.client, expected.header)
+        if part is None:
+            return None
+        with part:
+            if part.nbytes < resume_at:
+                return None
+            upload = cls(engine, quota, expected)
+            try:
+                while upload.received < resume_at:
+                    block = memoryview(bytearray(min(CHUNK_BYTES, resume_at - upload.received)))
+                    part.read_into(upload.received, block)
+                    upload.write(ChunkView(upload.received, block))
+            except BaseException:
+                upload.discard()
+                raise
+        return upload
 
     @property
     def resumable(self) -> bool:
@@ -161,6 +191,18 @@ class Upload:
                 self._file.discard()
                 self._file = None
         self._quota.release(self)
+
+
+def upload_name(key: UploadKey) -> str:
+    """The same text for the same upload in every process."""
+    return "/".join((*map(str, key[:-1]), key[-1].hex()))
+
+
+def part_elsewhere(engine: Engine, client: str, header: UploadHeader) -> FileSource | None:
+    """What has arrived of an upload at another process. Encoded updates continue only where they began."""
+    if not engine.shared or header.encoding != "full":
+        return None
+    return engine.store.spool.part_elsewhere(client, upload_name(header.upload_key(client)))
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """All uploads of one server: begins them, keeps those whose stream broke, deletes those that are no longer wanted.
 
 Broken uploads are kept for some minutes, in memory and as unnamed files in the spool. A restart deletes them. So does
-every change that makes the update unwanted, above all a request to be forgotten.
+every change that makes the update unwanted, above all a request to be forgotten. Where several processes serve the
+federation, an upload continues at another one: that reads what has arrived from the file and checks it again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from puf_server.core import rounds
 from puf_server.engine.engine import Engine
 from puf_server.ingest.header import UploadHeader, UploadKey, check
 from puf_server.ingest.quota import Quota
-from puf_server.ingest.upload import Upload
+from puf_server.ingest.upload import Upload, part_elsewhere
 
 # Twice the number of clients that upload at the same time.
 _MOST_BROKEN = 16
@@ -50,6 +51,9 @@ class Uploads:
             return upload
         if upload is not None:
             upload.discard()
+        continued = Upload.continued(self._engine, self.quota, expected)
+        if continued is not None:
+            return continued
         raise TransferCorrupted("that part of the update is not here any more; send it from the beginning")
 
     def offset(self, name: str, header: UploadHeader) -> int:
@@ -57,7 +61,13 @@ class Uploads:
         self.drop_unwanted()
         with self._lock:
             _, upload = self._broken.get(header.upload_key(name), (0.0, None))
-        return upload.received if upload is not None else 0
+        if upload is not None:
+            return upload.received
+        part = part_elsewhere(self._engine, name, header)
+        if part is None:
+            return 0
+        with part:
+            return min(part.nbytes, header.byte_length)
 
     def keep(self, upload: Upload) -> None:
         """Keeps an upload whose stream broke, if a later stream could continue it; deletes it otherwise."""

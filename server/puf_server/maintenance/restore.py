@@ -98,6 +98,10 @@ def apply_receipts(directory: Path, receipts: Path | None, *, waived: bool, data
                     "--receipts DIR, the receipts issued since, or with --no-receipts if there are none"
                 )
             return
+        if store.joined:
+            if receipts is not None:
+                raise NotNow("other servers serve this federation: stop them before you show receipts with --receipts")
+            return
         now = time.time()
         before = store.load()
         after, shown = _apply(store, before, _receipts(receipts), now)

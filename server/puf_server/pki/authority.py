@@ -187,7 +187,11 @@ class Authority:
         )
 
 
-def ephemeral_access() -> tuple[bytes, dict[Role, tuple[bytes, bytes]]]:
+# A root, and certificate and key of an operator and of a viewer.
+EphemeralAccess = tuple[bytes, dict[Role, tuple[bytes, bytes]]]
+
+
+def ephemeral_access() -> EphemeralAccess:
     """A root, and certificate and key of an operator and of a viewer of one server process. The root's key is discarded."""
     key = new_key()
     authority = Authority(Path(), _self_signed(key, "this server process", AUTHORITY_DAYS), key)

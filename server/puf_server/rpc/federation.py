@@ -74,7 +74,7 @@ def _simple(handler: str, traced: str = "") -> Callable[..., Any]:
     async def call(self: FederationService, request: Any, context: Context) -> Any:
         name = self._caller(context)
         with self._spans.ticket(traced, request.ticket_id, name, context) if traced else nullcontext():
-            return await self._threads.run(handle(self._handlers), name, request)
+            return await self._threads.run(self._engine.newest, lambda: handle(self._handlers)(name, request))
 
     call.__name__ = handler
     return answered(call)
@@ -92,6 +92,7 @@ class FederationService(rpc.FederationServicer):
         refused: Callable[[str], None],
     ) -> None:
         self._handlers = handlers
+        self._engine = handlers.engine
         self._uploads = handlers.uploads
         self._identify = identify
         self._notifier = notifier
@@ -124,11 +125,16 @@ class FederationService(rpc.FederationServicer):
     def _caller(self, context: Context) -> str:
         """The caller's name. Every log line of this call carries it, the round and the client's open ticket, if any."""
         name = self._identify(context)
-        state = self._handlers.engine.state
+        state = self._engine.state
         ids: dict[str, object] = {"client": name, "round": state.round.number if state.round else state.number}
         ticket = next((t.id for t in state.tickets.values() if t.open and t.client == name), "")
         bind_contextvars(**(ids | {"ticket": ticket} if ticket else ids))
         return name
+
+    async def _refresh(self) -> None:
+        """Adopts what another server has just changed."""
+        if self._engine.shared:
+            await self._threads.run(self._engine.refresh)
 
     @answered
     async def Describe(self, request: fed.DescribeRequest, context: Context) -> fed.DescribeReply:
@@ -151,13 +157,15 @@ class FederationService(rpc.FederationServicer):
     async def WaitForWork(self, request: fed.WaitForWorkRequest, context: Context) -> fed.WaitForWorkReply:
         name = self._caller(context)
         seconds = min(_LONGEST_WAIT, request.timeout_seconds)
+        # Another server may have taken the update that this worker sent last.
+        await self._refresh()
         await self._notifier.until(lambda: self._handlers.work(name, request.session) is not None, seconds)
         return self._handlers.work(name, request.session) or fed.WaitForWorkReply(position=self._handlers.position())
 
     @streamed
     async def FetchModel(self, request: fed.FetchModelRequest, context: Context) -> AsyncIterator[bytes]:
         name = self._caller(context)
-        model = self._handlers.model_for(name, request.version)
+        model = await self._threads.run(self._engine.newest, lambda: self._handlers.model_for(name, request.version))
         content, begin, difference = await self._downloads.choose(model, request)
         header = self._handlers.model_header(model)
         header.MergeFrom(fed.ModelHeader(difference=difference, begins_at=begin))
@@ -211,7 +219,7 @@ class FederationService(rpc.FederationServicer):
 
         self._carriers[key] = task
         # Begun as a future of its own: a call that is cancelled meanwhile must still end the upload.
-        beginning = start(self._threads.files, self._uploads.begin, name, header)
+        beginning = start(self._threads.files, self._engine.newest, lambda: self._uploads.begin(name, header))
         try:
             upload = await to_its_end(beginning)
             if upload is None:
@@ -281,24 +289,27 @@ class FederationService(rpc.FederationServicer):
 
     @answered
     async def ListMyTickets(self, request: fed.ListMyTicketsRequest, context: Context) -> fed.ListMyTicketsReply:
-        return self._handlers.tickets.list_my_tickets(self._caller(context), request.offset)
+        name = self._caller(context)
+        await self._refresh()
+        return self._handlers.tickets.list_my_tickets(name, request.offset)
 
     @streamed
     async def FollowTicket(
         self, request: fed.FollowTicketRequest, context: Context
     ) -> AsyncIterator[fed.FollowTicketReply]:
         name = self._caller(context)
+        await self._refresh()
         seen: object = None
 
         def view() -> tuple[tk.Ticket, int]:
-            return self._handlers.tickets.view(name, request.ticket_id), self._handlers.engine.state.number
+            return self._handlers.tickets.view(name, request.ticket_id), self._engine.state.number
 
         def news() -> bool:
             return view() != seen
 
         while True:
             await self._notifier.until(news, _LONGEST_WAIT)
-            record = self._handlers.engine.state.tickets.get(request.ticket_id)
+            record = self._engine.state.tickets.get(request.ticket_id)
             now = view()
             if now != seen:
                 seen = now

@@ -23,14 +23,19 @@ from puf_server.rpc.requests import Handlers
 
 
 class OperatorService(rpc.OperatorServicer):
-    def __init__(self, handlers: Handlers, threads: Threads, audit: AuditFeed, stop: Callable[[], None]) -> None:
+    def __init__(self, handlers: Handlers, threads: Threads, audit: AuditFeed) -> None:
         self._handlers = handlers
         self._audit = audit
         self._engine = handlers.engine
         self._config = handlers.config
         self._threads = threads
-        self._stop = stop
         self._started_at = self._engine.clock()
+
+    async def _newest(self) -> State:
+        """The newest state, also where another server has just changed it."""
+        if self._engine.shared:
+            await self._threads.run(self._engine.refresh)
+        return self._engine.state
 
     async def _change(self, change: Callable[[State, float], State]) -> fed.Position:
         """Changes the state; returns the position after that."""
@@ -39,7 +44,7 @@ class OperatorService(rpc.OperatorServicer):
 
     @answered
     async def Status(self, request: op.StatusRequest, context: Context) -> op.StatusReply:
-        state, presence, now = self._engine.state, self._engine.presence, self._engine.clock()
+        state, presence, now = await self._newest(), self._engine.presence, self._engine.clock()
         scored = [m for m in state.models.values() if m.score is not None]
         newest = max(scored, key=lambda m: m.version, default=None)
         return op.StatusReply(
@@ -69,25 +74,25 @@ class OperatorService(rpc.OperatorServicer):
 
     @answered
     async def ListClients(self, request: op.ListClientsRequest, context: Context) -> op.ListClientsReply:
-        state, presence, now = self._engine.state, self._engine.presence, self._engine.clock()
+        state, presence, now = await self._newest(), self._engine.presence, self._engine.clock()
         names = operator_messages.selected_clients(request, state, presence, self._config, now)
         found = (self._client(n, state, now) for n in names[request.offset :])
         return op.ListClientsReply(clients=messages.page(found, limit=request.limit), total=len(names))
 
     @answered
     async def ListRounds(self, request: op.ListRoundsRequest, context: Context) -> op.ListRoundsReply:
-        found = operator_messages.selected_rounds(request, self._engine.state, self._engine.presence)
+        found = operator_messages.selected_rounds(request, await self._newest(), self._engine.presence)
         return op.ListRoundsReply(rounds=messages.page(found, limit=request.limit or 20))
 
     @answered
     async def ListTickets(self, request: op.ListTicketsRequest, context: Context) -> op.ListTicketsReply:
-        chosen = operator_messages.selected_tickets(request, self._engine.state)
+        chosen = operator_messages.selected_tickets(request, await self._newest())
         found = (self._handlers.tickets.view(None, t.id) for t in chosen[request.offset :])
         return op.ListTicketsReply(tickets=messages.page(found, limit=request.limit), total=len(chosen))
 
     @answered
     async def ListModels(self, request: op.ListModelsRequest, context: Context) -> op.ListModelsReply:
-        models = self._engine.state.models
+        models = (await self._newest()).models
         chosen = [models[v] for v in sorted(models, reverse=True) if request.status in ("", models[v].status)]
         found = map(operator_messages.model_info, chosen[request.offset :])
         return op.ListModelsReply(models=messages.page(found, limit=request.limit), total=len(chosen))
@@ -126,9 +131,9 @@ class OperatorService(rpc.OperatorServicer):
 
     @answered
     async def Stop(self, request: op.StopRequest, context: Context) -> op.StopReply:
-        reply = op.StopReply(position=await self._change(operations.stop))
-        self._stop()
-        return reply
+        position = await self._change(operations.stop)
+        await self._threads.run(self._engine.write, self._engine.store.database.stop_others)
+        return op.StopReply(position=position)
 
     @answered
     async def Readmit(self, request: op.ReadmitRequest, context: Context) -> op.ReadmitReply:
@@ -176,10 +181,12 @@ class OperatorService(rpc.OperatorServicer):
 
     @answered
     async def IssueReceipt(self, request: op.IssueReceiptRequest, context: Context) -> op.IssueReceiptReply:
+        await self._newest()
         return op.IssueReceiptReply(receipt=await self._threads.run(receipts.issue, self._engine, request.ticket_id))
 
     @streamed
     async def ExportModel(self, request: op.ExportModelRequest, context: Context) -> AsyncIterator[op.ExportModelReply]:
+        await self._newest()
         model = self._exportable(request)
         header = op.ExportHeader(
             model=self._handlers.model_header(model),

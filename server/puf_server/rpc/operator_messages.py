@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isfinite
 
 from puf_common.audit_chain import AuditEntry
 from puf_common.errors import InvalidArgument
@@ -32,7 +33,7 @@ def round_info(current: Round, presence: Presence) -> op.RoundInfo:
         received=len(current.received),
         missing=sorted({assignment.client for assignment in current.missing}),
         opened_at=current.opened_at,
-        bytes_down=presence.nbytes_down,
+        bytes_down=presence.nbytes_down + presence.nbytes_elsewhere,
         bytes_up=sum(u.nbytes for u in updates),
         samples_processed=sum(u.samples_processed for u in updates),
         tickets=current.tickets,
@@ -119,7 +120,7 @@ def audit_entry(entry: AuditEntry) -> op.AuditEntry:
 
 
 def client_info(name: str, state: State, presence: Presence, config: FederationConfig, now: float) -> op.ClientInfo:
-    m = state.members[name]
+    m, silent = state.members[name], presence.silent_seconds(name, now)
     return op.ClientInfo(
         name=m.name,
         membership=m.membership,
@@ -131,7 +132,7 @@ def client_info(name: str, state: State, presence: Presence, config: FederationC
         last_round=m.last_round,
         device=m.device,
         activity=presence.activity.get(name, ""),
-        silent_seconds=now - presence.seen[name] if name in presence.seen else -1.0,
+        silent_seconds=silent if isfinite(silent) else -1.0,
         shard=state.leases.get(name),
         held=m.on_hold or ("announces more than its share of all samples" if m.outweighs else ""),
     )

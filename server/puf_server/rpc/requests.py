@@ -142,6 +142,10 @@ class Handlers:
             return state, bool(request.training_id) and request.training_id != wanted
 
         abandon = self.engine.call(change, lambda presence, now: presence.heard(name, now, request.activity))
+        if abandon and self.engine.shared:
+            # Another server may have given this work just now.
+            self.engine.refresh()
+            abandon = self.engine.call(change)
         # A paused federation gives no work, and clients keep the work they have.
         paused = self.engine.state.paused or bool(self.engine.state.halted)
         return fed.HeartbeatReply(position=self.position(), abandon_training=abandon and not paused)

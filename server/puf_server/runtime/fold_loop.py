@@ -13,10 +13,14 @@ from puf_common.errors import PufError, StorageCorrupted
 from puf_common.logging import get_logger
 from puf_server.core.state.rounds import Round
 from puf_server.engine.engine import Engine
+from puf_server.engine.spool_checks import verify_spool
 from puf_server.engine.troubles import Trouble
 from puf_server.rpc.calls import Threads
+from puf_server.storage.state_database import FoldLost
 
 _RETRY_SECONDS = 0.5
+# Another server folds; it may die.
+_TAKEN_SECONDS = 1.0
 # Each attempt reads all files of the round.
 _DAMAGED_SECONDS = 5.0
 log = get_logger(__name__)
@@ -58,7 +62,10 @@ class FoldLoop:
             self._wanted.clear()
             while not self._stopping.is_set() and (current := self._engine.round_to_fold()) is not None:
                 try:
-                    await self._fold(current)
+                    if not await self._fold(current):
+                        await self._until_changed(_TAKEN_SECONDS)
+                except FoldLost as error:
+                    log.warning("round not committed", round=current.number, why=error.message)
                 except Exception as error:
                     # Mostly a full disk. Folding must go on when the cause is gone.
                     log.error("round not folded; trying again", round=current.number, error=str(error))
@@ -67,7 +74,7 @@ class FoldLoop:
                     await self._pause(_DAMAGED_SECONDS if isinstance(error, StorageCorrupted) else _RETRY_SECONDS)
                     if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
                         with contextlib.suppress(PufError):
-                            await self._threads.run_on_files(self._engine.verify_spool)
+                            await self._threads.run_on_files(verify_spool, self._engine)
 
     async def _pause(self, seconds: float) -> None:
         """Waits before the next attempt. The end of the task ends the wait."""
@@ -75,11 +82,29 @@ class FoldLoop:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
 
-    async def _fold(self, current: Round) -> None:
+    async def _until_changed(self, seconds: float) -> None:
+        """Waits for the next change of the state, or for the end of the task."""
+        self._wanted.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.0 if self._stopping.is_set() else seconds):
+                await self._wanted.wait()
+
+    async def _fold(self, current: Round) -> bool:
+        """False: another server folds the round."""
+        right = await self._threads.run(self._engine.begin_fold)
+        if right is None:
+            return False
+        try:
+            await self._fold_with(right, current)
+        finally:
+            await self._threads.run(self._engine.end_fold)
+        return True
+
+    async def _fold_with(self, right: int, current: Round) -> None:
         closed = time.monotonic()
         result = await self._threads.run_on_files(self._engine.fold, current)
         folded = time.monotonic()
-        counts = await self._threads.run(self._engine.commit, result)
+        counts = await self._threads.run(self._engine.commit, result, right)
         self._engine.troubles.clear(Trouble.FOLD)
         if not counts:
             return

@@ -62,6 +62,8 @@ class Addresses:
     metrics: str = ""
     # Names in the requests of scrapers, besides IP addresses and names without a dot.
     metrics_hosts: tuple[str, ...] = ()
+    # Other processes of the same federation listen on the same two ports.
+    shared: bool = False
 
 
 class Server:
@@ -93,7 +95,10 @@ class Server:
         return self
 
     async def _start(self) -> None:
-        self.engine = await self._threads.run(Engine, self._store, FederationClock(failpoints.wall_clock()))
+        # First: a process that joins reads what the first one writes here before its state is recovered.
+        self._clients, self._operators, accesses = await self._threads.run(self._make_listeners)
+        clock = FederationClock(self._store.database.wall_clock(failpoints.wall_clock()))
+        self.engine = await self._threads.run(Engine, self._store, clock)
         self.handlers = Handlers(self.engine)
         self.metrics = Metrics(self.handlers)
         self._tracking = TrackingFeed(self.engine, self._tracker) if self._tracker else None
@@ -112,10 +117,14 @@ class Server:
                 loop.call_soon_threadsafe(self._traces.changed, before, after)
             if before.members is not after.members:
                 loop.call_soon_threadsafe(self._calls.members_changed)
+            if after.stopping:
+                # The operator has stopped another server of this federation, or this one.
+                loop.call_soon_threadsafe(self.stopped.set)
 
-        self._clients, self._operators, accesses = await self._threads.run(self._make_listeners)
         self._serve_calls(notifier)
         self.engine.subscribe(changed)
+        # What another server has changed since the state was read.
+        notifier.notify(self.engine.state)
         self.port = self._clients.bind(self._federation, self._addresses.federation)
         self.operator_port = self._operators.bind(self._operator, self._addresses.operator)
         address, hosts = self._addresses.metrics, self._addresses.metrics_hosts
@@ -140,16 +149,18 @@ class Server:
         limits = self._store.config.limits
         if self._tls is None:
             return insecure_listeners(limits)
-        return secure_listeners(self._store.directory, self._tls, limits)
+        first = not self._store.joined if self._store.database.owner else None
+        return secure_listeners(self._store.directory, self._tls, limits, first)
 
     def _serve_calls(self, notifier: Notifier) -> None:
         """Makes the two gRPC servers with their services."""
-        self._federation, self._operator = self._clients.server(), self._operators.server()
+        shared = self._addresses.shared
+        self._federation, self._operator = self._clients.server(shared), self._operators.server(shared)
         self._calls = FederationService(
             self.handlers, self._clients.identify, notifier, self._threads, self.metrics.update_refused
         )
         self._calls.add_to(self._federation)
-        operator = OperatorService(self.handlers, self._threads, self._audit, self.stopped.set)
+        operator = OperatorService(self.handlers, self._threads, self._audit)
         operator_pb2_grpc.add_OperatorServicer_to_server(operator, self._operator)
         self._health = health_aio.HealthServicer()
         health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
@@ -167,7 +178,8 @@ class Server:
         self._folding.end()
         self._audit.end()
         self._calls.end()
-        await self._threads.run(OperatorAccess.remove, self._store.directory)
+        if not self.engine.shared or self.engine.state.stopping:
+            await self._threads.run(OperatorAccess.remove, self._store.directory)
         await asyncio.gather(
             self._folder, self._federation.stop(1.0), self._operator.stop(1.0), *self._tasks, return_exceptions=True
         )
@@ -183,7 +195,7 @@ class Server:
         if self.engine.state.stopping:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LEAVE_SECONDS):
-                    while self.engine.presence.seen:
+                    while self.engine.presence.present():
                         await asyncio.sleep(0.05)
 
     async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
@@ -235,7 +247,7 @@ def _reachable(address: str, port: int) -> str:
 def serve(
     directory: Path,
     addresses: Addresses,
-    announce: Path | None = None,
+    announce: Callable[[str], object] | None = None,
     *,
     tls: ServerTls | None = None,
     limits: Mapping[str, Any] | None = None,
@@ -244,7 +256,7 @@ def serve(
 ) -> None:
     """Serves until the operator stops the server or a signal arrives.
 
-    The file `announce` gets the port numbers once the server listens. `limits` replace those of the federation for this
+    `announce` gets the port numbers once the server listens. `limits` replace those of the federation for this
     process. `tracker` gets the figures of committed rounds. `database` is the address of a PostgreSQL database.
     """
     failpoints.arm_from_environment()
@@ -256,7 +268,7 @@ def serve(
 async def _serve(
     open_store: Callable[[], Store],
     addresses: Addresses,
-    announce: Path | None,
+    announce: Callable[[str], object] | None,
     tls: ServerTls | None,
     limits: Mapping[str, Any],
     tracker: Callable[[str], Tracker] | None,
@@ -281,7 +293,7 @@ async def _serve(
         log.info("serving", federation=store.config.title, round=server.engine.state.number, **ports)
         if announce is not None:
             written = " ".join(map(str, ports.values()))
-            await asyncio.to_thread(announce.write_text, f"{written}\n")
+            await asyncio.to_thread(announce, f"{written}\n")
         await server.stopped.wait()
         log.info("stopping", round=server.engine.state.number)
 

@@ -17,7 +17,7 @@ from puf_common.tensors.exact_difference import encoded
 from puf_common.tensors.manifest import MODEL, Manifest
 from puf_server.core.state.models import ModelVersion
 from puf_server.storage.durable import Files, FileSource, remove
-from puf_server.storage.layout import difference_name
+from puf_server.storage.layout import difference_name, draft_name
 from puf_server.storage.model_files import ModelFiles
 
 # Kinds, in the order of preference.
@@ -36,8 +36,9 @@ class StoredDifference:
 class DifferenceFiles:
     """Safe to use from any thread."""
 
-    def __init__(self, folder: Path, manifest: Manifest, files: Files, models: ModelFiles) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, files: Files, models: ModelFiles, owner: str) -> None:
         self._folder = folder
+        self._owner = owner
         self._manifest = manifest
         self._files = files
         self._models = models
@@ -64,8 +65,8 @@ class DifferenceFiles:
         """A difference that is being written."""
         if not self._folder.exists():
             self._files.mkdir(self._folder)
-        path = self._folder / f"v{base.version:06d}-v{version:06d}.{kind}.part"
-        remove(path, self._files)
+        # Another process may write the same difference.
+        path = self._folder / draft_name(f"v{base.version:06d}-v{version:06d}.{kind}", self._owner)
         return DifferenceFile(path, self._files, base, kind)
 
     def make(self, base: ModelVersion, model: ModelVersion, wanted: Callable[[], bool]) -> StoredDifference | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -84,8 +85,8 @@ class NewFile(PlainNewFile):
 
 def new_file(target: Path, files: Files = DISK) -> AbstractContextManager[NewFile]:
     """A file that appears at the end of the block, or not at all."""
-    draft = target.with_name(f"{target.name}.{os.getpid()}.part")
-    remove(draft, files)
+    # Processes in two containers may have the same number.
+    draft = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
     return published(NewFile(draft, files), target)
 
 

@@ -12,6 +12,7 @@ DIR/lock                   held by the server that serves this directory
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 from puf_server.core.state.rounds import HistoryRecord, Round
@@ -32,6 +33,16 @@ class Layout:
         self.spool = directory / "spool"
         self.history = directory / "history"
         self.differences = directory / "differences"
+
+
+def draft_name(stem: str, owner: str) -> str:
+    """The name of a file that is being written. It states the process that writes it, where there are several."""
+    return f"{stem}.{owner}{secrets.token_hex(4)}.part"
+
+
+def owner_of(name: str) -> str:
+    """The process that writes a file with a name of `draft_name`; empty: the only one."""
+    return name.removesuffix(".part").rpartition(".")[2][:-8]
 
 
 def model_name(version: int, digest: str) -> str:

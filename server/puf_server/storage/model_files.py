@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 
 from puf_common.errors import PufError, StorageCorrupted
@@ -12,14 +11,15 @@ from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.state import State
 from puf_server.core.unlearning.model_versions import made_by
 from puf_server.storage.durable import Files, FileSource, NewFile
-from puf_server.storage.layout import model_name
+from puf_server.storage.layout import draft_name, model_name
 
 
 class ModelFiles:
     """Safe to use from any thread."""
 
-    def __init__(self, folder: Path, manifest: Manifest, files: Files) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, files: Files, owner: str = "") -> None:
         self._folder = folder
+        self._owner = owner
         self._manifest = manifest
         self._files = files
 
@@ -40,8 +40,8 @@ class ModelFiles:
 
     def new(self, version: int) -> NewFile:
         """A model file being written. `publish` gives it its name once its digest is known."""
-        # A process that lost the federation may still write the same version.
-        path = self._folder / f"v{version:06d}.{secrets.token_hex(4)}.part"
+        # A process that lost the right to fold may still write the same version.
+        path = self._folder / draft_name(f"v{version:06d}", self._owner)
         return NewFile(path, self._files, "model")
 
     def publish(self, file: NewFile, version: int, digest: str) -> None:

@@ -9,11 +9,20 @@ from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.state import State
 from puf_server.core.unlearning.model_versions import differences
 from puf_server.storage.durable import Files, remove, sync_directory
-from puf_server.storage.layout import Layout, difference_name, history_name, model_name, spool_name
+from puf_server.storage.layout import Layout, difference_name, history_name, model_name, owner_of, spool_name
 
 
-def delete_orphans(layout: Layout, files: Files, newest: Callable[[], State], *, everything: bool = False) -> None:
+def delete_orphans(
+    layout: Layout,
+    files: Files,
+    newest: Callable[[], State],
+    is_gone: Callable[[str], bool] = lambda _: False,
+    *,
+    everything: bool = False,
+) -> None:
     """Deletes files that no record names. `everything` includes files being written: only before serving.
+
+    Otherwise a file that is being written is deleted if the process that wrote it is gone.
 
     `newest` gives the state. It is called after the files are listed: a file that is listed belongs to this state or to
     an earlier one, so that the state may change meanwhile.
@@ -28,7 +37,11 @@ def delete_orphans(layout: Layout, files: Files, newest: Callable[[], State], *,
         known = (name.partition(".")[0] if folder == layout.differences else name for name in names)
         orphans = [name for name, key in zip(names, known, strict=True) if key not in wanted[folder]]
         if not everything:
-            orphans = [name for name in orphans if not name.endswith(".part") and not name.startswith(being_written)]
+            orphans = [
+                name
+                for name in orphans
+                if (is_gone(owner_of(name)) if name.endswith(".part") else not name.startswith(being_written))
+            ]
         for name in orphans:
             remove(folder / name, files)
         if orphans:

@@ -24,13 +24,18 @@ _DEFAULTS: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 15000,
 }
+_RELEASE_LOCKS = (
+    "SET idle_in_transaction_session_timeout = '5s'; SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 3; "
+    "SET tcp_keepalives_count = 3"
+)
 _LOCAL = ("", "localhost", "127.0.0.1", "::1")
 
 
 class Address:
     """The address of a database, with all parameters of libpq, among them those of TLS."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, name: str = "puf-server") -> None:
+        """`name` is shown in the database's list of sessions."""
         try:
             given = conninfo.conninfo_to_dict(text)
         except psycopg.ProgrammingError:
@@ -38,7 +43,7 @@ class Address:
             raise UsageError(
                 "the address of the database cannot be read; write postgresql://USER@HOST:PORT/DATABASE?sslmode=verify-full"
             ) from None
-        self._parameters = {**_DEFAULTS, "application_name": "puf-server", **given}
+        self._parameters = {**_DEFAULTS, **given, "application_name": name}
         host, port = given.get("host") or given.get("hostaddr") or "", given.get("port")
         self._remote = not all(h in _LOCAL or h.startswith("/") for h in str(host).split(","))
         # For messages: without the password.
@@ -64,6 +69,8 @@ class Address:
             # What is acknowledged must be on disk, whatever the role's default is.
             if db.execute("SHOW synchronous_commit").fetchone() == ("off",):
                 db.execute("SET synchronous_commit = on")
+            # A process that is stopped, or whose machine is gone, must not hold locks for minutes.
+            db.execute(_RELEASE_LOCKS)
 
     def warn(self, db: Connection) -> None:
         """Logs what makes the connection or the database unsafe."""

@@ -1,4 +1,4 @@
-"""The state of a federation in PostgreSQL.
+"""The state of a federation in PostgreSQL, for several processes that serve it.
 
 Every commit names the version that it has read and fails where another process has committed since. A lost connection
 leaves no doubt: before anything else is written, a new connection finds out whether the last commit was stored.
@@ -9,9 +9,8 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
 
 import psycopg
 
@@ -20,23 +19,19 @@ from puf_common.audit_chain import AuditEntry, Head
 from puf_common.errors import Mismatch, Unavailable
 from puf_server.core.state.state import AuditNote, State
 from puf_server.failpoints import hit
-from puf_server.storage import migrations, postgres_audit, postgres_tables, rows
+from puf_server.storage import migrations, postgres_rows, postgres_tables
 from puf_server.storage.postgres_audit import PostgresAuditLog
 from puf_server.storage.postgres_connection import Address, translated
-from puf_server.storage.postgres_serving import Serving
-from puf_server.storage.postgres_tables import Connection
-from puf_server.storage.state_database import DatabaseBusy, StateMoved
-from puf_server.storage.state_rows import MANY, Row, difference, state_of, updated
+from puf_server.storage.postgres_rows import Keys, Rows
+from puf_server.storage.postgres_servers import Servers, channel
+from puf_server.storage.postgres_tables import FOLD_LOCK, Connection
+from puf_server.storage.state_database import DatabaseBusy, StateMoved, Watcher
+from puf_server.storage.state_rows import MANY, difference, state_of, updated
 
 # Seconds in which a lost connection may come back while a commit is in doubt.
 _DOUBT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.05
 _LOCK_TIMEOUT = "200ms"
-# Tables with numbers as keys.
-_NUMBERED = frozenset({"models", "records"})
-
-Rows = Mapping[str, Sequence[Row]]
-Keys = Mapping[str, Sequence[Any]]
 
 
 class PostgresDatabase:
@@ -44,11 +39,14 @@ class PostgresDatabase:
 
     def __init__(self, address: str) -> None:
         self._address = Address(address)
+        # None in a process that does not serve.
+        self._servers: Servers | None = None
+        self.owner = ""
         self._db: Connection | None = None
+        self._channel = ""
         # The version and the audit log's head that this process knows.
         self._version = 0
         self._head = audit_chain.EMPTY
-        self._serving: Serving | None = None
         self._reader: Connection | None = None
         self._reading = threading.Lock()
 
@@ -63,24 +61,26 @@ class PostgresDatabase:
             db = made._address.connect()
             with closing(db), db.transaction():
                 postgres_tables.make(db)
-                _advance(db, 0, "", shrinks=False)
-                _write(db, 1, put, {}, made._entries(state.notes))
+                postgres_rows.advance(db, 0, "", shrinks=False)
+                postgres_rows.write(db, 1, put, {}, made._entries(state.notes))
 
     @classmethod
     def open(cls, address: str) -> PostgresDatabase:
-        """Opens the database for the one process that serves. Rewrites older tables, and verifies all records.
+        """Opens the database for a process that serves. Rewrites older tables, and verifies all records.
 
-        Raises AlreadyServed where another process serves.
+        Waits while another process recovers the state. Raises AlreadyServed where an older PUF serves.
         """
         opened = cls(address)
         try:
-            opened._serving = Serving(opened._address)
+            opened._servers = servers = Servers(address)
+            opened._address, opened.owner = servers.address, servers.id
+            servers.join()
             db = opened._connection()
             opened._address.warn(db)
             with translated(opened._address.shown):
                 with db.transaction():
                     found = postgres_tables.migrate(db)
-                opened._serving.begin()
+                servers.measure_clock()
                 opened.verify()
                 opened.load()
                 opened._require_schema()
@@ -101,17 +101,45 @@ class PostgresDatabase:
             )
 
     def _connection(self) -> Connection:
-        """The connection for changes. In a process that serves, a new one takes the lock."""
+        """The connection for changes."""
         if self._db is None or self._db.closed:
-            db = self._address.connect()
-            try:
-                if self._serving is not None:
-                    self._serving.lock(db)
-            except BaseException:
-                db.close()
-                raise
-            self._db = db
+            self._db = self._address.connect()
         return self._db
+
+    @property
+    def joined(self) -> bool:
+        return self._servers is not None and not self._servers.alone
+
+    def watch(self, watcher: Watcher) -> None:
+        assert self._servers is not None
+        self._servers.watch(watcher)
+
+    def is_gone(self, owner: str) -> bool:
+        return self._servers is not None and owner != self.owner and self._servers.exchange.is_gone(owner)
+
+    def stop_others(self) -> bool:
+        with self._transaction() as db:
+            db.execute("UPDATE puf_servers SET stop = true")
+            db.execute("SELECT pg_notify(%s, '')", (channel(db),))
+        return True
+
+    def wall_clock(self, own: Callable[[], float]) -> Callable[[], float]:
+        """The database's clock."""
+        return own if self._servers is None else self._servers.exchange.wall
+
+    def begin_fold(self) -> int | None:
+        with self._transaction() as db:
+            if db.execute(f"SELECT pg_try_advisory_lock({FOLD_LOCK})").fetchone() != (True,):
+                return None
+            row = db.execute("UPDATE puf_head SET folds = folds + 1 RETURNING folds").fetchone()
+            assert row is not None
+            return int(row[0])
+
+    def end_fold(self) -> None:
+        # A connection that was lost has lost the lock.
+        if self._db is not None and not self._db.closed:
+            with self._transaction() as db:
+                db.execute(f"SELECT pg_advisory_unlock({FOLD_LOCK})")
 
     @contextmanager
     def _transaction(self, mode: str = "") -> Iterator[Connection]:
@@ -129,30 +157,42 @@ class PostgresDatabase:
 
     def load(self) -> State:
         with self._transaction("ISOLATION LEVEL REPEATABLE READ, READ ONLY") as db:
-            version, _ = _versions(db)
-            found, head = _rows_since(db, 0, self._address.shown), PostgresAuditLog(db).head()
+            version, _ = postgres_rows.versions(db)
+            found, head = postgres_rows.rows_since(db, 0, self._address.shown), PostgresAuditLog(db).head()
         tables = {table: sorted(found.get(table, [])) for table in MANY}
         state = state_of(dict(found.get("meta", ())), tables, self._address.shown)
         self._version, self._head = version, head
         return state
 
     def newer(self, known: State) -> State | None:
+        if not self._moved():
+            return None
         with self._transaction("ISOLATION LEVEL REPEATABLE READ, READ ONLY") as db:
-            version, shrunk = _versions(db)
+            version, shrunk = postgres_rows.versions(db)
             if version == self._version:
                 return None
-            found = _rows_since(db, self._version, self._address.shown)
-            keys = _keys(db) if shrunk > self._version else None
+            found = postgres_rows.rows_since(db, self._version, self._address.shown)
+            keys = postgres_rows.all_keys(db) if shrunk > self._version else None
             head = PostgresAuditLog(db).head()
         state = updated(known, dict(found.get("meta", ())), found, keys, self._address.shown)
         self._version, self._head = version, head
         return state
 
-    def save(self, before: State | None, after: State, now: float | None = None) -> bool:
+    def _moved(self) -> bool:
+        """Whether another process has committed. One statement, because this is asked very often."""
+        db = self._connection()
+        try:
+            with translated(self._address.shown):
+                return postgres_rows.versions(db)[0] != self._version
+        except DatabaseBusy:
+            db.close()
+            raise
+
+    def save(self, before: State | None, after: State, now: float | None = None, fold: int | None = None) -> bool:
         changed = difference(before, after, now)
         if changed is None and not after.notes:
             return False
-        self._commit(changed.put if changed else {}, changed.deleted if changed else {}, after.notes)
+        self._commit(changed.put if changed else {}, changed.deleted if changed else {}, after.notes, fold)
         return True
 
     def meta(self, key: str) -> str | None:
@@ -172,43 +212,46 @@ class PostgresDatabase:
             head = Head(entries[-1].number, entries[-1].hash)
         return entries
 
-    def _commit(self, put: Rows, deleted: Keys, notes: Sequence[AuditNote]) -> None:
+    def _commit(self, put: Rows, deleted: Keys, notes: Sequence[AuditNote], fold: int | None = None) -> None:
         """Writes in one transaction. Raises StateMoved where the state is newer than this process knows."""
-        entries, mark = self._entries(notes), secrets.token_hex(8)
+        entries, mark, known = self._entries(notes), secrets.token_hex(8), self._version
         # Where this fails nothing was sent, and there is no doubt.
-        self._connection()
+        db = self._connection()
+        if not self._channel:
+            with translated(self._address.shown):
+                self._channel = channel(db)
         try:
             with self._transaction() as db:
-                if not _advance(db, self._version, mark, shrinks=any(deleted.values())):
-                    raise StateMoved("another process has changed the state; it is read again")
-                _write(db, self._version + 1, put, deleted, entries)
+                postgres_rows.advance(db, known, mark, shrinks=any(deleted.values()), fold=fold)
+                postgres_rows.write(db, known + 1, put, deleted, entries)
+                db.execute("SELECT pg_notify(%s, %s)", (self._channel, self.owner))
                 hit("audit.write")
         except StateMoved:
             raise
         except DatabaseBusy as error:
-            if not self._was_stored(mark):
+            if not self._was_stored(known, mark):
                 raise StateMoved(error.message) from None
-        self._version += 1
+        self._version = known + 1
         if entries:
             self._head = Head(entries[-1].number, entries[-1].hash)
 
-    def _was_stored(self, mark: str) -> bool:
+    def _was_stored(self, known: int, mark: str) -> bool:
         """Whether a commit was stored whose connection was lost. False: it was not and never will be."""
         give_up = time.monotonic() + _DOUBT_SECONDS
         while True:
             try:
                 with self._transaction() as db:
-                    row = db.execute("SELECT writer FROM puf_head FOR UPDATE").fetchone()
-                    if row == (mark,):
-                        return True
-                    # If statements of the lost connection still arrive, they find another version.
-                    db.execute("UPDATE puf_head SET version = version + 1, writer = ''")
-                    return False
-            except DatabaseBusy as error:
-                if time.monotonic() > give_up:
-                    raise Unavailable(
-                        f"{error.message}; whether the change was stored is not known: look at the state, then try again"
-                    ) from None
+                    found = postgres_rows.stored(db, known, mark)
+                    if found is not None:
+                        return found
+                    error = DatabaseBusy("the connection to the database was lost for a long time")
+                    give_up = 0.0
+            except DatabaseBusy as lost:
+                error = lost
+            if time.monotonic() > give_up:
+                raise Unavailable(
+                    f"{error.message}; whether the change was stored is not known: look at the state, then try again"
+                )
             time.sleep(_PAUSE_SECONDS)
 
     @contextmanager
@@ -237,7 +280,7 @@ class PostgresDatabase:
     def verify(self) -> None:
         """Reads all rows and compares their checksums."""
         with self._transaction() as db:
-            _rows_since(db, 0, self._address.shown)
+            postgres_rows.rows_since(db, 0, self._address.shown)
 
     def never_wait(self) -> None:
         """Does nothing: no other process changes the state."""
@@ -257,68 +300,8 @@ class PostgresDatabase:
         return True
 
     def close(self) -> None:
-        if self._serving is not None:
-            self._serving.end()
+        if self._servers is not None:
+            self._servers.end()
         for db in (self._db, self._reader):
             if db is not None:
                 db.close()
-
-
-def _versions(db: Connection) -> tuple[int, int]:
-    row = db.execute("SELECT version, shrunk FROM puf_head").fetchone()
-    assert row is not None
-    return int(row[0]), int(row[1])
-
-
-def _rows_since(db: Connection, version: int, where: str) -> dict[str, list[Row]]:
-    """The rows that were written after this version, by table. Raises StorageCorrupted for one that is damaged."""
-    found: dict[str, list[Row]] = {}
-    query = "SELECT kind, id, body, crc FROM puf_rows WHERE version > %s"
-    for kind, text, body, crc in db.execute(query, (version,)):
-        key = _key(kind, text)
-        rows.verify(kind, [(key, body, crc)], where)
-        found.setdefault(kind, []).append((key, body))
-    return found
-
-
-def _keys(db: Connection) -> dict[str, set[Any]]:
-    found: dict[str, set[Any]] = {}
-    for kind, text in db.execute("SELECT kind, id FROM puf_rows"):
-        found.setdefault(kind, set()).add(_key(kind, text))
-    return found
-
-
-def _key(kind: str, text: str) -> Any:
-    return int(text) if kind in _NUMBERED else text
-
-
-def _advance(db: Connection, version: int, mark: str, *, shrinks: bool) -> bool:
-    """Whether `version` was the newest one. If so, the next one is. `mark` tells this commit from all others."""
-    query = (
-        "UPDATE puf_head SET version = version + 1, writer = %s, shrunk = CASE WHEN %s THEN version + 1 ELSE shrunk END "
-        "WHERE version = %s"
-    )
-    return db.execute(query, (mark, shrinks, version)).rowcount == 1
-
-
-def _write(db: Connection, version: int, put: Rows, deleted: Keys, entries: Sequence[AuditEntry]) -> None:
-    """Writes rows and audit entries of this version."""
-    written = [(kind, str(k), body, rows.checksum(kind, k, body)) for kind, many in put.items() for k, body in many]
-    gone = [(kind, str(key)) for kind, keys in deleted.items() for key in keys]
-    with db.pipeline():
-        if written:
-            kinds, ids, bodies, sums = map(list, zip(*written, strict=True))
-            db.execute(
-                "INSERT INTO puf_rows SELECT *, %s FROM unnest(%s::text[], %s::text[], %s::text[], %s::bigint[]) "
-                "ON CONFLICT (kind, id) DO UPDATE SET body = excluded.body, crc = excluded.crc, version = excluded.version",
-                (version, kinds, ids, bodies, sums),
-            )
-        if gone:
-            kinds, ids = map(list, zip(*gone, strict=True))
-            db.execute(
-                "DELETE FROM puf_rows USING unnest(%s::text[], %s::text[]) AS gone (kind, id) "
-                "WHERE puf_rows.kind = gone.kind AND puf_rows.id = gone.id",
-                (kinds, ids),
-            )
-        if entries:
-            postgres_audit.append(db, entries)

@@ -11,6 +11,11 @@ from puf_common.errors import Mismatch, UsageError
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
+# The lock of all servers of a federation, and that of the one that folds: "puf", and the number of the schema.
+_SCHEMA = "(SELECT oid::integer FROM pg_namespace WHERE nspname = current_schema())"
+LOCK = f"7370086, {_SCHEMA}"
+FOLD_LOCK = f"7370087, {_SCHEMA}"
+
 # One step for each version of the tables. A step is never changed after a release.
 STEPS = (
     """
@@ -48,6 +53,30 @@ STEPS = (
     );
     INSERT INTO puf_head VALUES (true, 0, 0, 0, '');
     INSERT INTO puf_serving VALUES (true, '', 'epoch');
+    """,
+    """
+    DROP TABLE puf_serving;
+    -- Counts how often a process got the right to fold. The commit of a fold names its number.
+    ALTER TABLE puf_head ADD COLUMN folds bigint NOT NULL DEFAULT 0, DROP COLUMN writer;
+    -- The newest commits, each with a mark of its own: a process whose connection was lost finds its commit here.
+    CREATE TABLE puf_commits (version bigint PRIMARY KEY, mark text NOT NULL);
+    -- What dies with the processes. Unlogged: it is in no write-ahead log and in no backup.
+    CREATE UNLOGGED TABLE puf_servers (
+        id text PRIMARY KEY,
+        -- Grows while the process is alive.
+        beats bigint NOT NULL,
+        -- Bytes that it has sent since the commit of this round.
+        round bigint NOT NULL,
+        sent bigint NOT NULL,
+        stop boolean NOT NULL DEFAULT false
+    );
+    CREATE UNLOGGED TABLE puf_presence (
+        client text COLLATE "C" PRIMARY KEY,
+        -- Grows while any process hears the client.
+        beats bigint NOT NULL,
+        activity text NOT NULL,
+        at timestamptz NOT NULL
+    ) WITH (fillfactor = 50);
     """,
 )
 

@@ -2,27 +2,55 @@
 
 from __future__ import annotations
 
-import secrets
+import hashlib
+from contextlib import suppress
 from pathlib import Path
 
 from puf_server.core.state.rounds import Round
 from puf_server.storage.durable import Files, FileSource, NewFile, remove
-from puf_server.storage.layout import spool_name
+from puf_server.storage.layout import draft_name, owner_of, spool_name
 
 
 class Spool:
     """Safe to use from any thread."""
 
-    def __init__(self, folder: Path, files: Files) -> None:
+    def __init__(self, folder: Path, files: Files, owner: str) -> None:
         self._folder = folder
         self._files = files
+        self._owner = owner
 
     def path(self, name: str) -> Path:
         return self._folder / name
 
-    def new(self) -> NewFile:
-        """The file of an update that arrives. No round knows its name, so that a restart deletes it."""
-        return NewFile(self._folder / f"{secrets.token_hex(8)}.part", self._files, "spool")
+    def new(self, client: str = "", upload: str = "", nbytes: int = 0) -> NewFile:
+        """The file of an update that arrives. No round knows its name, so that a restart deletes it.
+
+        The name tells other processes of the federation which client's update it is, and how long it will be.
+        """
+        stem = f"{_short(client)}-{_short(upload)}-{nbytes}"
+        return NewFile(self._folder / draft_name(stem, self._owner), self._files, "spool")
+
+    def arriving_elsewhere(self, client: str) -> int:
+        """Bytes of this client's updates that are arriving at other processes of the federation."""
+        return sum(int(name.partition(".")[0].rpartition("-")[2]) for name in self._elsewhere(f"{_short(client)}-"))
+
+    def part_elsewhere(self, client: str, upload: str) -> FileSource | None:
+        """The longest part of an upload that began at another process."""
+        sizes: dict[Path, int] = {}
+        for name in self._elsewhere(f"{_short(client)}-{_short(upload)}-"):
+            # Its process may delete it meanwhile.
+            with suppress(FileNotFoundError):
+                sizes[self._folder / name] = (self._folder / name).stat().st_size
+        try:
+            return self._files.read(max(sizes, key=sizes.__getitem__)) if sizes else None
+        except FileNotFoundError:
+            return None
+
+    def _elsewhere(self, begin: str) -> list[str]:
+        if not self._owner:
+            return []
+        names = [n for n in self._files.listdir(self._folder) if n.startswith(begin) and n.endswith(".part")]
+        return [name for name in names if owner_of(name) != self._owner]
 
     def read(self, current: Round, key: str) -> FileSource:
         """Random access to a received update."""
@@ -47,3 +75,7 @@ class Spool:
             except OSError as error:
                 found[key] = f"it cannot be read: {error.strerror or error}"
         return found
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

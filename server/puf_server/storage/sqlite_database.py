@@ -16,7 +16,7 @@ from puf_server.core.state.state import AuditNote, State
 from puf_server.failpoints import hit
 from puf_server.storage import database, federation_file, migrations, rows
 from puf_server.storage.durable import unwritten
-from puf_server.storage.state_database import IDENTITY
+from puf_server.storage.state_database import IDENTITY, OneProcess
 from puf_server.storage.state_rows import MANY, difference, state_of
 
 _TABLES = """
@@ -53,7 +53,7 @@ class SqliteAuditLog:
         return database.audit_page(self._db, before=before, limit=limit, event=event, text=text, number=number)
 
 
-class SqliteDatabase:
+class SqliteDatabase(OneProcess):
     """One open database file."""
 
     def __init__(self, path: Path, *, durable: bool = True) -> None:
@@ -124,7 +124,7 @@ class SqliteDatabase:
         """None: the lock of the directory admits one process."""
         return None
 
-    def save(self, before: State | None, after: State, now: float | None = None) -> bool:
+    def save(self, before: State | None, after: State, now: float | None = None, fold: int | None = None) -> bool:
         changed = difference(before, after, now)
         if changed is None and not after.notes:
             return False

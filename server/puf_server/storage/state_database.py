@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 from puf_common.audit_chain import AuditEntry, Head
@@ -23,8 +24,56 @@ class StateMoved(DatabaseBusy):
     """Another process has committed a newer state. The transaction was rolled back: read that state, then try again."""
 
 
+class FoldLost(Unavailable):
+    """Another process got the right to fold meanwhile. Nothing was written."""
+
+
 class AlreadyServed(UsageError):
     """Another process serves the federation."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one process tells the others."""
+
+    # Workers that it heard since the last time, with their activity.
+    workers: Mapping[str, str]
+    # All clients that hold a session.
+    members: Set[str]
+    # The last committed round, and the tensor bytes sent since.
+    round: int
+    sent: int
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What the other processes heard since the last time."""
+
+    # Seconds since they heard each worker.
+    silent: Mapping[str, float]
+    activity: Mapping[str, str]
+    # Tensor bytes that they sent since the last committed round.
+    sent: int
+
+
+class Watcher(Protocol):
+    """A process that serves, as the other processes of its federation reach it. Called from a thread of the database."""
+
+    def changed(self) -> None:
+        """Another process has committed, or may have."""
+        ...
+
+    def tell(self) -> Told: ...
+
+    def learn(self, learnt: Learnt) -> None: ...
+
+    def gone(self) -> None:
+        """Another process is silent and serves no longer."""
+        ...
+
+    def stop(self) -> None:
+        """The operator has stopped the federation at another process."""
+        ...
 
 
 class AuditLog(Protocol):
@@ -55,16 +104,48 @@ class AuditLog(Protocol):
 class StateDatabase(Protocol):
     """The records and the audit log of one federation. Only `audit_log` may be used from two threads at the same time."""
 
+    # Names this process in the names of its files; empty where no other process serves the federation.
+    owner: str
+
+    @property
+    def joined(self) -> bool:
+        """Whether other processes served the federation when this one opened it."""
+        ...
+
+    def watch(self, watcher: Watcher) -> None:
+        """Begins to exchange with other processes, if there can be any. The state is recovered."""
+        ...
+
+    def is_gone(self, owner: str) -> bool:
+        """Whether the process with this name is known to serve no longer."""
+        ...
+
+    def stop_others(self) -> bool:
+        """Stops the other processes. False: there can be none."""
+        ...
+
+    def wall_clock(self, own: Callable[[], float]) -> Callable[[], float]:
+        """The wall clock that all processes of the federation follow. `own` is that of this machine."""
+        ...
+
+    def begin_fold(self) -> int | None:
+        """The right to fold, as a number that the commit must name; None: another process has it."""
+        ...
+
+    def end_fold(self) -> None:
+        """Gives the right to fold back."""
+        ...
+
     def load(self) -> State: ...
 
     def newer(self, known: State) -> State | None:
         """The newest state if another process has changed `known`, the state that this process has; else None."""
         ...
 
-    def save(self, before: State | None, after: State, now: float | None = None) -> bool:
+    def save(self, before: State | None, after: State, now: float | None = None, fold: int | None = None) -> bool:
         """Writes the difference, the new audit lines and the time, if given, in one transaction. False: there is none.
 
-        Raises StateMoved where `before` is not the newest state.
+        Raises StateMoved where `before` is not the newest state, and FoldLost where `fold` is not the newest right.
         """
         ...
 
@@ -95,3 +176,28 @@ class StateDatabase(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class OneProcess:
+    """The part of a StateDatabase about other processes, where there can be none."""
+
+    owner = ""
+    joined = False
+
+    def watch(self, watcher: Watcher) -> None:
+        pass
+
+    def is_gone(self, owner: str) -> bool:
+        return False
+
+    def stop_others(self) -> bool:
+        return False
+
+    def wall_clock(self, own: Callable[[], float]) -> Callable[[], float]:
+        return own
+
+    def begin_fold(self) -> int | None:
+        return 0
+
+    def end_fold(self) -> None:
+        pass

@@ -51,9 +51,9 @@ class Store:
         self.manifest = manifest
         self.database = database
         self.files = files
-        self.models = ModelFiles(layout.models, manifest, files)
-        self.differences = DifferenceFiles(layout.differences, manifest, files, self.models)
-        self.spool = Spool(layout.spool, files)
+        self.models = ModelFiles(layout.models, manifest, files, database.owner)
+        self.differences = DifferenceFiles(layout.differences, manifest, files, self.models, database.owner)
+        self.spool = Spool(layout.spool, files, database.owner)
         # Held while a server serves the directory.
         self._lock: IO[str] | None = None
         # None: the database lies in the directory and is restored with it.
@@ -61,9 +61,10 @@ class Store:
 
     @classmethod
     def open(cls, directory: Path, files: Files = DISK, *, database: str = "") -> Store:
-        """Opens a federation for serving. Raises where another process serves it.
+        """Opens a federation for serving.
 
-        `database` is the address of a PostgreSQL database; empty: the state is in the directory.
+        `database` is the address of a PostgreSQL database, whose state several processes may serve; empty: the state is in
+        the directory. Raises where another process serves that.
         """
         config, manifest = federation_file.read(directory, database)
         layout, identity = Layout(directory), federation_file.identity(config, manifest)
@@ -73,7 +74,6 @@ class Store:
             if database:
                 from puf_server.storage.postgres_database import PostgresDatabase
 
-                # The database has the lock: a server on another machine may take the place of this one.
                 opened = stack.enter_context(closing(PostgresDatabase.open(database)))
             else:
                 lock = stack.enter_context(_locked(layout))
@@ -86,9 +86,15 @@ class Store:
             store.key = store._signing_key()
             if database:
                 store._mark = CompletedMark(directory, files)
-                store._compare_mark()
+                if not store.joined:
+                    store._compare_mark()
             stack.pop_all()
         return store
+
+    @property
+    def joined(self) -> bool:
+        """Whether other processes served the federation when this one opened it."""
+        return self.database.joined
 
     def disk_space(self) -> DiskSpace | None:
         beside = 2 if self.config.plan.step_encoding == "i8" else 0
@@ -112,7 +118,10 @@ class Store:
         """Notes beside the database that a request was completed. A restored database is recognised by that."""
         if self._mark is not None:
             with self.database.audit_log() as log:
-                self._mark.write(log.head())
+                head = log.head()
+            # Another process may have completed a later request.
+            if self._mark.read().number < head.number:
+                self._mark.write(head)
 
     def await_receipts(self, wanted: bool) -> None:
         """Stores whether this state comes from a backup and the operator has not shown the receipts issued since."""
@@ -168,12 +177,12 @@ class Store:
         self.database.put_meta({TIME: repr(now)})
         return True
 
-    def save(self, before: State | None, after: State, now: float | None = None) -> bool:
+    def save(self, before: State | None, after: State, now: float | None = None, fold: int | None = None) -> bool:
         """Writes the difference between two states and the new audit lines in one transaction. False: there is none.
 
-        `now` is recorded as the federation's time in the same transaction.
+        `now` is recorded as the federation's time in the same transaction. `fold` is the right to fold that it needs.
         """
-        return self.database.save(before, after, now)
+        return self.database.save(before, after, now, fold)
 
     def log_bytes(self) -> int:
         """The length of the database's write-ahead log."""
@@ -206,7 +215,7 @@ class Store:
         self.spool.delete(current, key)
 
     def delete_orphans(self, newest: Callable[[], State], *, everything: bool = False) -> None:
-        delete_orphans(self.layout, self.files, newest, everything=everything)
+        delete_orphans(self.layout, self.files, newest, self.database.is_gone, everything=everything)
 
 
 def _locked(layout: Layout) -> IO[str]:

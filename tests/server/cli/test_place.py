@@ -48,12 +48,10 @@ def test_a_federation_is_made_and_read_in_postgresql(
     assert "is in PostgreSQL" in capsys.readouterr().err
 
 
-def test_standing_by_and_operator_commands_say_what_they_need(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_workers_and_operator_commands_say_what_they_need(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = make_state(tmp_path / "state")
-    assert main(["serve", "--state", str(state), "--insecure", "--standby"]) == Exit.USAGE
-    assert "--standby needs --state postgresql" in capsys.readouterr().err
+    assert main(["serve", "--state", str(state), "--insecure", "--workers", "2"]) == Exit.USAGE
+    assert "--workers needs --state postgresql" in capsys.readouterr().err
     assert main(["status", "--state", "postgresql://puf@db/puf"]) == Exit.USAGE
     assert "directory of --files" in capsys.readouterr().err
     assert main(["backup", "--state", "postgresql://puf@db/puf", "--out", str(tmp_path / "x")]) == Exit.USAGE

@@ -24,6 +24,7 @@ from puf_common.tensors.manifest import Manifest, TensorSpec
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.core.state.rounds import RoundPhase
+from puf_server.engine.spool_checks import verify_spool
 from puf_server.storage.durable import Disk, FileSource
 from puf_server.storage.layout import spool_name
 
@@ -225,7 +226,7 @@ def test_the_spool_is_verified_while_calls_are_answered(slow: tuple[Local, SlowR
     local.engine.store.spool.path(name).write_bytes(bytes(56))
     files.may_read.clear()
     with ThreadPoolExecutor(1) as pool:
-        verifying = pool.submit(local.engine.verify_spool)
+        verifying = pool.submit(verify_spool, local.engine)
         assert files.reading.wait(20)
         # If this call waited for the disk, it would never return.
         local.engine.tick()
@@ -241,7 +242,7 @@ def test_an_update_whose_client_left_while_the_spool_was_verified_is_not_lost(sl
     local.submit("a", 0.1)
     files.may_read.clear()
     with ThreadPoolExecutor(1) as pool:
-        verifying = pool.submit(local.engine.verify_spool)
+        verifying = pool.submit(verify_spool, local.engine)
         assert files.reading.wait(20)
         local.forget("a")
         assert local.spool() == []

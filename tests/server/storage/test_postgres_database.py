@@ -71,7 +71,6 @@ def test_a_newer_state_has_the_rows_that_another_process_wrote_and_not_those_tha
     f.join("a", "b", "c", "d")
     f.train()
     known = opened.load()
-    # Not opened for serving: it has no lock and still commits, as a process does whose lock was lost unnoticed.
     with closing(PostgresDatabase(address)) as second:
         start = second.load()
         second.save(start, f.state)
@@ -158,9 +157,11 @@ def test_calls_continue_after_the_database_restarted(state: Path, address: str, 
     local.forget("c")
     local.engine.tick()
     assert local.engine.troubles.text() == ""
-    assert set(local.engine.store.load().members) == set(local.engine.state.members)
+    members = local.engine.state.members
     assert local.engine.store.audit_fault() == ""
     local.engine.close()
+    with closing(PostgresDatabase(address)) as stored:
+        assert set(stored.load().members) == set(members)
 
 
 def test_a_database_that_is_away_is_named_and_nothing_changes(
@@ -194,9 +195,9 @@ def test_tables_of_an_older_version_are_upgraded_in_one_transaction_and_newer_on
         patch.setattr(postgres_tables.migrate, "__defaults__", (steps,))
         with closing(Store.open(state, database=address)) as store:
             (entry,) = [e for e in audit_entries(store) if e.event == "federation.migrated"]
-            assert entry.facts == '{"tables":1,"to":2}'
+            assert entry.facts == '{"tables":2,"to":3}'
         Store.open(state, database=address).close()
-    with pytest.raises(Mismatch, match="tables of version 2, this server reads 1"):
+    with pytest.raises(Mismatch, match="tables of version 3, this server reads 2"):
         Store.open(state, database=address)
 
 

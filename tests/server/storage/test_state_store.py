@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import sqlite3
+from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -124,11 +125,11 @@ def test_a_directory_is_made_once(tmp_path: Path, database: str) -> None:
         make_state(tmp_path / "state", tiny_config(title="second"), database=database)
 
 
-def test_a_federation_is_served_by_one_process(tmp_path: Path, database: str, store: Store) -> None:
-    with pytest.raises(UsageError, match="another server serves"):
-        Store.open(store.directory, database=database)
-    store.close()
-    Store.open(store.directory, database=database).close()
+def test_a_state_directory_is_served_by_one_process(tmp_path: Path) -> None:
+    state = make_state(tmp_path / "one")
+    with closing(Store.open(state)), pytest.raises(UsageError, match="another server serves"):
+        Store.open(state)
+    Store.open(state).close()
 
 
 def test_a_directory_without_a_federation_is_refused_with_what_to_do(tmp_path: Path) -> None:
