@@ -19,8 +19,9 @@ from puf_server.failpoints import hit
 from puf_server.ingest.header import ExpectedUpdate, UploadKey
 from puf_server.ingest.quota import Quota
 from puf_server.ingest.update_checks import UpdateCheck
-from puf_server.storage.durable import NewFile, unwritten
+from puf_server.storage.durable import unwritten
 from puf_server.storage.layout import spool_name
+from puf_server.storage.stored_files import NewStoredFile
 
 # How long a refused update is shown to the operator. A client that cannot store one tries again sooner.
 _SHOWN_SECONDS = 600.0
@@ -52,7 +53,7 @@ class Upload:
         quota.reserve(self, expected.client, expected.round, header.byte_length)
         try:
             with _on_disk(engine.troubles):
-                self._file: NewFile | None = engine.store.spool.new()
+                self._file: NewStoredFile | None = engine.store.spool.new()
         except BaseException:
             quota.release(self)
             raise
@@ -96,7 +97,7 @@ class Upload:
                 hit("upload.after_first_chunk")
         self.received += len(chunk.data)
 
-    def _open_file(self) -> NewFile:
+    def _open_file(self) -> NewStoredFile:
         if self._file is None:
             raise Unavailable("the upload has ended; send the update again")
         return self._file
@@ -106,7 +107,7 @@ class Upload:
         with self._busy:
             self._sequence.finish()
             with _on_disk(self._engine.troubles):
-                self._open_file().publish(self._engine.store.spool.path(self._spool_name))
+                self._engine.store.spool.publish(self._open_file(), self._spool_name)
             self._file = None
         self._engine.troubles.clear(Trouble.UPLOADS)
 
@@ -146,7 +147,7 @@ class Upload:
             unlearned_digest=header.unlearned_digest.hex(),
         )
         state, duplicate = rounds.receive(state, self._expected.client, header, update)
-        if not self._engine.store.spool.path(self._spool_name).exists():
+        if not self._engine.store.spool.exists(self._spool_name):
             raise Unavailable("the update was deleted while it arrived; send it again")
         return state, duplicate
 

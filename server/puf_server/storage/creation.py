@@ -14,8 +14,10 @@ from puf_server.core.config import FederationConfig
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.state import State
 from puf_server.storage import federation_file
+from puf_server.storage.directory_files import DirectoryFiles
 from puf_server.storage.durable import DISK, Files, new_file, remove, sync_directory
-from puf_server.storage.layout import DATABASE, KEY_FILE, Layout, model_name
+from puf_server.storage.layout import DATABASE, KEY_FILE, Layout
+from puf_server.storage.model_files import ModelFiles
 from puf_server.storage.sqlite_database import SqliteDatabase
 from puf_server.storage.state_database import IDENTITY, SIGNING_KEY
 
@@ -48,9 +50,7 @@ def create(
         created_at=now,
         blake3=digest(payload, "blake3").hex(),
     )
-    with new_file(layout.models / model_name(0, model.digest), files) as file:
-        file.write(write_header(manifest, {"version": "0", "digest": model.digest}))
-        file.write(payload)
+    _write_model(ModelFiles(DirectoryFiles(directory, files), manifest), model, manifest, payload)
     key = SigningKey.generate()
     with new_file(layout.signing_key, files) as file:
         file.write(key.to_pem())
@@ -67,6 +67,17 @@ def create(
         SqliteDatabase.create(layout.database, meta, state, durable=files.durable)
     with new_file(directory / federation_file.FILE, files) as file:
         file.write(federation_file.described(config, manifest, elsewhere=bool(database)))
+
+
+def _write_model(models: ModelFiles, model: ModelVersion, manifest: Manifest, payload: bytes | bytearray) -> None:
+    file = models.new(model.version)
+    try:
+        file.write(write_header(manifest, {"version": str(model.version), "digest": model.digest}))
+        file.write(payload)
+        models.publish(file, model.version, model.digest)
+    except BaseException:
+        file.discard()
+        raise
 
 
 def _make_folders(layout: Layout, files: Files) -> None:

@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-import secrets
-from pathlib import Path
-
 from puf_server.core.state.rounds import Round
-from puf_server.storage.durable import Files, FileSource, NewFile, remove
-from puf_server.storage.layout import spool_name
+from puf_server.storage.layout import SPOOL, spool_name
+from puf_server.storage.stored_files import NewStoredFile, StoredFile, StoredFiles
 
 
 class Spool:
     """Safe to use from any thread."""
 
-    def __init__(self, folder: Path, files: Files) -> None:
-        self._folder = folder
+    def __init__(self, files: StoredFiles) -> None:
         self._files = files
 
-    def path(self, name: str) -> Path:
-        return self._folder / name
-
-    def new(self) -> NewFile:
+    def new(self) -> NewStoredFile:
         """The file of an update that arrives. No round knows its name, so that a restart deletes it."""
-        return NewFile(self._folder / f"{secrets.token_hex(8)}.part", self._files, "spool")
+        return self._files.new(f"{SPOOL}/arriving", "spool")
 
-    def read(self, current: Round, key: str) -> FileSource:
+    def publish(self, file: NewStoredFile, name: str) -> None:
+        file.publish(f"{SPOOL}/{name}")
+
+    def exists(self, name: str) -> bool:
+        return self._files.exists(f"{SPOOL}/{name}")
+
+    def where(self, current: Round, key: str) -> str:
+        return self._files.where(_name(current, key))
+
+    def read(self, current: Round, key: str) -> StoredFile:
         """Random access to a received update."""
-        return self._files.read(self.path(spool_name(current, key)))
+        return self._files.read(_name(current, key))
 
     def delete(self, current: Round, key: str) -> None:
         """Deletes a received update. The caller removes it from the round."""
-        remove(self.path(spool_name(current, key)), self._files)
+        self._files.delete([_name(current, key)])
 
     def damaged(self, current: Round | None) -> dict[str, str]:
-        """Received updates that are missing or damaged on disk, each with the reason. Reads all of them."""
+        """Received updates that are missing or damaged, each with the reason. Reads all of them."""
         found: dict[str, str] = {}
         if current is None:
             return found
@@ -47,3 +49,7 @@ class Spool:
             except OSError as error:
                 found[key] = f"it cannot be read: {error.strerror or error}"
         return found
+
+
+def _name(current: Round, key: str) -> str:
+    return f"{SPOOL}/{spool_name(current, key)}"

@@ -12,6 +12,7 @@ from tests.running import make_state, tiny_config
 from tests.server.local import Local
 
 from puf_server.core.state.state import State
+from puf_server.storage.directory_files import DirectoryFiles
 from puf_server.storage.durable import Disk
 from puf_server.storage.layout import Layout, spool_name
 from puf_server.storage.orphans import delete_orphans
@@ -46,7 +47,7 @@ class Publishing(Disk):
 def test_a_file_that_is_published_during_the_deletion_stays(layout: Layout) -> None:
     late = layout.spool / "9.1.a.main.ff"
     (layout.spool / "1.1.a.main.ff").write_bytes(b"")
-    delete_orphans(layout, Publishing(late), State)
+    delete_orphans(DirectoryFiles(layout.directory, Publishing(late)), State)
     assert files(layout.spool) == {late.name}
 
 
@@ -63,7 +64,7 @@ def test_the_state_is_read_after_the_files_are_listed(layout: Layout) -> None:
         order.append("state")
         return State()
 
-    delete_orphans(layout, Listing(), newest)
+    delete_orphans(DirectoryFiles(layout.directory, Listing()), newest)
     assert order == ["models", "spool", "history", "state"]
 
 
