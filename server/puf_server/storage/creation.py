@@ -16,10 +16,10 @@ from puf_server.core.state.state import State
 from puf_server.storage import federation_file
 from puf_server.storage.directory_files import DirectoryFiles
 from puf_server.storage.durable import DISK, Files, new_file, remove, sync_directory
-from puf_server.storage.layout import DATABASE, KEY_FILE, Layout
-from puf_server.storage.model_files import ModelFiles
+from puf_server.storage.layout import DATABASE, KEY_FILE, MODELS, Layout, model_name
 from puf_server.storage.sqlite_database import SqliteDatabase
 from puf_server.storage.state_database import IDENTITY, SIGNING_KEY
+from puf_server.storage.stored_files import StoredFiles
 
 
 def create(
@@ -50,7 +50,7 @@ def create(
         created_at=now,
         blake3=digest(payload, "blake3").hex(),
     )
-    _write_model(ModelFiles(DirectoryFiles(directory, files), manifest), model, manifest, payload)
+    _write_model(DirectoryFiles(directory, files), model, manifest, payload)
     key = SigningKey.generate()
     with new_file(layout.signing_key, files) as file:
         file.write(key.to_pem())
@@ -69,12 +69,12 @@ def create(
         file.write(federation_file.described(config, manifest, elsewhere=bool(database)))
 
 
-def _write_model(models: ModelFiles, model: ModelVersion, manifest: Manifest, payload: bytes | bytearray) -> None:
-    file = models.new(model.version)
+def _write_model(files: StoredFiles, model: ModelVersion, manifest: Manifest, payload: bytes | bytearray) -> None:
+    file = files.new(f"{MODELS}/v{model.version:06d}")
     try:
         file.write(write_header(manifest, {"version": str(model.version), "digest": model.digest}))
         file.write(payload)
-        models.publish(file, model.version, model.digest)
+        file.publish(f"{MODELS}/{model_name(model.version, model.digest)}")
     except BaseException:
         file.discard()
         raise
