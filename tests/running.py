@@ -61,8 +61,10 @@ def make_state(
     manifest: Manifest = TINY,
     payload: bytearray | None = None,
     database: str = "",
+    objects: str = "",
 ) -> Path:
-    create(directory, config or tiny_config(), manifest, payload or tiny_payload(), time.time(), database=database)
+    where = {"database": database, "objects": objects}
+    create(directory, config or tiny_config(), manifest, payload or tiny_payload(), time.time(), **where)
     return directory
 
 

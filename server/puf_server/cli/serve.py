@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 
 from puf_common.errors import UsageError
 from puf_common.tracing.process import TraceSettings, traced
-from puf_server.cli.place import FILES_HELP, METAVAR, place
+from puf_server.cli.place import FILES_HELP, KEYS_HELP, METAVAR, place
 from puf_server.core.config import Limits
 
 HERE = "127.0.0.1:7300"
@@ -28,7 +28,8 @@ class ServeSettings(TraceSettings):
         description="the federation's state directory, or postgresql://USER@HOST/DATABASE with TLS parameters of libpq",
         json_schema_extra={"metavar": METAVAR},
     )
-    files: Path | None = Field(None, description=FILES_HELP, json_schema_extra={"metavar": "DIR"})
+    files: str = Field("", description=FILES_HELP, json_schema_extra={"metavar": METAVAR})
+    keys: Path | None = Field(None, description=KEYS_HELP, json_schema_extra={"metavar": "DIR"})
     listen: str = Field(
         "",
         description=f"address for clients; port 0 takes a free one; default {EVERYWHERE} with TLS, {HERE} without",
@@ -90,7 +91,7 @@ def run(settings: ServeSettings) -> None:
     from puf_server.runtime.server import Addresses, serve
     from puf_server.tracking.trackers import tracker_named
 
-    directory, database = place(settings.state, settings.files)
+    directory, database = place(settings.state, settings.files, settings.keys)
     if settings.standby and not database:
         raise UsageError("--standby needs --state postgresql://...: one machine has one server of a state directory")
     configure(level=settings.log_level, log_format=settings.log_format)

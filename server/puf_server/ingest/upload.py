@@ -115,6 +115,8 @@ class Upload:
         """Adds the published update to the round; from then on it counts. Returns whether it was there already."""
         hit("accept.before_persist")
         try:
+            # Before the engine's lock: an object store may take a while to answer.
+            self._require_stored()
             duplicate = self._engine.call(self._booked)
             if duplicate:
                 # If the round was committed meanwhile, no record names the file.
@@ -146,10 +148,13 @@ class Upload:
             unlearned_samples=header.unlearned_samples,
             unlearned_digest=header.unlearned_digest.hex(),
         )
-        state, duplicate = rounds.receive(state, self._expected.client, header, update)
-        if not self._engine.store.spool.exists(self._spool_name):
+        return rounds.receive(state, self._expected.client, header, update)
+
+    def _require_stored(self) -> None:
+        with _on_disk(self._engine.troubles):
+            there = self._engine.store.spool.exists(self._spool_name)
+        if not there:
             raise Unavailable("the update was deleted while it arrived; send it again")
-        return state, duplicate
 
     @property
     def _spool_name(self) -> str:

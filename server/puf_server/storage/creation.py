@@ -30,16 +30,19 @@ def create(
     now: float,
     files: Files = DISK,
     database: str = "",
+    objects: str = "",
 ) -> None:
     """Makes the state directory of a new federation. Raises where the directory already holds one.
 
-    `database` is the address of a PostgreSQL database; empty: the state is in the directory.
+    `database` is the address of a PostgreSQL database, `objects` that of files in an object store; empty: the directory
+    has them.
 
     The description is written last. Before that there is no federation, and files of an interrupted attempt are replaced.
     """
     if (directory / federation_file.FILE).exists():
         raise UsageError(f"{directory} already holds a federation; choose another directory or serve that one")
     layout = Layout(directory)
+    stored = _new_objects(objects, directory) if objects else DirectoryFiles(directory, files)
     _make_folders(layout, files)
     model = ModelVersion(
         version=0,
@@ -50,7 +53,7 @@ def create(
         created_at=now,
         blake3=digest(payload, "blake3").hex(),
     )
-    _write_model(DirectoryFiles(directory, files), model, manifest, payload)
+    _write_model(stored, model, manifest, payload)
     key = SigningKey.generate()
     with new_file(layout.signing_key, files) as file:
         file.write(key.to_pem())
@@ -66,7 +69,18 @@ def create(
     else:
         SqliteDatabase.create(layout.database, meta, state, durable=files.durable)
     with new_file(directory / federation_file.FILE, files) as file:
-        file.write(federation_file.described(config, manifest, elsewhere=bool(database)))
+        file.write(federation_file.described(config, manifest, elsewhere=bool(database), objects=objects))
+
+
+def _new_objects(url: str, directory: Path) -> StoredFiles:
+    """The place of files in an object store. Raises where it has files, or would keep what is deleted."""
+    from puf_server.storage.object_files import ObjectFiles
+
+    files = ObjectFiles(url, directory)
+    files.refuse_keeping()
+    if found := files.found():
+        raise UsageError(f"{url} is not empty (it has {found[0].key}); delete its objects or choose another prefix")
+    return files
 
 
 def _write_model(files: StoredFiles, model: ModelVersion, manifest: Manifest, payload: bytes | bytearray) -> None:

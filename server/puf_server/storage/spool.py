@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from puf_common.errors import Unavailable
 from puf_server.core.state.rounds import Round
 from puf_server.storage.layout import SPOOL, spool_name
 from puf_server.storage.stored_files import NewStoredFile, StoredFile, StoredFiles
@@ -46,6 +47,9 @@ class Spool:
                         found[key] = f"{source.nbytes} of {update.nbytes} bytes are there"
                     elif source.digest(update.digest_kind) != update.digest:
                         found[key] = "it does not match its digest"
+            except Unavailable:
+                # Nothing is known about it. A fold compares its digest.
+                continue
             except OSError as error:
                 found[key] = f"it cannot be read: {error.strerror or error}"
         return found

@@ -44,15 +44,22 @@ class Store:
     key: SigningKey
 
     def __init__(
-        self, layout: Layout, config: FederationConfig, manifest: Manifest, database: StateDatabase, disk: Files
+        self,
+        layout: Layout,
+        config: FederationConfig,
+        manifest: Manifest,
+        database: StateDatabase,
+        disk: Files,
+        files: StoredFiles | None = None,
     ) -> None:
+        """`files` are the federation's files where the directory does not have them."""
         self.layout = layout
         self.directory = layout.directory
         self.config = config
         self.manifest = manifest
         self.database = database
         self._disk = disk
-        self.files: StoredFiles = DirectoryFiles(layout.directory, disk)
+        self.files = files or DirectoryFiles(layout.directory, disk)
         self.models = ModelFiles(self.files, manifest)
         self.differences = DifferenceFiles(self.files, manifest, self.models)
         self.spool = Spool(self.files)
@@ -81,13 +88,13 @@ class Store:
                 lock = stack.enter_context(_locked(layout))
                 opened = SqliteDatabase.open(layout.database, identity, durable=files.durable)
                 stack.enter_context(closing(opened))
-            store = cls(layout, config, manifest, opened, files)
+            store = cls(layout, config, manifest, opened, files, _objects(directory))
             store._lock = lock
             stored = json.loads(opened.meta(IDENTITY) or "{}")
             federation_file.require_same(stored, identity, directory)
             store.key = store._signing_key()
             if database:
-                store._mark = CompletedMark(directory, files)
+                store._mark = CompletedMark(store.files)
                 store._compare_mark()
             stack.pop_all()
         return store
@@ -209,6 +216,18 @@ class Store:
 
     def delete_orphans(self, newest: Callable[[], State], *, everything: bool = False) -> None:
         delete_orphans(self.files, newest, everything=everything)
+
+
+def _objects(directory: Path) -> StoredFiles | None:
+    """The federation's files in an object store; None: the directory has them."""
+    url = federation_file.objects(directory)
+    if not url:
+        return None
+    from puf_server.storage.object_files import ObjectFiles
+
+    files = ObjectFiles(url, directory)
+    files.refuse_keeping()
+    return files
 
 
 def _locked(layout: Layout) -> IO[str]:

@@ -1,0 +1,109 @@
+"""Servers whose files are in an object store are killed while they send an update and a model. No bit changes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from tests.e2e.federation import SECONDS
+from tests.grpc.raw import Raw
+from tests.object_store import ObjectStore
+from tests.postgres import Postgres
+from tests.running import make_state, tiny_config
+from tests.server.local import Local
+
+from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
+from puf_common.v1 import federation_pb2 as fed
+from puf_lab.federations.processes import Process, program, run_server_command, wait_until
+
+pytestmark = pytest.mark.e2e
+
+# More than one part of an upload to the store.
+LARGE = Manifest((TensorSpec("w", "f32", (2_200_000,)),))
+NAMES = ("a", "b")
+CONFIG = tiny_config(plan={"min_clients": 2, "rounds": 1, "absent_seconds": 600.0})
+
+
+def update(name: str) -> bytes:
+    return np.random.default_rng(NAMES.index(name)).standard_normal(2_200_000, "<f4").tobytes()
+
+
+def first_model() -> bytearray:
+    return bytearray(LARGE.nbytes(MODEL))
+
+
+class Place:
+    def __init__(self, directory: Path, postgres: Postgres, store: ObjectStore) -> None:
+        self.directory, self.store, self.url = directory, store, store.bucket()
+        self.where = ["--state", postgres.address(), "--files", self.url, "--keys", str(directory / "keys")]
+        make_state(directory / "keys", CONFIG, LARGE, first_model(), database=self.where[1], objects=self.url)
+
+    @contextmanager
+    def served(self, failpoints: str = "") -> Iterator[tuple[Process, list[Raw]]]:
+        announced = self.directory / "ports"
+        announced.unlink(missing_ok=True)
+        flags = ["--insecure", "--listen", "127.0.0.1:0", "--operator", "127.0.0.1:0", "--announce", str(announced)]
+        env = {"PUF_TEST_FAILPOINTS": "yes", "PUF_FAILPOINTS": failpoints} if failpoints else {}
+        with Process([program("puf-server"), "serve", *self.where, *flags], self.directory / "log", env=env) as server:
+            wait_until(lambda: announced.exists() and announced.read_text().endswith("\n"), SECONDS, server)
+            clients = [Raw(int(announced.read_text().split()[0]), name) for name in NAMES]
+            try:
+                yield server, clients
+            finally:
+                for client in clients:
+                    client.channel.close()
+
+
+def submit(client: Raw) -> None:
+    payload, work = update(client.name), client.wait().train
+    header = client.header(work, payload, manifest_fingerprint=LARGE.fingerprint)
+    client.send(header, payload, chunk=1 << 20)
+
+
+def test_a_server_killed_while_it_sends_an_update_and_a_model(
+    tmp_path: Path, postgres: Postgres, object_store: ObjectStore
+) -> None:
+    place = Place(tmp_path, postgres, object_store)
+    # All parts of the second update are sent; the object does not exist yet.
+    with place.served("spool.after_fsync=1*off->kill") as (server, (a, b)):
+        for client in (a, b):
+            client.join()
+        submit(a)
+        with pytest.raises(grpc.RpcError):
+            submit(b)
+        assert server.wait(SECONDS) == -signal.SIGKILL
+    assert [key.partition(".b.")[0] for key in object_store.unfinished(place.url)] == ["federation/spool/1.1"]
+    assert len(object_store.keys(place.url)) == 2
+    # All parts of the model are sent.
+    with place.served("model.after_fsync=kill") as (server, (a, b)):
+        assert not object_store.unfinished(place.url)
+        for client in (a, b):
+            client.join()
+        submit(b)
+        assert server.wait(SECONDS) == -signal.SIGKILL
+    (left,) = object_store.unfinished(place.url)
+    assert left.startswith("federation/models/v000001-")
+    with place.served() as (server, (a, b)):
+        wait_until(lambda: a.stub.Describe(fed.DescribeRequest(), **a.options).position.round == 1, SECONDS, server)
+        a.join()
+        model = a.fetch(1)
+    run_server_command("audit", "verify", *place.where)
+    assert model == in_a_directory(tmp_path / "reference")
+    assert not object_store.unfinished(place.url)
+    assert [key.partition("-")[0] for key in object_store.keys(place.url)] == ["models/v000000", "models/v000001"]
+
+
+def in_a_directory(directory: Path) -> bytes:
+    local = Local(make_state(directory, CONFIG, LARGE, first_model()))
+    local.join(*NAMES)
+    for name in NAMES:
+        local.submit(name, payload=update(name))
+    local.engine.fold_ready()
+    model = local.engine.store.models.payload(local.engine.state.models[1])
+    local.engine.close()
+    return bytes(model)
