@@ -63,8 +63,8 @@ def make_state(
     database: str = "",
     objects: str = "",
 ) -> Path:
-    where = {"database": database, "objects": objects}
-    create(directory, config or tiny_config(), manifest, payload or tiny_payload(), time.time(), **where)
+    config, payload = config or tiny_config(), payload or tiny_payload()
+    create(directory, config, manifest, payload, time.time(), database=database, objects=objects)
     return directory
 
 

@@ -283,9 +283,11 @@ class Engine:
                 hit("orphans.before_delete")
                 self.store.delete_orphans(self._newest)
                 hit("orphans.after_delete")
+            self.troubles.clear(Trouble.FILES)
         except (OSError, DatabaseBusy) as error:
-            # The change that made them superfluous stands; the next deletion removes them.
+            # The change that made them superfluous stands; the next deletion removes them. No receipt is issued until then.
             log.error("files not deleted yet", error=str(error))
+            self.troubles.report(Trouble.FILES, f"files that no record names are not deleted, trying again: {error}")
 
     def _newest(self) -> State:
         """The newest state, also where a process that took the place of this one has changed it."""

@@ -24,8 +24,8 @@ from puf_server.storage.layout import FOLDERS
 from puf_server.storage.object_store import StoreUnavailable, address, connect, offered, refuse_keeping, reported
 from puf_server.storage.stored_files import StoredFile
 
-# Bytes of a part: a store accepts 10,000 parts of at least 5 MiB.
-_PART = 8 << 20
+# Bytes of a part, and the most parts of an object: limits of the protocol are 5 MiB and 10,000.
+_PART, _MOST_PARTS = 8 << 20, 10_000
 # Parts of one file that are sent at a time, and of all files.
 _STREAMS, _ALL_STREAMS = 4, 8
 # Neighbouring tensors of a fold are often short. They are read together.
@@ -129,12 +129,11 @@ class ObjectFiles:
     def send(self, name: str, draft: int, points: str) -> None:
         """Stores the file of a descriptor under its name and compares the checksum that the store then has."""
         nbytes, key = os.fstat(draft).st_size, self._prefix + name
-        count = max(1, -(-nbytes // _PART))
         with reported(self.where(name)):
-            if count == 1:
+            if nbytes <= _PART:
                 checksum = self._send_whole(key, os.pread(draft, nbytes, 0), points)
             else:
-                checksum = self._send_parts(key, draft, count, points)
+                checksum = self._send_parts(key, draft, nbytes, points)
         _hit(points, "after_rename")
         if not self._arrived(name, draft, nbytes, checksum):
             self.delete([name])
@@ -147,21 +146,24 @@ class ObjectFiles:
         self._client.put_object(Bucket=self._bucket, Key=key, Body=content, **about)
         return checksum
 
-    def _send_parts(self, key: str, draft: int, count: int, points: str) -> bytes:
+    def _send_parts(self, key: str, draft: int, nbytes: int, points: str) -> bytes:
         """Returns the checksum of the whole: the SHA-256 of the checksums of its parts."""
+        size = max(_PART, -(-nbytes // _MOST_PARTS))
         where = {"Bucket": self._bucket, "Key": key}
         where["UploadId"] = self._client.create_multipart_upload(**where, ChecksumAlgorithm="SHA256")["UploadId"]
 
         def send(number: int) -> tuple[dict[str, Any], bytes]:
             with self._streams:
-                content = os.pread(draft, _PART, (number - 1) * _PART)
+                content = os.pread(draft, size, (number - 1) * size)
                 checksum = hashlib.sha256(content).digest()
                 about = {"PartNumber": number, "ChecksumSHA256": _text(checksum)}
                 return {"ETag": self._client.upload_part(**where, **about, Body=content)["ETag"], **about}, checksum
 
         pool = ThreadPoolExecutor(_STREAMS, thread_name_prefix="puf-objects")
         try:
-            sent = [part.result() for part in [pool.submit(send, number) for number in range(1, count + 1)]]
+            sent = [
+                part.result() for part in [pool.submit(send, number) for number in range(1, -(-nbytes // size) + 1)]
+            ]
             _hit(points, "after_fsync")
             self._client.complete_multipart_upload(**where, MultipartUpload={"Parts": [part for part, _ in sent]})
         except BaseException:
