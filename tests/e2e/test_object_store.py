@@ -14,12 +14,11 @@ from tests.e2e.federation import SECONDS
 from tests.grpc.raw import Raw
 from tests.object_store import ObjectStore
 from tests.postgres import Postgres
-from tests.running import make_state, tiny_config
+from tests.running import make_state, running, tiny_config
 from tests.server.local import Local
 
 from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
-from puf_common.v1 import federation_pb2 as fed
-from puf_lab.federations.processes import Process, program, run_server_command, wait_until
+from puf_lab.federations.processes import Process, program, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -38,18 +37,18 @@ def first_model() -> bytearray:
 
 
 class Place:
-    def __init__(self, directory: Path, postgres: Postgres, store: ObjectStore) -> None:
-        self.directory, self.store, self.url = directory, store, store.bucket()
-        self.where = ["--state", postgres.address(), "--files", self.url, "--keys", str(directory / "keys")]
-        make_state(directory / "keys", CONFIG, LARGE, first_model(), database=self.where[1], objects=self.url)
+    def __init__(self, directory: Path, database: str, store: ObjectStore) -> None:
+        self.url, self._beside = store.bucket(), directory.parent
+        self._where = ["--state", database, "--files", self.url, "--keys", str(directory)]
+        make_state(directory, CONFIG, LARGE, first_model(), database=database, objects=self.url)
 
     @contextmanager
-    def served(self, failpoints: str = "") -> Iterator[tuple[Process, list[Raw]]]:
-        announced = self.directory / "ports"
+    def served(self, failpoints: str) -> Iterator[tuple[Process, list[Raw]]]:
+        announced = self._beside / "ports"
         announced.unlink(missing_ok=True)
         flags = ["--insecure", "--listen", "127.0.0.1:0", "--operator", "127.0.0.1:0", "--announce", str(announced)]
-        env = {"PUF_TEST_FAILPOINTS": "yes", "PUF_FAILPOINTS": failpoints} if failpoints else {}
-        with Process([program("puf-server"), "serve", *self.where, *flags], self.directory / "log", env=env) as server:
+        env = {"PUF_TEST_FAILPOINTS": "yes", "PUF_FAILPOINTS": failpoints}
+        with Process([program("puf-server"), "serve", *self._where, *flags], self._beside / "log", env=env) as server:
             wait_until(lambda: announced.exists() and announced.read_text().endswith("\n"), SECONDS, server)
             clients = [Raw(int(announced.read_text().split()[0]), name) for name in NAMES]
             try:
@@ -68,7 +67,8 @@ def submit(client: Raw) -> None:
 def test_a_server_killed_while_it_sends_an_update_and_a_model(
     tmp_path: Path, postgres: Postgres, object_store: ObjectStore
 ) -> None:
-    place = Place(tmp_path, postgres, object_store)
+    directory, database = tmp_path / "keys", postgres.address()
+    place = Place(directory, database, object_store)
     # All parts of the second update are sent; the object does not exist yet.
     with place.served("spool.after_fsync=1*off->kill") as (server, (a, b)):
         for client in (a, b):
@@ -88,11 +88,10 @@ def test_a_server_killed_while_it_sends_an_update_and_a_model(
         assert server.wait(SECONDS) == -signal.SIGKILL
     (left,) = object_store.unfinished(place.url)
     assert left.startswith("federation/models/v000001-")
-    with place.served() as (server, (a, b)):
-        wait_until(lambda: a.stub.Describe(fed.DescribeRequest(), **a.options).position.round == 1, SECONDS, server)
+    with running(directory, database=database) as last, Raw(last.port, "a") as a:
+        wait_until(lambda: last.engine.state.version == 1, SECONDS)
         a.join()
         model = a.fetch(1)
-    run_server_command("audit", "verify", *place.where)
     assert model == in_a_directory(tmp_path / "reference")
     assert not object_store.unfinished(place.url)
     assert [key.partition("-")[0] for key in object_store.keys(place.url)] == ["models/v000000", "models/v000001"]

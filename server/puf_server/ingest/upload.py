@@ -116,8 +116,9 @@ class Upload:
         hit("accept.before_persist")
         try:
             # Before the engine's lock: an object store may take a while to answer.
-            self._require_stored()
-            duplicate = self._engine.call(self._booked)
+            with _on_disk(self._engine.troubles):
+                there = self._engine.store.spool.exists(self._spool_name)
+            duplicate = self._engine.call(lambda state, now: self._booked(state, now, there))
             if duplicate:
                 # If the round was committed meanwhile, no record names the file.
                 self._engine.delete_orphans()
@@ -131,7 +132,7 @@ class Upload:
         hit("upload.before_reply")
         return duplicate
 
-    def _booked(self, state: State, now: float) -> tuple[State, bool]:
+    def _booked(self, state: State, now: float, there: bool) -> tuple[State, bool]:
         header, norms = self._header, self._check.norms
         update = ReceivedUpdate(
             digest=header.digest.hex(),
@@ -148,13 +149,10 @@ class Upload:
             unlearned_samples=header.unlearned_samples,
             unlearned_digest=header.unlearned_digest.hex(),
         )
-        return rounds.receive(state, self._expected.client, header, update)
-
-    def _require_stored(self) -> None:
-        with _on_disk(self._engine.troubles):
-            there = self._engine.store.spool.exists(self._spool_name)
+        state, duplicate = rounds.receive(state, self._expected.client, header, update)
         if not there:
             raise Unavailable("the update was deleted while it arrived; send it again")
+        return state, duplicate
 
     @property
     def _spool_name(self) -> str:

@@ -116,8 +116,10 @@ class ObjectFiles:
             else:
                 versions = (v for page in pages for kind in ("Versions", "DeleteMarkers") for v in page.get(kind, ()))
                 found = [Found(v["Key"], version=v["VersionId"]) for v in versions]
-            uploads = self._client.get_paginator("list_multipart_uploads").paginate(**where)
-            found += [Found(u["Key"], upload=u["UploadId"]) for page in uploads for u in page.get("Uploads", ())]
+            # Some stores answer that there is no such upload where there is none.
+            with suppress(FileNotFoundError), reported(where["Bucket"]):
+                uploads = self._client.get_paginator("list_multipart_uploads").paginate(**where)
+                found += [Found(u["Key"], upload=u["UploadId"]) for page in uploads for u in page.get("Uploads", ())]
         return found
 
     def where(self, name: str) -> str:
