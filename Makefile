@@ -81,8 +81,8 @@ protos: $(VENV)/.ready  ## Regenerate the committed stubs from protos/
 	$(BIN)/python protos/generate.py common/puf_common/v1
 
 lock: $(VENV)/.ready  ## Pin names, versions and hashes in all requirements files
-	$(PIN) --extra train --extra dashboard --extra tensorboard --extra otel --extra postgres --extra lab --extra dev -o requirements.txt pyproject.toml
-	$(PIN) --extra dashboard --extra postgres --constraints requirements.txt -o deploy/docker/requirements.txt pyproject.toml
+	$(PIN) --extra train --extra dashboard --extra tensorboard --extra otel --extra postgres --extra s3 --extra lab --extra dev -o requirements.txt pyproject.toml
+	$(PIN) --extra dashboard --extra postgres --extra s3 --constraints requirements.txt -o deploy/docker/requirements.txt pyproject.toml
 	echo hatchling | $(PIN) --constraints requirements.txt -o deploy/docker/build-requirements.txt -
 	$(PIN) --extra flower -o integrations/flower/requirements.txt pyproject.toml integrations/flower/requirements.in
 	$(PIN) --extra flare -o integrations/flare/requirements.txt pyproject.toml integrations/flare/requirements.in

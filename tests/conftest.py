@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.object_store import ObjectStore
 from tests.postgres import Postgres, programs
 
 # A busy machine must not make a test fail.
@@ -21,6 +22,13 @@ def postgres() -> Iterator[Postgres]:
     if found is None:
         pytest.skip("PostgreSQL is not installed: install Debian's package `postgresql` to run this test")
     with Postgres(found) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """An object store of this session."""
+    with ObjectStore(tmp_path_factory.mktemp("object-store")) as running:
         yield running
 
 

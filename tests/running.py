@@ -61,8 +61,10 @@ def make_state(
     manifest: Manifest = TINY,
     payload: bytearray | None = None,
     database: str = "",
+    objects: str = "",
 ) -> Path:
-    create(directory, config or tiny_config(), manifest, payload or tiny_payload(), time.time(), database=database)
+    config, payload = config or tiny_config(), payload or tiny_payload()
+    create(directory, config, manifest, payload, time.time(), database=database, objects=objects)
     return directory
 
 

@@ -83,9 +83,11 @@ class Checker:
         assert there == ({spool_name(current, key) for key in current.received} if current else set())
         if current is not None:
             for key, update in current.received.items():
-                content = store.spool.path(spool_name(current, key)).read_bytes()
+                content = (store.layout.spool / spool_name(current, key)).read_bytes()
                 assert hashlib.sha256(content).hexdigest() == update.digest, key
-        kept = {m.version: store.models.path(m) for m in state.models.values() if m.status is not ModelStatus.DELETED}
+        kept = {
+            m.version: Path(store.models.where(m)) for m in state.models.values() if m.status is not ModelStatus.DELETED
+        }
         for version, path in kept.items():
             assert hashlib.sha256(read_payload(path)).hexdigest() == state.models[version].digest, version
         assert {p.name for p in (directory / "models").iterdir()} == {p.name for p in kept.values()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -41,8 +40,11 @@ class SimSpool:
     def new(self, client: str = "", upload: str = "", nbytes: int = 0) -> SimPart:
         return SimPart(self, next(self._numbers))
 
-    def path(self, name: str) -> SimPath:
-        return SimPath(self, name)
+    def publish(self, file: SimPart, name: str) -> None:
+        self.files[name] = file.taken()
+
+    def exists(self, name: str) -> bool:
+        return name in self.files
 
 
 class SimPart:
@@ -54,20 +56,11 @@ class SimPart:
     def write(self, data: bytes) -> None:
         self._parts[self._number] += bytes(data)
 
-    def publish(self, target: SimPath) -> None:
-        target.spool.files[target.name] = self._parts.pop(self._number)
+    def taken(self) -> bytes:
+        return self._parts.pop(self._number)
 
     def discard(self) -> None:
         self._parts.pop(self._number, None)
-
-
-@dataclass(frozen=True)
-class SimPath:
-    spool: SimSpool
-    name: str
-
-    def exists(self) -> bool:
-        return self.name in self.spool.files
 
 
 class SimStore:

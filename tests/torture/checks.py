@@ -72,7 +72,7 @@ def judge(directory: Path) -> Outcome:
         found.add("half_applied", not any((directory / "server" / "spool").iterdir()), "updates are left in the spool")
         for model in state.models.values():
             if model.status is not ModelStatus.DELETED:
-                path = store.models.path(model)
+                path = Path(store.models.where(model))
                 whole = path.exists() and hashlib.sha256(read_payload(path)).hexdigest() == model.digest
                 found.add("lost", whole, f"model {model.version} is missing or does not match its digest")
         known = _residue(directory, found)

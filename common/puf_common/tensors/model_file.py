@@ -16,6 +16,7 @@ bytes.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -95,6 +96,14 @@ def read_manifest(path: Path) -> tuple[Manifest, dict[str, str], int]:
         return _read_header(file, Path(path).name)
 
 
+def parse_header(text: bytes, size: int, name: str) -> Manifest:
+    """The manifest of a file of `size` bytes that begins with `text`. Raises where its payload does not follow that."""
+    manifest, _, begins_at = _read_header(io.BytesIO(text), name, size)
+    if begins_at != len(text):
+        raise StorageCorrupted(f"{name}: the header has {begins_at} bytes, not {len(text)}")
+    return manifest
+
+
 def read_payload(path: Path, manifest: Manifest | None = None) -> bytearray:
     """The bytes of the tensors in file order, or in the order of a manifest with the same tensors."""
     with _opened(path) as file:
@@ -129,8 +138,8 @@ def _fill(file: BinaryIO, offset: int, view: memoryview, path: Path) -> None:
         view = view[count:]
 
 
-def _read_header(file: BinaryIO, name: str) -> tuple[Manifest, dict[str, str], int]:
-    size = file.seek(0, os.SEEK_END)
+def _read_header(file: BinaryIO, name: str, size: int | None = None) -> tuple[Manifest, dict[str, str], int]:
+    size = file.seek(0, os.SEEK_END) if size is None else size
     file.seek(0)
     prefix = file.read(8)
     if len(prefix) < 8:

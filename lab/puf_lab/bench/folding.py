@@ -103,7 +103,7 @@ def _fold(scratch: Path, digests: Sequence[str] | None = None) -> None:
     paths = [scratch / f"{i}.update" for i in range(_UPDATES)]
     with ExitStack() as stack:
         files = [stack.enter_context(FileSource(path)) for path in paths]
-        checked = [VerifiedSource(f, p, d, "blake3") for f, p, d in zip(files, paths, digests or (), strict=False)]
+        checked = [VerifiedSource(f, str(p), d, "blake3") for f, p, d in zip(files, paths, digests or (), strict=False)]
         sources: Sequence[Source] = checked or files
         updates = [
             Contribution(client=f"client-{i}", part="main", samples=1, source=source)

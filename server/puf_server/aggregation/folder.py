@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from puf_common.tensors.digests import DigestKind, hasher
@@ -26,9 +25,8 @@ from puf_server.core.state.state import State
 from puf_server.core.unlearning import history
 from puf_server.failpoints import hit
 from puf_server.storage.difference_files import STEP, DifferenceFile
-from puf_server.storage.durable import FileSource
-from puf_server.storage.layout import spool_name
 from puf_server.storage.state_store import Store
+from puf_server.storage.stored_files import StoredFile
 
 
 @dataclass(frozen=True)
@@ -231,23 +229,23 @@ class _Inputs:
 
     def update(self, current: Round, key: str) -> VerifiedSource:
         received = current.received[key]
-        path = self._store.spool.path(spool_name(current, key))
-        return self._open(self._store.spool.read(current, key), path, received.digest, received.digest_kind, key)
+        where = self._store.spool.where(current, key)
+        return self._open(self._store.spool.read(current, key), where, received.digest, received.digest_kind, key)
 
     def model(self, model: ModelVersion) -> VerifiedSource:
-        source, path = self._store.models.read(model), self._store.models.path(model)
+        source, where = self._store.models.read(model), self._store.models.where(model)
         # BLAKE3 is faster. Records of older versions do not have it.
         if model.blake3:
-            return self._open(source, path, model.blake3, "blake3")
-        return self._open(source, path, model.digest, "sha256")
+            return self._open(source, where, model.blake3, "blake3")
+        return self._open(source, where, model.digest, "sha256")
 
     def stored(self, record: HistoryRecord) -> VerifiedSource:
         source = read_history(self._store, record, self._stack)
         self._sources.append(source)
         return source
 
-    def _open(self, raw: FileSource, path: Path, digest: str, kind: DigestKind, key: str = "") -> VerifiedSource:
-        source = VerifiedSource(self._stack.enter_context(raw), path, digest, kind, key)
+    def _open(self, raw: StoredFile, where: str, digest: str, kind: DigestKind, key: str = "") -> VerifiedSource:
+        source = VerifiedSource(self._stack.enter_context(raw), where, digest, kind, key)
         self._sources.append(source)
         return source
 

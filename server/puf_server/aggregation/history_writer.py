@@ -1,6 +1,6 @@
 """Stores the history that the federation's method will need of an ordinary round, before the round commits.
 
-Files are in DIR/history, named by round, kind, client and digest. Files that no record names are deleted as orphans.
+Files are in the folder history, named by round, kind, client and digest. Files that no record names are deleted as orphans.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from puf_server.aggregation.verified import VerifiedSource
 from puf_server.core.methods.fukd import accumulate
 from puf_server.core.state.rounds import HistoryRecord, Round
 from puf_server.core.state.state import State
-from puf_server.storage.durable import FileSource, NewFile, sync_directory
-from puf_server.storage.layout import draft_name, history_name
+from puf_server.storage.layout import HISTORY, history_name
 from puf_server.storage.state_store import Store
+from puf_server.storage.stored_files import StoredFile
 
 _BLOCK = 1 << 16
 
@@ -63,25 +63,22 @@ def write_history(
 
 def read_history(store: Store, record: HistoryRecord, stack: ExitStack) -> VerifiedSource:
     """Random access to a stored update or sum. `stack` closes the file."""
-    path = store.layout.history / history_name(record)
+    name = f"{HISTORY}/{history_name(record)}"
+    where = store.files.where(name)
     try:
-        raw = stack.enter_context(store.files.read(path))
+        raw = stack.enter_context(store.files.read(name))
     except FileNotFoundError:
-        raise StorageCorrupted(f"the stored history {record.key} is missing: {path}") from None
-    return VerifiedSource(raw, path, record.digest, "sha256")
+        raise StorageCorrupted(f"the stored history {record.key} is missing: {where}") from None
+    return VerifiedSource(raw, where, record.digest, "sha256")
 
 
 class HistoryFile:
     """A file of the history that is being written. It gets its name when its digest is known."""
 
     def __init__(self, store: Store, key: str) -> None:
-        self._folder, self._key = store.layout.history, key
-        if not self._folder.exists():
-            store.files.mkdir(self._folder)
-            sync_directory(store.directory, store.files)
-        path = self._folder / draft_name(key.replace("/", "."), store.database.owner)
+        self._key = key
         self._sha, self._nbytes = hashlib.sha256(), 0
-        self._file = NewFile(path, store.files)
+        self._file = store.files.new(f"{HISTORY}/{key.replace('/', '.')}")
 
     def write(self, block: memoryview) -> None:
         self._sha.update(block)
@@ -90,7 +87,7 @@ class HistoryFile:
 
     def publish(self, **about: Any) -> HistoryRecord:
         record = HistoryRecord(key=self._key, digest=self._sha.hexdigest(), nbytes=self._nbytes, **about)
-        self._file.publish(self._folder / history_name(record))
+        self._file.publish(f"{HISTORY}/{history_name(record)}")
         return record
 
     def discard(self) -> None:
@@ -109,7 +106,7 @@ def _file(store: Store, blocks: Iterator[memoryview], *, key: str, **about: Any)
         raise
 
 
-def _added(store: Store, known: HistoryRecord | None, source: FileSource, share: float) -> Iterator[memoryview]:
+def _added(store: Store, known: HistoryRecord | None, source: StoredFile, share: float) -> Iterator[memoryview]:
     """The blocks of A_k + share * u in the layout of an update. Buffers are not summed: their blocks are zero."""
     with ExitStack() as stack:
         old = None

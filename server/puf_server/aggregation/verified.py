@@ -7,12 +7,11 @@ that are hashed: a file is read once, and its digest is compared before the resu
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from threading import Condition
 
 from puf_common.errors import StorageCorrupted
 from puf_common.tensors.digests import DigestKind, hasher
-from puf_server.storage.durable import FileSource
+from puf_server.storage.stored_files import StoredFile
 
 
 class DamagedFile(StorageCorrupted):
@@ -34,9 +33,9 @@ class VerifiedSource:
     started before the thread of the next one, and every byte must be read. `fail` releases the threads that wait.
     """
 
-    def __init__(self, raw: FileSource, path: Path, digest: str, kind: DigestKind, key: str = "") -> None:
+    def __init__(self, raw: StoredFile, where: str, digest: str, kind: DigestKind, key: str = "") -> None:
         self.raw = raw
-        self._path = path
+        self._where = where
         self._digest = digest
         self._kind = kind
         self._key = key
@@ -75,4 +74,4 @@ class VerifiedSource:
 
     def _damaged(self) -> DamagedFile:
         what = "its client is asked again" if self._key else "bring it back from a backup"
-        return DamagedFile(f"{self._path} does not match its digest: {what}", self._key)
+        return DamagedFile(f"{self._where} does not match its digest: {what}", self._key)

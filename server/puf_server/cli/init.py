@@ -12,7 +12,7 @@ from puf_common.errors import UsageError
 from puf_common.models.initial import InitialModel, initial_model, read_initial_model
 from puf_common.tensors.manifest import Manifest
 from puf_server import plugins
-from puf_server.cli.place import FILES_HELP, METAVAR, place
+from puf_server.cli.place import FILES_HELP, KEYS_HELP, METAVAR, objects, place
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan, Recipe
 
 plugins.allow()
@@ -27,7 +27,8 @@ class InitSettings(BaseModel):
         description="new directory for the federation's state, or postgresql://USER@HOST/DATABASE",
         json_schema_extra={"metavar": METAVAR},
     )
-    files: Path | None = Field(None, description=FILES_HELP, json_schema_extra={"metavar": "DIR"})
+    files: str = Field("", description=FILES_HELP, json_schema_extra={"metavar": METAVAR})
+    keys: Path | None = Field(None, description=KEYS_HELP, json_schema_extra={"metavar": "DIR"})
     title: str = Field("federation", description="name of the federation, for people")
     model: str = Field("digits-cnn", description="built-in model, or package.module:function of the user's code")
     model_options: dict[str, str] = Field({}, description="options of the model, e.g. classes=10")
@@ -44,7 +45,7 @@ def init(settings: InitSettings) -> tuple[FederationConfig, Manifest]:
     """Makes the state of a federation. Returns the configuration and the model's manifest."""
     from puf_server.storage.creation import create
 
-    directory, database = place(settings.state, settings.files)
+    directory, database = place(settings.state, settings.files, settings.keys, new=True)
     chosen = {
         name: getattr(settings, name)
         for name in InitSettings.model_fields.keys() & FederationConfig.model_fields.keys()
@@ -52,7 +53,8 @@ def init(settings: InitSettings) -> tuple[FederationConfig, Manifest]:
     first = _initial(settings)
     base = {"base_digest": first.base_digest, "base_seed": first.base_seed}
     config = FederationConfig(id=f"f-{secrets.token_hex(8)}", **chosen, **base)
-    create(directory, config, first.manifest, first.payload, time.time(), database=database)
+    url = objects(settings.files)
+    create(directory, config, first.manifest, first.payload, time.time(), database=database, objects=url)
     return config, first.manifest
 
 

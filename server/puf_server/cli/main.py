@@ -107,7 +107,7 @@ def _init(arguments: argparse.Namespace) -> None:
 
     settings = resolve(InitSettings, arguments)
     config, manifest = init(settings)
-    directory, database = place(settings.state, settings.files)
+    directory, database = place(settings.state, settings.files, settings.keys)
     print(f"federation {config.id} made in {directory}{', its state in PostgreSQL' if database else ''}")
     print(f"model {config.model}: {manifest.parameters:,} parameters, fingerprint {manifest.fingerprint.hex()[:16]}")
     if config.base_digest:
@@ -115,7 +115,10 @@ def _init(arguments: argparse.Namespace) -> None:
             f"base model {config.base_digest[:16]}: frozen parameters stay at the clients, which must have the same ones"
         )
     print(f"receipts are signed with the key {key_fingerprint(directory)}")
-    where = f"postgresql://... --files {directory}" if database else directory
+    where: object = directory
+    if database:
+        files = f"{settings.files} --keys {directory}" if settings.keys else directory
+        where = f"postgresql://... --files {files}"
     print(f"next: puf-server serve --state {where} --insecure")
 
 

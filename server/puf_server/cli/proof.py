@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from puf_common.errors import UsageError
 from puf_server.cli.operate import add_operator_command
-from puf_server.cli.place import FILES_HELP, METAVAR, directory, place
+from puf_server.cli.place import FILES_HELP, KEYS_HELP, METAVAR, directory, place
 
 if TYPE_CHECKING:
     from puf_server.cli.operator_client import OperatorClient
@@ -23,7 +23,8 @@ def add_proof(commands: Any) -> None:
     audit.add_argument("action", choices=["verify", "show"])
     about = "the federation's state directory, or postgresql://USER@HOST/DATABASE; a server may be serving it"
     audit.add_argument("--state", required=True, metavar=METAVAR, help=about)
-    audit.add_argument("--files", type=Path, metavar="DIR", help=FILES_HELP)
+    audit.add_argument("--files", default="", metavar=METAVAR, help=FILES_HELP)
+    audit.add_argument("--keys", type=Path, metavar="DIR", help=KEYS_HELP)
     about = "verify: a receipt whose entry must exist, to detect a truncated log; may be repeated"
     audit.add_argument("--receipt", type=Path, action="append", default=[], metavar="FILE", help=about)
     audit.add_argument("--last", type=_count, default=0, metavar="N", help="show: only the newest entries")
@@ -69,7 +70,7 @@ def _date(text: str) -> float:
 def _audit(arguments: argparse.Namespace) -> None:
     from puf_server.maintenance import audit_reader
 
-    where, database = place(arguments.state, arguments.files)
+    where, database = place(arguments.state, arguments.files, arguments.keys)
     if arguments.action == "verify":
         head, receipts = audit_reader.verify(where, arguments.receipt, database)
         if arguments.json:

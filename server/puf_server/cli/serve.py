@@ -15,7 +15,7 @@ from puf_common.config.exit_codes import Exit
 from puf_common.errors import UsageError
 from puf_common.network.addresses import parse_address
 from puf_common.tracing.process import TraceSettings, traced
-from puf_server.cli.place import FILES_HELP, METAVAR, place
+from puf_server.cli.place import FILES_HELP, KEYS_HELP, METAVAR, place
 from puf_server.core.config import Limits
 
 HERE = "127.0.0.1:7300"
@@ -31,7 +31,8 @@ class ServeSettings(TraceSettings):
         description="the federation's state directory, or postgresql://USER@HOST/DATABASE with TLS parameters of libpq",
         json_schema_extra={"metavar": METAVAR},
     )
-    files: Path | None = Field(None, description=FILES_HELP, json_schema_extra={"metavar": "DIR"})
+    files: str = Field("", description=FILES_HELP, json_schema_extra={"metavar": METAVAR})
+    keys: Path | None = Field(None, description=KEYS_HELP, json_schema_extra={"metavar": "DIR"})
     listen: str = Field(
         "",
         description=f"address for clients; port 0 takes a free one; default {EVERYWHERE} with TLS, {HERE} without",
@@ -129,7 +130,7 @@ def serve_one(settings: ServeSettings, announce: Callable[[str], object] | None 
     from puf_server.runtime.server import Addresses, serve
     from puf_server.tracking.trackers import tracker_named
 
-    directory, database = place(settings.state, settings.files)
+    directory, database = place(settings.state, settings.files, settings.keys)
     keep_freed_memory()
     tracker = tracker_named(settings.track) if settings.track else None
     log = get_logger(__name__)

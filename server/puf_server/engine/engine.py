@@ -303,9 +303,11 @@ class Engine:
                 hit("orphans.before_delete")
                 self.store.delete_orphans(self._newest)
                 hit("orphans.after_delete")
+            self.troubles.clear(Trouble.FILES)
         except (OSError, DatabaseBusy) as error:
-            # The change that made them superfluous stands; the next deletion removes them.
+            # The change that made them superfluous stands; the next deletion removes them. No receipt is issued until then.
             log.error("files not deleted yet", error=str(error))
+            self.troubles.report(Trouble.FILES, f"files that no record names are not deleted, trying again: {error}")
 
     def _newest(self) -> State:
         """The newest state, also where another process has changed it."""
@@ -348,7 +350,7 @@ class Engine:
             return FoldResult(current, failure=error.message)
         except OSError:
             # A damaged update is deleted before its loss is recorded. The record may have failed.
-            self.verify_spool()
+            verify_spool(self)
             if comparisons.same_fold(self.state.round, current):
                 raise
             return FoldResult(current, failure="the round changed while its updates were read")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from puf_common.errors import Mismatch, NotYours
+from puf_common.errors import Mismatch, NotYours, Unavailable
 from puf_common.receipts import signed_receipt
 from puf_common.receipts.signed_receipt import Receipt
 from puf_common.receipts.signing_key import fingerprint
@@ -11,10 +11,13 @@ from puf_server.core import tickets
 from puf_server.core.state.state import State
 from puf_server.core.unlearning import receipt_content, reopen
 from puf_server.engine.engine import Engine
+from puf_server.engine.troubles import Trouble
 
 
 def issue(engine: Engine, ticket_id: str, name: str | None = None) -> bytes:
     """The signed receipt of a completed ticket. `name` restricts it to tickets of that client; None: the operator asks."""
+    if Trouble.FILES in engine.troubles.open():
+        raise Unavailable("files of withdrawn models or updates are not deleted yet; ask for the receipt again later")
     # The state first: the database then has at least the entries that belong to it.
     state = engine.state
     with engine.store.database.audit_log() as log:

@@ -15,6 +15,7 @@ class Trouble(StrEnum):
     STATE = "state"
     UPLOADS = "uploads"
     FOLD = "fold"
+    FILES = "files"
     DISK = "disk"
     LOG = "log"
     AUDIT = "audit"

@@ -19,8 +19,9 @@ from puf_server.failpoints import hit
 from puf_server.ingest.header import ExpectedUpdate, UploadHeader, UploadKey
 from puf_server.ingest.quota import Quota
 from puf_server.ingest.update_checks import UpdateCheck
-from puf_server.storage.durable import FileSource, NewFile, unwritten
+from puf_server.storage.durable import unwritten
 from puf_server.storage.layout import spool_name
+from puf_server.storage.stored_files import NewStoredFile, StoredFile
 
 # How long a refused update is shown to the operator. A client that cannot store one tries again sooner.
 _SHOWN_SECONDS = 600.0
@@ -50,7 +51,7 @@ class Upload:
         self._busy = threading.Lock()
         self._quota = quota
         quota.reserve(self, expected.client, expected.round, header.byte_length)
-        self._file: NewFile | None = None
+        self._file: NewStoredFile | None = None
         try:
             with _on_disk(engine.troubles):
                 self._file = engine.store.spool.new(expected.client, self._name, header.byte_length)
@@ -126,7 +127,7 @@ class Upload:
                 hit("upload.after_first_chunk")
         self.received += len(chunk.data)
 
-    def _open_file(self) -> NewFile:
+    def _open_file(self) -> NewStoredFile:
         if self._file is None:
             raise Unavailable("the upload has ended; send the update again")
         return self._file
@@ -136,7 +137,7 @@ class Upload:
         with self._busy:
             self._sequence.finish()
             with _on_disk(self._engine.troubles):
-                self._open_file().publish(self._engine.store.spool.path(self._spool_name))
+                self._engine.store.spool.publish(self._open_file(), self._spool_name)
             self._file = None
         self._engine.troubles.clear(Trouble.UPLOADS)
 
@@ -144,7 +145,10 @@ class Upload:
         """Adds the published update to the round; from then on it counts. Returns whether it was there already."""
         hit("accept.before_persist")
         try:
-            duplicate = self._engine.call(self._booked)
+            # Before the engine's lock: an object store may take a while to answer.
+            with _on_disk(self._engine.troubles):
+                there = self._engine.store.spool.exists(self._spool_name)
+            duplicate = self._engine.call(lambda state, now: self._booked(state, now, there))
             if duplicate:
                 # If the round was committed meanwhile, no record names the file.
                 self._engine.delete_orphans()
@@ -158,7 +162,7 @@ class Upload:
         hit("upload.before_reply")
         return duplicate
 
-    def _booked(self, state: State, now: float) -> tuple[State, bool]:
+    def _booked(self, state: State, now: float, there: bool) -> tuple[State, bool]:
         header, norms = self._header, self._check.norms
         update = ReceivedUpdate(
             digest=header.digest.hex(),
@@ -176,7 +180,7 @@ class Upload:
             unlearned_digest=header.unlearned_digest.hex(),
         )
         state, duplicate = rounds.receive(state, self._expected.client, header, update)
-        if not self._engine.store.spool.path(self._spool_name).exists():
+        if not there:
             raise Unavailable("the update was deleted while it arrived; send it again")
         return state, duplicate
 
@@ -198,7 +202,7 @@ def upload_name(key: UploadKey) -> str:
     return "/".join((*map(str, key[:-1]), key[-1].hex()))
 
 
-def part_elsewhere(engine: Engine, client: str, header: UploadHeader) -> FileSource | None:
+def part_elsewhere(engine: Engine, client: str, header: UploadHeader) -> StoredFile | None:
     """What has arrived of an upload at another process. Encoded updates continue only where they began."""
     if not engine.shared or header.encoding != "full":
         return None

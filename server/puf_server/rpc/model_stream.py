@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from puf_common.tensors.chunk_frames import chunk_frame
 from puf_common.tensors.chunks import CHUNK_BYTES
 from puf_server.rpc.calls import to_its_end
-from puf_server.storage.durable import FileSource
+from puf_server.storage.stored_files import StoredFile
 
 # Clients that fetch at the same time are seldom further apart. One that is further behind reads frames again.
 _WINDOW = 8
@@ -27,7 +27,7 @@ class Content(NamedTuple):
 
     digest: str
     nbytes: int
-    read: Callable[[], FileSource]
+    read: Callable[[], StoredFile]
 
 
 class ModelStreams:
@@ -60,7 +60,7 @@ class _Stream:
         self.readers = 0
         self._nbytes = content.nbytes
         self._run = run
-        self._opening: asyncio.Future[FileSource] = asyncio.ensure_future(run(content.read))
+        self._opening: asyncio.Future[StoredFile] = asyncio.ensure_future(run(content.read))
         self._frames: OrderedDict[int, asyncio.Future[bytes]] = OrderedDict()
         self._reading: set[asyncio.Future[bytes]] = set()
 
@@ -89,5 +89,5 @@ class _Stream:
         """Closes the file when no thread reads it any more: its descriptor may belong to another file after that."""
         await asyncio.gather(*self._reading, return_exceptions=True)
         (source,) = await asyncio.gather(self._opening, return_exceptions=True)
-        if isinstance(source, FileSource):
-            await self._run(source.__exit__)
+        if isinstance(source, StoredFile):
+            await self._run(source.close)

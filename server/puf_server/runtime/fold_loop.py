@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from puf_common.errors import PufError, StorageCorrupted
+from puf_common.errors import PufError, StorageCorrupted, Unavailable
 from puf_common.logging import get_logger
 from puf_server.core.state.rounds import Round
 from puf_server.engine.engine import Engine
@@ -72,7 +72,10 @@ class FoldLoop:
                     message = f"round {current.number} cannot be summed, trying again: {error}"
                     self._engine.troubles.report(Trouble.FOLD, message)
                     await self._pause(_DAMAGED_SECONDS if isinstance(error, StorageCorrupted) else _RETRY_SECONDS)
-                    if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    # A store that does not answer says nothing about the updates.
+                    if not isinstance(error, OSError) or isinstance(error, Unavailable):
+                        continue
+                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                         with contextlib.suppress(PufError):
                             await self._threads.run_on_files(verify_spool, self._engine)
 

@@ -45,6 +45,8 @@ _TICK_SECONDS = 0.5
 _LEAVE_SECONDS = 3.0
 # Longest time that a call lasts after its caller was revoked.
 _RECHECK_SECONDS = 0.25
+# Seconds after which a failed deletion of files is repeated.
+_DELETE_SECONDS = 2.0
 # Longest time that a forgotten client's token lasts after its grace time.
 _TOKEN_SECONDS = 3600.0
 # Open files besides connections: updates that arrive, models, the files of a fold.
@@ -134,7 +136,7 @@ class Server:
         await self._operator.start()
         self._folding.wake()
         self._folder = asyncio.create_task(self._folding.run())
-        tasks = (self._tick, self._recheck_calls, self._drop_tokens)
+        tasks = (self._tick, self._recheck_calls, self._drop_tokens, self._delete_again)
         self._tasks = [asyncio.create_task(_repeat(task)) for task in tasks]
         address = _reachable(self._addresses.operator, self.operator_port)
         for role, access in accesses.items():
@@ -211,6 +213,12 @@ class Server:
             log.error("state not written", error=str(error))
             self.engine.troubles.report(Trouble.STATE, f"the state cannot be written: {error}")
         return _TICK_SECONDS
+
+    async def _delete_again(self) -> float:
+        """Repeats a deletion of files that failed."""
+        if Trouble.FILES in self.engine.troubles.open():
+            await self._threads.run_on_files(self.engine.delete_orphans)
+        return _DELETE_SECONDS
 
     async def _recheck_calls(self) -> float:
         """Ends open calls of clients that were revoked or whose credential expired."""

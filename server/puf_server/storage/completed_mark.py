@@ -6,29 +6,33 @@ A database that was restored to an earlier moment knows forgotten clients again.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from puf_common.audit_chain import EMPTY, Head
 from puf_common.errors import StorageCorrupted
-from puf_server.storage.durable import Files, new_file
+from puf_server.storage.stored_files import StoredFiles
 
 FILE = "completed.json"
 
 
 class CompletedMark:
-    def __init__(self, directory: Path, files: Files) -> None:
-        self._path = directory / FILE
+    def __init__(self, files: StoredFiles) -> None:
         self._files = files
 
     def read(self) -> Head:
         try:
-            stored = json.loads(self._path.read_text())
+            with self._files.read(FILE) as file:
+                stored = json.loads(b"".join(bytes(block) for block in file.blocks()))
             return Head(int(stored["line"]), bytes.fromhex(stored["hash"]))
         except FileNotFoundError:
             return EMPTY
         except (ValueError, KeyError, TypeError):
-            raise StorageCorrupted(f"{self._path} is damaged; bring it back from a backup") from None
+            raise StorageCorrupted(f"{self._files.where(FILE)} is damaged; bring it back from a backup") from None
 
     def write(self, head: Head) -> None:
-        with new_file(self._path, self._files) as file:
+        file = self._files.new(FILE)
+        try:
             file.write(json.dumps({"line": head.number, "hash": head.hash.hex()}).encode())
+            file.publish(FILE)
+        except BaseException:
+            file.discard()
+            raise

@@ -14,10 +14,12 @@ from puf_server.core.config import FederationConfig
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.state import State
 from puf_server.storage import federation_file
+from puf_server.storage.directory_files import DirectoryFiles
 from puf_server.storage.durable import DISK, Files, new_file, remove, sync_directory
-from puf_server.storage.layout import DATABASE, KEY_FILE, Layout, model_name
+from puf_server.storage.layout import DATABASE, KEY_FILE, MODELS, Layout, model_name
 from puf_server.storage.sqlite_database import SqliteDatabase
 from puf_server.storage.state_database import IDENTITY, SIGNING_KEY
+from puf_server.storage.stored_files import StoredFiles
 
 
 def create(
@@ -28,16 +30,19 @@ def create(
     now: float,
     files: Files = DISK,
     database: str = "",
+    objects: str = "",
 ) -> None:
     """Makes the state directory of a new federation. Raises where the directory already holds one.
 
-    `database` is the address of a PostgreSQL database; empty: the state is in the directory.
+    `database` is the address of a PostgreSQL database, `objects` that of files in an object store; empty: the directory
+    has them.
 
     The description is written last. Before that there is no federation, and files of an interrupted attempt are replaced.
     """
     if (directory / federation_file.FILE).exists():
         raise UsageError(f"{directory} already holds a federation; choose another directory or serve that one")
     layout = Layout(directory)
+    stored = _new_objects(objects, directory) if objects else DirectoryFiles(directory, files)
     _make_folders(layout, files)
     model = ModelVersion(
         version=0,
@@ -48,9 +53,7 @@ def create(
         created_at=now,
         blake3=digest(payload, "blake3").hex(),
     )
-    with new_file(layout.models / model_name(0, model.digest), files) as file:
-        file.write(write_header(manifest, {"version": "0", "digest": model.digest}))
-        file.write(payload)
+    _write_model(stored, model, manifest, payload)
     key = SigningKey.generate()
     with new_file(layout.signing_key, files) as file:
         file.write(key.to_pem())
@@ -66,7 +69,29 @@ def create(
     else:
         SqliteDatabase.create(layout.database, meta, state, durable=files.durable)
     with new_file(directory / federation_file.FILE, files) as file:
-        file.write(federation_file.described(config, manifest, elsewhere=bool(database)))
+        file.write(federation_file.described(config, manifest, elsewhere=bool(database), objects=objects))
+
+
+def _new_objects(url: str, directory: Path) -> StoredFiles:
+    """The place of files in an object store. Raises where it has files, or would keep what is deleted."""
+    from puf_server.storage.object_files import ObjectFiles
+
+    files = ObjectFiles(url, directory)
+    files.refuse_keeping()
+    if found := files.found():
+        raise UsageError(f"{url} is not empty (it has {found[0].key}); delete its objects or choose another prefix")
+    return files
+
+
+def _write_model(files: StoredFiles, model: ModelVersion, manifest: Manifest, payload: bytes | bytearray) -> None:
+    file = files.new(f"{MODELS}/v{model.version:06d}")
+    try:
+        file.write(write_header(manifest, {"version": str(model.version), "digest": model.digest}))
+        file.write(payload)
+        file.publish(f"{MODELS}/{model_name(model.version, model.digest)}")
+    except BaseException:
+        file.discard()
+        raise
 
 
 def _make_folders(layout: Layout, files: Files) -> None:

@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from puf_common.tensors.digests import hasher
 from puf_common.tensors.exact_difference import encoded
 from puf_common.tensors.manifest import MODEL, Manifest
 from puf_server.core.state.models import ModelVersion
-from puf_server.storage.durable import Files, FileSource, remove
-from puf_server.storage.layout import difference_name, draft_name
+from puf_server.storage.layout import DIFFERENCES, difference_name
 from puf_server.storage.model_files import ModelFiles
+from puf_server.storage.stored_files import StoredFile, StoredFiles
 
 # Kinds, in the order of preference.
 STEP, EXACT = "i8", "exact"
@@ -26,7 +25,7 @@ STEP, EXACT = "i8", "exact"
 
 @dataclass(frozen=True, slots=True)
 class StoredDifference:
-    path: Path
+    name: str
     base: int
     kind: str
     digest: str
@@ -36,38 +35,31 @@ class StoredDifference:
 class DifferenceFiles:
     """Safe to use from any thread."""
 
-    def __init__(self, folder: Path, manifest: Manifest, files: Files, models: ModelFiles, owner: str) -> None:
-        self._folder = folder
-        self._owner = owner
-        self._manifest = manifest
+    def __init__(self, files: StoredFiles, manifest: Manifest, models: ModelFiles) -> None:
         self._files = files
+        self._manifest = manifest
         self._models = models
 
     def find(self, base: ModelVersion, model: ModelVersion) -> StoredDifference | None:
         """The stored difference, the shortest kind first. Reads the file, and deletes it if it is damaged."""
-        if not self._folder.exists():
-            return None
-        names = self._files.listdir(self._folder)
+        names = self._files.names(DIFFERENCES)
         for kind in (STEP, EXACT):
-            begin = f"{difference_name((base.version, model.version), (base.digest, model.digest))}.{kind}."
-            for path in (self._folder / name for name in names if name.startswith(begin)):
-                digest = path.name.removeprefix(begin)
-                with self._files.read(path) as source:
+            between = difference_name((base.version, model.version), (base.digest, model.digest))
+            begin = f"{DIFFERENCES}/{between}.{kind}."
+            for name in (name for name in names if name.startswith(begin)):
+                digest = name.removeprefix(begin)
+                with self._files.read(name) as source:
                     if source.digest("blake3") == digest:
-                        return StoredDifference(path, base.version, kind, digest, source.nbytes)
-                remove(path, self._files)
+                        return StoredDifference(name, base.version, kind, digest, source.nbytes)
+                self._files.delete([name])
         return None
 
-    def read(self, difference: StoredDifference) -> FileSource:
-        return self._files.read(difference.path)
+    def read(self, difference: StoredDifference) -> StoredFile:
+        return self._files.read(difference.name)
 
     def new(self, base: ModelVersion, version: int, kind: str) -> DifferenceFile:
         """A difference that is being written."""
-        if not self._folder.exists():
-            self._files.mkdir(self._folder)
-        # Another process may write the same difference.
-        path = self._folder / draft_name(f"v{base.version:06d}-v{version:06d}.{kind}", self._owner)
-        return DifferenceFile(path, self._files, base, kind)
+        return DifferenceFile(self._files, base, version, kind)
 
     def make(self, base: ModelVersion, model: ModelVersion, wanted: Callable[[], bool]) -> StoredDifference | None:
         """Writes the exact difference. None: it would not be shorter than the model, or is no longer wanted.
@@ -91,44 +83,33 @@ class DifferenceFiles:
             raise
         if wanted():
             return made
-        remove(made.path, self._files)
+        self._files.delete([made.name])
         return None
 
 
 class DifferenceFile:
     """A difference that is being written. It gets its name when its digest is known."""
 
-    def __init__(self, path: Path, files: Files, base: ModelVersion, kind: str) -> None:
-        self._path = path
-        self._files = files
+    def __init__(self, files: StoredFiles, base: ModelVersion, version: int, kind: str) -> None:
         self._base = base
         self._kind = kind
         self._hash = hasher("blake3")
         self._nbytes = 0
-        self._handle: int | None = files.create(path, 0o600)
+        self._file = files.new(f"{DIFFERENCES}/v{base.version:06d}-v{version:06d}.{kind}", cache=True)
 
     def write(self, data: bytes | memoryview) -> None:
-        assert self._handle is not None
         self._hash.update(data)
-        self._files.write(self._handle, data)
+        self._file.write(data)
         self._nbytes += len(data)
 
     def publish(self, version: int, model_digest: str) -> StoredDifference:
         """Names the file by the model that it leads to."""
         digest = self._hash.hexdigest()
-        name = difference_name((self._base.version, version), (self._base.digest, model_digest))
-        path = self._path.with_name(f"{name}.{self._kind}.{digest}")
-        self._close()
-        self._files.rename(self._path, path)
-        return StoredDifference(path, self._base.version, self._kind, digest, self._nbytes)
+        between = difference_name((self._base.version, version), (self._base.digest, model_digest))
+        name = f"{DIFFERENCES}/{between}.{self._kind}.{digest}"
+        self._file.publish(name)
+        return StoredDifference(name, self._base.version, self._kind, digest, self._nbytes)
 
     def discard(self) -> None:
         """Deletes the file unless it was published."""
-        self._close()
-        remove(self._path, self._files)
-
-    def _close(self) -> None:
-        # Close once: the system may have given the number to another file since.
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            self._files.close(handle)
+        self._file.discard()

@@ -10,7 +10,7 @@ import errno
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -23,8 +23,8 @@ from puf_common.files.durable import UnsyncedDisk as PlainUnsyncedDisk
 from puf_common.files.new_file import NewFile as PlainNewFile
 from puf_common.files.new_file import published
 from puf_common.logging import get_logger
-from puf_common.tensors.digests import DigestKind, hasher
 from puf_server.failpoints import hit
+from puf_server.storage.stored_files import StoredFile
 
 log = get_logger(__name__)
 
@@ -133,37 +133,19 @@ def _synced(sync: Callable[[], None], what: Path) -> None:
         end_process(str(what), error)
 
 
-class FileSource:
-    """Random access to the payload of a file, which is read as needed. Leaving the context closes the file."""
+class FileSource(StoredFile):
+    """Random access to a file of the disk, from `offset` on."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._offset = offset
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def __enter__(self) -> FileSource:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         os.close(self._fd)
 
     @property
     def nbytes(self) -> int:
         return os.fstat(self._fd).st_size - self._offset
-
-    def digest(self, kind: DigestKind = "sha256") -> str:
-        """The payload's digest in hexadecimal digits."""
-        computed = hasher(kind)
-        for block in self.blocks():
-            computed.update(block)
-        return computed.hexdigest()
-
-    def blocks(self, size: int = 1 << 20) -> Iterator[memoryview]:
-        """The payload in order. All blocks use the same memory."""
-        memory, total = memoryview(bytearray(size)), self.nbytes
-        for offset in range(0, total, size):
-            block = memory[: min(size, total - offset)]
-            self.read_into(offset, block)
-            yield block
 
     def read_into(self, offset: int, out: memoryview) -> None:
         done = 0

@@ -22,11 +22,16 @@ FILE = "federation.json"
 _ELSEWHERE = "postgresql"
 
 
-def described(config: FederationConfig, manifest: Manifest, *, elsewhere: bool = False) -> bytes:
-    """The content of federation.json. `elsewhere`: the state is in PostgreSQL, not in the directory."""
+def described(config: FederationConfig, manifest: Manifest, *, elsewhere: bool = False, objects: str = "") -> bytes:
+    """The content of federation.json. `elsewhere`: the state is in PostgreSQL, not in the directory.
+
+    `objects` is the address of the files in an object store; empty: they are in the directory.
+    """
     tensors = [[t.name, t.dtype, list(t.shape), t.role] for t in manifest.tensors]
     facts: dict[str, Any] = {"config": config.model_dump(mode="json"), "manifest": tensors}
-    return json.dumps(facts | ({"database": _ELSEWHERE} if elsewhere else {}), indent=1).encode()
+    facts |= {"database": _ELSEWHERE} if elsewhere else {}
+    facts |= {"files": objects} if objects else {}
+    return json.dumps(facts, indent=1).encode()
 
 
 def read(directory: Path, database: str = "") -> tuple[FederationConfig, Manifest]:
@@ -44,6 +49,15 @@ def read(directory: Path, database: str = "") -> tuple[FederationConfig, Manifes
         return config, Manifest(tuple(TensorSpec(n, d, tuple(s), r) for n, d, s, r in raw["manifest"]))
     except (ValueError, KeyError, TypeError, ValidationError) as error:
         raise StorageCorrupted(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+
+
+def objects(directory: Path) -> str:
+    """The address of the federation's files in an object store; empty: they are in the directory."""
+    try:
+        found = json.loads((directory / FILE).read_text()).get("files", "")
+    except (OSError, ValueError) as error:
+        raise StorageCorrupted(f"{directory / FILE} cannot be read: {str(error).splitlines()[0]}") from None
+    return str(found)
 
 
 def _require_place(directory: Path, stored: str, database: str) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from puf_server.core.state.rounds import HistoryRecord, Round
 
+# The folders of all files that a database names.
+MODELS, SPOOL, HISTORY, DIFFERENCES = FOLDERS = ("models", "spool", "history", "differences")
 DATABASE = "state.db"
 KEY_FILE = "signing-key.pem"
 
@@ -29,10 +31,7 @@ class Layout:
         self.database = directory / DATABASE
         self.signing_key = directory / KEY_FILE
         self.lock = directory / "lock"
-        self.models = directory / "models"
-        self.spool = directory / "spool"
-        self.history = directory / "history"
-        self.differences = directory / "differences"
+        self.models, self.spool, self.history, self.differences = (directory / folder for folder in FOLDERS)
 
 
 def draft_name(stem: str, owner: str) -> str:

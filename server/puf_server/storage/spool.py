@@ -4,64 +4,69 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from pathlib import Path
 
+from puf_common.errors import Unavailable
 from puf_server.core.state.rounds import Round
-from puf_server.storage.durable import Files, FileSource, NewFile, remove
-from puf_server.storage.layout import draft_name, owner_of, spool_name
+from puf_server.storage.layout import SPOOL, owner_of, spool_name
+from puf_server.storage.stored_files import NewStoredFile, StoredFile, StoredFiles
 
 
 class Spool:
     """Safe to use from any thread."""
 
-    def __init__(self, folder: Path, files: Files, owner: str) -> None:
-        self._folder = folder
+    def __init__(self, files: StoredFiles, owner: str) -> None:
         self._files = files
         self._owner = owner
 
-    def path(self, name: str) -> Path:
-        return self._folder / name
-
-    def new(self, client: str = "", upload: str = "", nbytes: int = 0) -> NewFile:
+    def new(self, client: str = "", upload: str = "", nbytes: int = 0) -> NewStoredFile:
         """The file of an update that arrives. No round knows its name, so that a restart deletes it.
 
         The name tells other processes of the federation which client's update it is, and how long it will be.
         """
-        stem = f"{_short(client)}-{_short(upload)}-{nbytes}"
-        return NewFile(self._folder / draft_name(stem, self._owner), self._files, "spool")
+        return self._files.new(f"{SPOOL}/{_short(client)}-{_short(upload)}-{nbytes}", "spool")
 
     def arriving_elsewhere(self, client: str) -> int:
         """Bytes of this client's updates that are arriving at other processes of the federation."""
-        return sum(int(name.partition(".")[0].rpartition("-")[2]) for name in self._elsewhere(f"{_short(client)}-"))
+        return sum(int(name.partition(".")[0].rpartition("-")[2]) for name in self._elsewhere(_short(client)))
 
-    def part_elsewhere(self, client: str, upload: str) -> FileSource | None:
+    def part_elsewhere(self, client: str, upload: str) -> StoredFile | None:
         """The longest part of an upload that began at another process."""
-        sizes: dict[Path, int] = {}
-        for name in self._elsewhere(f"{_short(client)}-{_short(upload)}-"):
+        longest: StoredFile | None = None
+        for name in self._elsewhere(f"{_short(client)}-{_short(upload)}"):
             # Its process may delete it meanwhile.
             with suppress(FileNotFoundError):
-                sizes[self._folder / name] = (self._folder / name).stat().st_size
-        try:
-            return self._files.read(max(sizes, key=sizes.__getitem__)) if sizes else None
-        except FileNotFoundError:
-            return None
+                part = self._files.read(name)
+                if longest is None or part.nbytes > longest.nbytes:
+                    longest, part = part, longest
+                if part is not None:
+                    part.close()
+        return longest
 
     def _elsewhere(self, begin: str) -> list[str]:
         if not self._owner:
             return []
-        names = [n for n in self._files.listdir(self._folder) if n.startswith(begin) and n.endswith(".part")]
-        return [name for name in names if owner_of(name) != self._owner]
+        drafts = (name for name in self._files.drafts(SPOOL) if name.startswith(f"{SPOOL}/{begin}-"))
+        return [name for name in drafts if owner_of(name) != self._owner]
 
-    def read(self, current: Round, key: str) -> FileSource:
+    def publish(self, file: NewStoredFile, name: str) -> None:
+        file.publish(f"{SPOOL}/{name}")
+
+    def exists(self, name: str) -> bool:
+        return self._files.exists(f"{SPOOL}/{name}")
+
+    def where(self, current: Round, key: str) -> str:
+        return self._files.where(_name(current, key))
+
+    def read(self, current: Round, key: str) -> StoredFile:
         """Random access to a received update."""
-        return self._files.read(self.path(spool_name(current, key)))
+        return self._files.read(_name(current, key))
 
     def delete(self, current: Round, key: str) -> None:
         """Deletes a received update. The caller removes it from the round."""
-        remove(self.path(spool_name(current, key)), self._files)
+        self._files.delete([_name(current, key)])
 
     def damaged(self, current: Round | None) -> dict[str, str]:
-        """Received updates that are missing or damaged on disk, each with the reason. Reads all of them."""
+        """Received updates that are missing or damaged, each with the reason. Reads all of them."""
         found: dict[str, str] = {}
         if current is None:
             return found
@@ -72,9 +77,16 @@ class Spool:
                         found[key] = f"{source.nbytes} of {update.nbytes} bytes are there"
                     elif source.digest(update.digest_kind) != update.digest:
                         found[key] = "it does not match its digest"
+            except Unavailable:
+                # Nothing is known about it. A fold compares its digest.
+                continue
             except OSError as error:
                 found[key] = f"it cannot be read: {error.strerror or error}"
         return found
+
+
+def _name(current: Round, key: str) -> str:
+    return f"{SPOOL}/{spool_name(current, key)}"
 
 
 def _short(text: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -27,14 +26,16 @@ from puf_server.core.state.state import AuditNote, State
 from puf_server.storage import federation_file
 from puf_server.storage.completed_mark import CompletedMark
 from puf_server.storage.difference_files import DifferenceFiles
+from puf_server.storage.directory_files import DirectoryFiles
 from puf_server.storage.durable import DISK, Files
-from puf_server.storage.layout import KEY_FILE, Layout, history_name
+from puf_server.storage.layout import HISTORY, KEY_FILE, Layout, history_name
 from puf_server.storage.model_files import ModelFiles
 from puf_server.storage.orphans import delete_orphans
 from puf_server.storage.spool import Spool
 from puf_server.storage.sqlite_database import SqliteDatabase
 from puf_server.storage.state_database import IDENTITY, SIGNING_KEY, AlreadyServed, StateDatabase
 from puf_server.storage.state_rows import TIME
+from puf_server.storage.stored_files import StoredFiles
 
 
 class Store:
@@ -43,17 +44,25 @@ class Store:
     key: SigningKey
 
     def __init__(
-        self, layout: Layout, config: FederationConfig, manifest: Manifest, database: StateDatabase, files: Files
+        self,
+        layout: Layout,
+        config: FederationConfig,
+        manifest: Manifest,
+        database: StateDatabase,
+        disk: Files,
+        files: StoredFiles | None = None,
     ) -> None:
+        """`files` are the federation's files where the directory does not have them."""
         self.layout = layout
         self.directory = layout.directory
         self.config = config
         self.manifest = manifest
         self.database = database
-        self.files = files
-        self.models = ModelFiles(layout.models, manifest, files, database.owner)
-        self.differences = DifferenceFiles(layout.differences, manifest, files, self.models, database.owner)
-        self.spool = Spool(layout.spool, files, database.owner)
+        self._disk = disk
+        self.files = files or DirectoryFiles(layout.directory, disk, database.owner)
+        self.models = ModelFiles(self.files, manifest)
+        self.differences = DifferenceFiles(self.files, manifest, self.models)
+        self.spool = Spool(self.files, database.owner)
         # Held while a server serves the directory.
         self._lock: IO[str] | None = None
         # None: the database lies in the directory and is restored with it.
@@ -79,13 +88,13 @@ class Store:
                 lock = stack.enter_context(_locked(layout))
                 opened = SqliteDatabase.open(layout.database, identity, durable=files.durable)
                 stack.enter_context(closing(opened))
-            store = cls(layout, config, manifest, opened, files)
+            store = cls(layout, config, manifest, opened, files, _objects(directory))
             store._lock = lock
             stored = json.loads(opened.meta(IDENTITY) or "{}")
             federation_file.require_same(stored, identity, directory)
             store.key = store._signing_key()
             if database:
-                store._mark = CompletedMark(directory, files)
+                store._mark = CompletedMark(store.files)
                 if not store.joined:
                     store._compare_mark()
             stack.pop_all()
@@ -98,8 +107,8 @@ class Store:
 
     def disk_space(self) -> DiskSpace | None:
         beside = 2 if self.config.plan.step_encoding == "i8" else 0
-        free = shutil.disk_usage(self.directory).free
-        return DiskSpace(free=free, update=self.manifest.nbytes(MODEL), beside=beside)
+        free = self.files.free_bytes()
+        return None if free is None else DiskSpace(free=free, update=self.manifest.nbytes(MODEL), beside=beside)
 
     def _compare_mark(self) -> None:
         """Asks for receipts where the database was restored to a moment before a completed request."""
@@ -136,7 +145,7 @@ class Store:
         path = self.layout.signing_key
         known = self.database.meta(SIGNING_KEY)
         if known is None and not path.exists():
-            write_new(path, SigningKey.generate().to_pem(), files=self.files)
+            write_new(path, SigningKey.generate().to_pem(), files=self._disk)
         try:
             key = SigningKey.from_pem(path.read_bytes())
         except FileNotFoundError:
@@ -194,9 +203,9 @@ class Store:
     def require_files(self, state: State) -> None:
         """Raises where a file that a record of `state` names is missing or damaged. Updates are not checked."""
         for record in state.history.values():
-            path = self.layout.history / history_name(record)
-            if record.digest and not path.exists():
-                raise StorageCorrupted(f"{path} is missing; bring it back from a backup")
+            name = f"{HISTORY}/{history_name(record)}"
+            if record.digest and not self.files.exists(name):
+                raise StorageCorrupted(f"{self.files.where(name)} is missing; bring it back from a backup")
         self.models.require(state)
 
     def damaged_updates(self, current: Round | None) -> dict[str, str]:
@@ -215,7 +224,19 @@ class Store:
         self.spool.delete(current, key)
 
     def delete_orphans(self, newest: Callable[[], State], *, everything: bool = False) -> None:
-        delete_orphans(self.layout, self.files, newest, self.database.is_gone, everything=everything)
+        delete_orphans(self.files, newest, self.database.is_gone, everything=everything)
+
+
+def _objects(directory: Path) -> StoredFiles | None:
+    """The federation's files in an object store; None: the directory has them."""
+    url = federation_file.objects(directory)
+    if not url:
+        return None
+    from puf_server.storage.object_files import ObjectFiles
+
+    files = ObjectFiles(url, directory)
+    files.refuse_keeping()
+    return files
 
 
 def _locked(layout: Layout) -> IO[str]:

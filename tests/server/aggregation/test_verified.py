@@ -51,7 +51,11 @@ class Files:
     def opened(self) -> list[VerifiedSource]:
         return [
             VerifiedSource(
-                self._stack.enter_context(FileSource(path)), path, hashlib.sha256(content).hexdigest(), "sha256", "k"
+                self._stack.enter_context(FileSource(path)),
+                str(path),
+                hashlib.sha256(content).hexdigest(),
+                "sha256",
+                "k",
             )
             for path, content in zip(self.paths, self.contents, strict=True)
         ]

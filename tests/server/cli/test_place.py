@@ -16,13 +16,13 @@ from puf_server.storage.state_store import Store
 
 
 def test_an_address_needs_a_directory_of_files_and_a_directory_needs_none(tmp_path: Path) -> None:
-    assert place(str(tmp_path), None) == (tmp_path, "")
-    assert place("postgresql://puf@db/puf", tmp_path) == (tmp_path, "postgresql://puf@db/puf")
-    with pytest.raises(UsageError, match="needs --files DIR"):
-        place("postgresql://puf@db/puf", None)
+    assert place(str(tmp_path), "") == (tmp_path, "")
+    assert place("postgresql://puf@db/puf", str(tmp_path)) == (tmp_path, "postgresql://puf@db/puf")
+    with pytest.raises(UsageError, match="needs --files"):
+        place("postgresql://puf@db/puf", "")
     with pytest.raises(UsageError, match="--files belongs to --state postgresql"):
-        place(str(tmp_path), tmp_path)
-    with pytest.raises(UsageError, match="directory of --files"):
+        place(str(tmp_path), str(tmp_path))
+    with pytest.raises(UsageError, match="directory of --keys or --files"):
         directory("postgres://puf@db/puf")
 
 
@@ -53,6 +53,6 @@ def test_workers_and_operator_commands_say_what_they_need(tmp_path: Path, capsys
     assert main(["serve", "--state", str(state), "--insecure", "--workers", "2"]) == Exit.USAGE
     assert "--workers needs --state postgresql" in capsys.readouterr().err
     assert main(["status", "--state", "postgresql://puf@db/puf"]) == Exit.USAGE
-    assert "directory of --files" in capsys.readouterr().err
+    assert "directory of --keys or --files" in capsys.readouterr().err
     assert main(["backup", "--state", "postgresql://puf@db/puf", "--out", str(tmp_path / "x")]) == Exit.USAGE
-    assert "directory of --files" in capsys.readouterr().err
+    assert "directory of --keys or --files" in capsys.readouterr().err

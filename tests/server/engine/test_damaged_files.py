@@ -52,7 +52,7 @@ def finished(small: Small) -> list[str]:
 @pytest.mark.parametrize("bit", [0, 60, 100, 200, 287])
 def test_an_update_with_a_changed_bit_is_asked_for_again(tmp_path: Path, digests: list[str], bit: int) -> None:
     small, current = closed_round(make(tmp_path))
-    path = small.engine.store.spool.path(spool_name(current, "b/main"))
+    path = small.engine.store.layout.spool / spool_name(current, "b/main")
     flip(path, bit)
     result = small.engine.fold(current)
     assert str(path) in result.failure
@@ -73,7 +73,7 @@ def test_an_update_with_a_changed_bit_is_asked_for_again(tmp_path: Path, digests
 
 def test_a_client_is_not_blamed_for_a_bit_that_makes_the_sum_infinite(tmp_path: Path, digests: list[str]) -> None:
     small, current = closed_round(make(tmp_path))
-    path = small.engine.store.spool.path(spool_name(current, "b/main"))
+    path = small.engine.store.layout.spool / spool_name(current, "b/main")
     content = bytearray(path.read_bytes())
     # The first parameter becomes infinite.
     content[:4] = b"\x00\x00\x80\x7f"
@@ -87,7 +87,7 @@ def test_an_update_is_asked_for_again_after_its_loss_could_not_be_recorded(
     tmp_path: Path, digests: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small, current = closed_round(make(tmp_path))
-    flip(small.engine.store.spool.path(spool_name(current, "b/main")))
+    flip(small.engine.store.layout.spool / spool_name(current, "b/main"))
 
     def full(*_: object, **__: object) -> None:
         raise NotNow("the disk is full")
@@ -103,7 +103,7 @@ def test_an_update_is_asked_for_again_after_its_loss_could_not_be_recorded(
 
 def test_a_base_model_with_a_changed_bit_is_named_and_nothing_is_committed(tmp_path: Path, digests: list[str]) -> None:
     small, current = closed_round(make(tmp_path))
-    path = small.engine.store.models.path(small.state.models[0])
+    path = Path(small.engine.store.models.where(small.state.models[0]))
     flip(path, 200)
     with pytest.raises(StorageCorrupted, match="does not match its digest") as caught:
         small.engine.fold(current)

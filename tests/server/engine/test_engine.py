@@ -191,7 +191,7 @@ def test_an_update_that_is_on_disk_but_not_booked_survives_the_booking_of_anothe
     name = spool_name(current, "a/main", hashlib.sha256(update_bytes(0.1)).hexdigest())
     waiting.publish()
     local.submit("b", 0.2)
-    assert store.spool.path(name).exists()
+    assert (store.layout.spool / name).exists()
     local.engine.close()
 
 
@@ -223,7 +223,7 @@ def test_the_spool_is_verified_while_calls_are_answered(slow: tuple[Local, SlowR
     local, files = slow
     local.submit("a", 0.1)
     (name,) = local.spool()
-    local.engine.store.spool.path(name).write_bytes(bytes(56))
+    (local.engine.store.layout.spool / name).write_bytes(bytes(56))
     files.may_read.clear()
     with ThreadPoolExecutor(1) as pool:
         verifying = pool.submit(verify_spool, local.engine)
@@ -280,7 +280,7 @@ def test_a_lost_file_of_the_same_round_is_a_disk_error(state: Path) -> None:
         local.submit(name, 0.1)
     current = local.engine.round_to_fold()
     assert current is not None
-    local.engine.store.spool.path(spool_name(current, "b/main")).unlink()
+    (local.engine.store.layout.spool / spool_name(current, "b/main")).unlink()
     with pytest.raises(FileNotFoundError):
         local.engine.fold(current)
     local.engine.close()

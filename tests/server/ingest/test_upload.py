@@ -78,7 +78,7 @@ def test_an_update_is_published_then_booked_then_acknowledged(local: Local) -> N
     assert (update.nbytes, update.wire_nbytes, update.samples) == (len(PAYLOAD), len(PAYLOAD), 10)
     assert update.digest == hashlib.sha256(PAYLOAD).hexdigest()
     (name,) = local.spool()
-    assert (local.engine.store.spool.path(name)).read_bytes() == PAYLOAD
+    assert (local.engine.store.layout.spool / name).read_bytes() == PAYLOAD
     assert reserved(local) == 0
 
 
@@ -270,6 +270,6 @@ def test_a_compact_update_is_expanded_as_it_arrives(tmp_path: Path, encoding: st
     assert current is not None
     assert current.received["a/main"].wire_nbytes == len(wire)
     (name,) = local.spool()
-    assert local.engine.store.spool.path(name).read_bytes() == whole
+    assert (local.engine.store.layout.spool / name).read_bytes() == whole
     assert np.allclose(np.frombuffer(whole[:36], "<f4"), 0.5)
     local.engine.close()

@@ -47,9 +47,9 @@ class Source(FileSource):
         self._files.reads[offset] += 1
         super().read_into(offset, out)
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._files.closed += 1
-        super().__exit__()
+        super().close()
 
 
 class Files:

@@ -107,7 +107,7 @@ def test_a_server_that_is_still_recovering_also_ends_in_order(tmp_path: Path) ->
         a.submit(a.wait().train)
         current = server.engine.state.round
         assert current is not None
-        path = server.engine.store.spool.path(spool_name(current, "a/main"))
+        path = server.engine.store.layout.spool / spool_name(current, "a/main")
     # The next start then writes something and can be interrupted there.
     path.unlink()
     words = [program("puf-server"), "serve", "--state", str(directory), "--insecure", "--log-format", "json"]

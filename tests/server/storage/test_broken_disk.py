@@ -76,7 +76,7 @@ def test_an_update_that_is_lost_is_asked_for_again(
     current = small.state.round
     assert current is not None
     key = min(current.received)
-    harm(small.engine.store.spool.path(spool_name(current, key)))
+    harm(small.engine.store.layout.spool / spool_name(current, key))
     small.close()
     small = Small(tmp_path / "state")
     assert small.state.round is not None
@@ -93,7 +93,7 @@ def test_an_update_that_is_lost_while_serving_does_not_stop_the_round(tmp_path: 
     small._turn("c")
     current = small.engine.round_to_fold()
     assert current is not None
-    small.engine.store.spool.path(spool_name(current, "a/main")).unlink()
+    (small.engine.store.layout.spool / spool_name(current, "a/main")).unlink()
     with pytest.raises(OSError, match="No such file"):
         small.engine.fold(current)
     verify_spool(small.engine)
@@ -104,7 +104,7 @@ def test_an_update_that_is_lost_while_serving_does_not_stop_the_round(tmp_path: 
 @pytest.mark.parametrize("harm", ["missing", "cut off", "the tensors need", "does not match its digest"])
 def test_a_model_that_is_lost_is_named(tmp_path: Path, harm: str) -> None:
     small = Small(make(tmp_path))
-    path = small.engine.store.models.path(small.state.models[0])
+    path = Path(small.engine.store.models.where(small.state.models[0]))
     small.close()
     content = path.read_bytes()
     if harm == "missing":

@@ -16,7 +16,6 @@ from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.rounds import Round, RoundKind, Step
 from puf_server.core.state.state import State
 from puf_server.core.unlearning.model_versions import differences
-from puf_server.storage.durable import DISK
 from puf_server.storage.layout import model_name
 from puf_server.storage.orphans import delete_orphans
 from puf_server.storage.state_store import Store
@@ -79,8 +78,9 @@ def test_a_file_that_does_not_match_its_name_is_deleted(store: Store, damage: st
     state = models(store, 2)
     made = store.differences.make(state.models[0], state.models[1], lambda: True)
     assert made is not None
-    content = made.path.read_bytes()
-    made.path.write_bytes(content[:-1] if damage == "cut" else bytes([content[0] ^ 1]) + content[1:])
+    path = store.directory / made.name
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] if damage == "cut" else bytes([content[0] ^ 1]) + content[1:])
     assert store.differences.find(state.models[0], state.models[1]) is None
     assert list(store.layout.differences.iterdir()) == []
 
@@ -109,7 +109,7 @@ def test_differences_are_deleted_with_their_models(store: Store) -> None:
     (store.layout.differences / "v000002-v000003.exact.part").write_bytes(b"")
 
     def left(state: State, *, everything: bool = False) -> set[str]:
-        delete_orphans(store.layout, DISK, lambda: state, everything=everything)
+        delete_orphans(store.files, lambda: state, everything=everything)
         return {path.name[:15] for path in store.layout.differences.iterdir()}
 
     drafts = {"v000002-v000003"}
@@ -126,11 +126,11 @@ def test_the_step_of_a_round_that_is_not_committed_stays(store: Store) -> None:
     state = models(store, 2)
     step = store.differences.new(state.models[1], 2, "i8")
     step.write(b"step")
-    path = step.publish(2, "a" * 64).path
+    path = store.directory / step.publish(2, "a" * 64).name
     current = opened(2, base=1)
-    delete_orphans(store.layout, DISK, lambda: replace(state, round=current))
+    delete_orphans(store.files, lambda: replace(state, round=current))
     assert path.exists()
-    delete_orphans(store.layout, DISK, lambda: state)
+    delete_orphans(store.files, lambda: state)
     assert not path.exists()
 
 

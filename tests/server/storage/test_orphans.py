@@ -11,7 +11,10 @@ import pytest
 from tests.running import make_state, tiny_config
 from tests.server.local import Local
 
+from puf_common.errors import Unavailable
 from puf_server.core.state.state import State
+from puf_server.engine import receipts
+from puf_server.storage.directory_files import DirectoryFiles
 from puf_server.storage.durable import Disk
 from puf_server.storage.layout import Layout, spool_name
 from puf_server.storage.orphans import delete_orphans
@@ -46,7 +49,7 @@ class Publishing(Disk):
 def test_a_file_that_is_published_during_the_deletion_stays(layout: Layout) -> None:
     late = layout.spool / "9.1.a.main.ff"
     (layout.spool / "1.1.a.main.ff").write_bytes(b"")
-    delete_orphans(layout, Publishing(late), State)
+    delete_orphans(DirectoryFiles(layout.directory, Publishing(late)), State)
     assert files(layout.spool) == {late.name}
 
 
@@ -63,7 +66,7 @@ def test_the_state_is_read_after_the_files_are_listed(layout: Layout) -> None:
         order.append("state")
         return State()
 
-    delete_orphans(layout, Listing(), newest)
+    delete_orphans(DirectoryFiles(layout.directory, Listing()), newest)
     assert order == ["models", "spool", "history", "state"]
 
 
@@ -125,4 +128,39 @@ def test_files_are_deleted_while_calls_are_answered(tmp_path: Path) -> None:
         disk.may_delete.set()
         filing.result(20)
     assert local.spool() == []
+    local.engine.close()
+
+
+class FailingDeletes(Disk):
+    """A disk on which models cannot be deleted while it is armed."""
+
+    armed = True
+
+    def unlink(self, path: Path) -> None:
+        if path.parent.name == "models" and path.suffix == ".safetensors" and self.armed:
+            raise PermissionError(13, "not allowed by the test")
+        super().unlink(path)
+
+
+def test_no_receipt_is_issued_while_withdrawn_models_are_not_deleted(tmp_path: Path) -> None:
+    disk, config = FailingDeletes(), tiny_config(plan={"rounds": 1}, forgetting={"blind_recovery_rounds": 1})
+    local = Local(make_state(tmp_path / "state", config), files=disk)
+    local.join("a", "b")
+    for name in ("a", "b"):
+        local.submit(name, 0.1)
+    local.engine.fold_ready()
+    ticket = local.forget("b")
+    while local.engine.state.tickets[ticket].state != "completed":
+        for name in ("a", "b"):
+            session = local.engine.state.members[name].session
+            if session and local.handlers.work(name, session) is not None:
+                local.submit(name, 0.1)
+        local.engine.fold_ready()
+    assert "not allowed by the test" in local.engine.troubles.text()
+    with pytest.raises(Unavailable, match="not deleted yet"):
+        receipts.issue(local.engine, ticket)
+    disk.armed = False
+    local.engine.delete_orphans()
+    assert local.engine.troubles.text() == ""
+    assert receipts.issue(local.engine, ticket)
     local.engine.close()

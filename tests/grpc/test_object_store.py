@@ -1,0 +1,145 @@
+"""A federation whose files are in an object store: trains, forgets, and leaves no byte of the forgotten client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.canary import found, searched, windows
+from tests.grpc.raw import Raw, update_bytes
+from tests.object_store import ObjectStore
+from tests.postgres import Postgres
+from tests.running import make_state, running, tiny_config
+from tests.server.local import Local
+
+from puf_lab.federations.processes import wait_until
+from puf_server.core.config import FederationConfig
+from puf_server.runtime.server import Server
+
+NAMES = ("anna", "bert", "cleo")
+VALUES = {"anna": 0.0731, "bert": 0.2, "cleo": 0.3}
+
+
+def config() -> FederationConfig:
+    return tiny_config(plan={"rounds": 1, "min_clients": 3}, forgetting={"blind_recovery_rounds": 1})
+
+
+class Place:
+    """A federation in PostgreSQL and a bucket. `keys` is its local directory."""
+
+    def __init__(self, directory: Path, postgres: Postgres, store: ObjectStore) -> None:
+        self.store, self.url, self.database = store, store.bucket(), postgres.address()
+        self.keys = make_state(directory / "keys", config(), database=self.database, objects=self.url)
+
+    @contextmanager
+    def served(self) -> Iterator[tuple[Server, dict[str, Raw]]]:
+        with ExitStack() as stack:
+            server = stack.enter_context(running(self.keys, database=self.database))
+            yield server, {name: stack.enter_context(Raw(server.port, name)) for name in NAMES}
+
+
+@pytest.fixture
+def place(tmp_path: Path, postgres: Postgres, object_store: ObjectStore) -> Place:
+    return Place(tmp_path, postgres, object_store)
+
+
+def train(server: Server, clients: dict[str, Raw]) -> None:
+    for client in clients.values():
+        client.join()
+    for name, client in clients.items():
+        client.submit(client.wait().train, update_bytes(VALUES[name]))
+    wait_until(lambda: server.engine.state.version == 1, 20)
+
+
+def test_a_completed_request_leaves_no_byte_in_any_version(place: Place, tmp_path: Path) -> None:
+    with place.served() as (server, clients):
+        anna, others = clients["anna"], [clients["bert"], clients["cleo"]]
+        for client in clients.values():
+            client.join()
+        payload = update_bytes(VALUES["anna"])
+        canaries = windows("update", payload, 3) or {"update": payload[:32]}
+        anna.submit(anna.wait().train, payload)
+        assert set(searched(place.store.objects(place.url), canaries)) == set(canaries)
+        for client in others:
+            client.submit(client.wait().train, update_bytes(VALUES[client.name]))
+        wait_until(lambda: server.engine.state.version == 1, 20)
+        anna.file()
+        work = anna.wait().train
+        flipped = update_bytes(VALUES["anna"] * work.scale)
+        canaries["flipped update"] = flipped[:32]
+        anna.submit(work, flipped)
+        for _ in ("unlearn", "recover"):
+            for client in others:
+                client.submit(client.wait().train, update_bytes(VALUES[client.name]))
+        state = server.engine
+        wait_until(lambda: [t.state for t in state.state.tickets.values()] == ["completed"], 20)
+        wait_until(lambda: not searched(place.store.objects(place.url), canaries), 10)
+        model = anna.fetch(state.state.version)
+        kept = [m for m in state.state.models.values() if m.status != "deleted"]
+    assert not place.store.unfinished(place.url)
+    assert not found(tmp_path, canaries)
+    models = [key for key in place.store.keys(place.url) if key.startswith("models/")]
+    assert place.store.keys(place.url) == ["completed.json", *models]
+    assert len(models) == len(kept)
+    # Neither keys nor configuration are in the bucket; models and updates are not in the directory.
+    assert (place.keys / "signing-key.pem").exists()
+    assert not [path for folder in ("models", "spool") for path in (place.keys / folder).glob("*")]
+    assert model == the_same_in_a_directory(tmp_path / "reference")
+
+
+def the_same_in_a_directory(directory: Path) -> bytes:
+    local = Local(make_state(directory, config()))
+    local.join(*NAMES)
+    for name in NAMES:
+        local.submit(name, payload=update_bytes(VALUES[name]))
+    local.engine.fold_ready()
+    local.forget("anna")
+    scale = local.handlers.work("anna", local.engine.state.members["anna"].session).train.scale  # type: ignore[union-attr]
+    local.submit("anna", payload=update_bytes(VALUES["anna"] * scale))
+    for _ in ("unlearn", "recover"):
+        for name in ("bert", "cleo"):
+            local.submit(name, payload=update_bytes(VALUES[name]))
+        local.engine.fold_ready()
+    model = local.engine.store.models.payload(local.engine.state.models[local.engine.state.version])
+    local.engine.close()
+    return bytes(model)
+
+
+def test_a_changed_object_is_refused_and_its_client_is_asked_again(place: Place) -> None:
+    with place.served() as (server, clients):
+        for client in clients.values():
+            client.join()
+        anna, *others = clients.values()
+        anna.submit(anna.wait().train, update_bytes(VALUES["anna"]))
+        (key,) = (key for key in place.store.keys(place.url) if key.startswith("spool/"))
+        place.store.change(place.url, key, update_bytes(9.0))
+        for client in others:
+            client.submit(client.wait().train, update_bytes(VALUES[client.name]))
+        again = anna.wait().train
+        assert server.engine.state.version == 0
+        anna.submit(again, update_bytes(VALUES["anna"]))
+        wait_until(lambda: server.engine.state.version == 1, 20)
+
+
+def test_a_store_that_refuses_writes_is_unavailable_and_shown(place: Place) -> None:
+    with place.served() as (server, clients):
+        for client in clients.values():
+            client.join()
+        anna = clients["anna"]
+        work = anna.wait().train
+        bucket = place.url.split("/")[2]
+        place.store.client.delete_objects(
+            Bucket=bucket,
+            Delete={"Objects": [{"Key": f"federation/{key}"} for key in place.store.keys(place.url)]},
+        )
+        place.store.client.delete_bucket(Bucket=bucket)
+        with pytest.raises(grpc.RpcError) as refused:
+            anna.submit(work)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "NoSuchBucket" in (refused.value.details() or "")
+        assert "the update was not stored" in server.engine.troubles.text()
+        assert server.engine.state.round is not None
+        assert not server.engine.state.round.received
