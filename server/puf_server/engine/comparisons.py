@@ -35,5 +35,10 @@ def only_more_arrived(before: Round | None, after: Round | None) -> bool:
     ) == replace(after, received={})
 
 
-def completed(state: State) -> set[str]:
+def completes(before: State, after: State) -> bool:
+    """Whether the change completes a request."""
+    return after.tickets is not before.tickets and _completed(after) > _completed(before)
+
+
+def _completed(state: State) -> set[str]:
     return {t.id for t in state.tickets.values() if t.state is TicketState.COMPLETED}

@@ -134,7 +134,7 @@ class Engine:
         self._without_waiting(apply)
 
     def write(self, write: Callable[[], bool]) -> None:
-        """Writes to the database beside the state. Returns whether it wrote."""
+        """Writes to the database beside the state. `write` returns whether it wrote."""
 
         def apply() -> None:
             with self._lock:
@@ -210,9 +210,7 @@ class Engine:
             after, result = change(before, now)
             presence = settled(attend(self._with_disk(self.presence, before), now), before, after)
             after = scheduler.advance(after, presence, self.config, now, since=self._advanced)
-            completed = after.tickets is not before.tickets and comparisons.completed(after) > comparisons.completed(
-                before
-            )
+            completed = comparisons.completes(before, after)
             if completed:
                 hit("completion.before")
             self._replace(before, after, settled(presence, before, after), fold=fold)
@@ -317,13 +315,15 @@ class Engine:
         return comparisons.closed(self.state)
 
     def begin_fold(self) -> int | None:
-        """The right to fold, for `commit`; None: another process has it. End it with `end_fold`."""
+        """The right to fold the round of the newest state, for `commit`; None: another process has it."""
 
         def begin() -> int | None:
             with self._lock:
                 return self.store.database.begin_fold()
 
-        return self._without_waiting(begin)
+        right = self._without_waiting(begin)
+        self.refresh()
+        return right
 
     def end_fold(self) -> None:
         with self._lock, suppress(DatabaseBusy):
@@ -346,7 +346,8 @@ class Engine:
             log.error("a damaged file", why=error.message)
             lose(self, current, {error.key: "it does not match its digest"})
             return FoldResult(current, failure=error.message)
-        except OSError:
+        except (OSError, StorageCorrupted):
+            self.refresh()
             if comparisons.same_fold(self.state.round, current):
                 raise
             return FoldResult(current, failure="the round changed while its updates were read")
