@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from puf_common import audit_chain
-from puf_common.errors import NotFound, PufError, StorageCorrupted, Unavailable
+from puf_common.errors import NotFound, PufError, StorageCorrupted, TransferCorrupted, Unavailable
 from puf_common.receipts import signed_receipt
 from puf_common.receipts.content import ReceiptContent
 from puf_common.tensors.chunks import ChunkView
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["SimServer", "Stream"]
 
 T = TypeVar("T")
+_OVERFLOW = "not finite"
 _RETRY_SECONDS = 0.5
 _TICK_SECONDS = 10.0
 # After so long the other servers take a silent one for gone.
@@ -242,7 +243,7 @@ class SimServer:
             self._die(Crash("summed up, not committed"))
             return
         if self.world.strikes("overflow"):
-            result = FoldResult(current, failure="not finite")
+            result = FoldResult(current, failure=_OVERFLOW)
         longest = 90.0 if self.world.strikes("slow_fold") else 5.0
         self.world.after(self.world.rng.uniform(0.05, longest), self._folded, epoch, result, right)
 
@@ -252,8 +253,10 @@ class SimServer:
         if self.frozen:
             self.world.after(_RETRY_SECONDS, self._folded, epoch, result, right)
             return
-        with suppress(PufError):
-            self.run(lambda: self.engine.commit(result, right))
+        if not (self.world.healing and result.failure == _OVERFLOW):
+            # A fault from before healing does not happen any more: no operator would resume the federation.
+            with suppress(PufError):
+                self.run(lambda: self.engine.commit(result, right))
         if self.up:
             self.engine.end_fold()
         self.world.after(_RETRY_SECONDS, self._fold, epoch)
@@ -352,13 +355,17 @@ class SimServer:
             return
         self.world.log("an older backup is restored")
         self.store.put_back(self.world.rng.choice(self._backups))
+        if self.store.time is not None:
+            # A backup that was made with a wrong clock may be from the future.
+            self.world.accepted = max(self.world.accepted, self.store.time - self.world.now)
         self.world.checker.restored(self.store.load())
         before = self.store.load()
         after = reopen.restored(before, self.world.now)
         for content in self.receipts.values():
             try:
                 after, _, _ = reopen.reopen(after, self.store.config, content, self.world.now)
-            except StorageCorrupted as error:
+            except (StorageCorrupted, TransferCorrupted) as error:
+                # The operator leaves it out.
                 self.world.log(f"a receipt is not believed: {error}")
         # No fault meanwhile: the operator repeats a restore until it is done.
         healing, self.world.healing = self.world.healing, True

@@ -220,11 +220,7 @@ class Engine:
                 self._purge.want()
             if after.round is not before.round and self.round_to_fold() is not None:
                 hit("round.closed")
-        if (
-            after.models is not before.models
-            or after.history is not before.history
-            or not comparisons.only_more_arrived(before.round, after.round)
-        ):
+        if comparisons.frees_files(before, after):
             self.delete_orphans()
         if completed:
             self._mark_completed()
@@ -346,8 +342,11 @@ class Engine:
             log.error("a damaged file", why=error.message)
             lose(self, current, {error.key: "it does not match its digest"})
             return FoldResult(current, failure=error.message)
-        except (OSError, StorageCorrupted):
+        except (OSError, StorageCorrupted) as error:
             self.refresh()
+            if isinstance(error, OSError):
+                # A damaged update is deleted before its loss is recorded. The record may have failed.
+                verify_spool(self)
             if comparisons.same_fold(self.state.round, current):
                 raise
             return FoldResult(current, failure="the round changed while its updates were read")

@@ -206,7 +206,9 @@ def test_tables_for_one_server_are_upgraded(
 ) -> None:
     other.execute("DROP TABLE puf_commits, puf_servers, puf_presence")
     other.execute("ALTER TABLE puf_head DROP COLUMN folds, ADD COLUMN writer text NOT NULL DEFAULT ''")
-    other.execute("CREATE TABLE puf_serving (one boolean PRIMARY KEY, holder text NOT NULL, alive timestamptz NOT NULL)")
+    other.execute(
+        "CREATE TABLE puf_serving (one boolean PRIMARY KEY, holder text NOT NULL, alive timestamptz NOT NULL)"
+    )
     other.execute("UPDATE puf_head SET tables = 1")
     local = Local(state, database=address)
     local.join("a", "b")
