@@ -1,5 +1,6 @@
 """python -m tests.sim --seeds 10000 [--start S] [--jobs 2] [--out FILE [--resume]]     many histories, figures as JSON
 python -m tests.sim --seed N [-v]                                          one history again, with all events
+python -m tests.sim --servers 3 --seeds 10000                              several servers over one store
 python -m tests.sim --mutants 300                                          faults in the code that must be found"""
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.sim.mutants import ALL, caught
-from tests.sim.scenario import draw, restless
+from tests.sim.scenario import Scenario, draw, restless, several
 from tests.sim.world import Outcome, run
 
 _BATCH = 20
@@ -29,6 +31,7 @@ def main() -> int:
     parser.add_argument("-v", action="store_true", help="print the history of the seed")
     parser.add_argument("--seeds", type=int, default=1000, help="how many histories")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
+    parser.add_argument("--servers", type=int, default=1, help="servers over one store; with their own faults")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--out", type=Path, help="write the result there, too")
     parser.add_argument(
@@ -39,15 +42,15 @@ def main() -> int:
     if options.mutants:
         return _mutants(options.mutants)
     if options.seed is not None:
-        return _replay(options.seed, verbose=options.v)
-    figures = _Figures(options.start, options.jobs, options.out)
+        return _replay(options.seed, options.servers, verbose=options.v)
+    figures = _Figures(options.start, options.jobs, options.out, options.servers)
     if options.resume:
         figures.resume()
-    return _many(options.start, options.seeds, options.jobs, figures)
+    return _many(options.start, options.seeds, options.jobs, figures, options.servers)
 
 
-def _replay(seed: int, *, verbose: bool) -> int:
-    scenario = restless(seed) if seed % 4 == 3 else draw(seed)
+def _replay(seed: int, servers: int, *, verbose: bool) -> int:
+    scenario = _scenario(seed, servers)
     outcome = run(scenario, verbose=verbose)
     if verbose:
         print(scenario.config.plan, scenario.config.forgetting, dict(scenario.faults), sep="\n")
@@ -70,10 +73,10 @@ def _mutants(histories: int) -> int:
 class _Figures:
     """Figures of many histories as JSON. They are written to a file now and then, from which a later run continues."""
 
-    def __init__(self, start: int, jobs: int, out: Path | None) -> None:
+    def __init__(self, start: int, jobs: int, out: Path | None, servers: int) -> None:
         words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
         told = subprocess.run(words, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
-        self._run = {"commit": told.stdout.strip() or "unknown", "first_seed": start}
+        self._run = {"commit": told.stdout.strip() or "unknown", "first_seed": start, "servers": servers}
         self._jobs = jobs
         self._out = out
         self._began = time.monotonic()
@@ -122,9 +125,9 @@ class _Figures:
         return text
 
 
-def _many(start: int, seeds: int, jobs: int, figures: _Figures) -> int:
+def _many(start: int, seeds: int, jobs: int, figures: _Figures, servers: int) -> int:
     done = figures.total["histories"]
-    for outcome in _outcomes(start + done, seeds - done, jobs):
+    for outcome in _outcomes(start + done, seeds - done, jobs, servers):
         figures.add(outcome)
         if figures.total["histories"] % _BATCH == 0:
             shown = f"{figures.total['histories']} of {seeds} histories, {len(figures.failures)} failed"
@@ -135,17 +138,23 @@ def _many(start: int, seeds: int, jobs: int, figures: _Figures) -> int:
     return 1 if figures.failures else 0
 
 
-def _outcomes(start: int, seeds: int, jobs: int) -> Iterator[Outcome]:
+def _outcomes(start: int, seeds: int, jobs: int, servers: int) -> Iterator[Outcome]:
+    one = partial(_one, servers)
     if jobs == 1:
-        yield from map(_one, range(start, start + seeds))
+        yield from map(one, range(start, start + seeds))
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(_one, range(start, start + seeds), chunksize=_BATCH)
+        yield from pool.map(one, range(start, start + seeds), chunksize=_BATCH)
 
 
-def _one(seed: int) -> Outcome:
+def _one(servers: int, seed: int) -> Outcome:
+    return run(_scenario(seed, servers))
+
+
+def _scenario(seed: int, servers: int) -> Scenario:
     # Every fourth seed combines faults that are rare together.
-    return run(restless(seed) if seed % 4 == 3 else draw(seed))
+    drawn = restless(seed) if seed % 4 == 3 else draw(seed)
+    return drawn if servers == 1 else several(drawn, servers)
 
 
 if __name__ == "__main__":

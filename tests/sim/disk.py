@@ -35,6 +35,8 @@ class SimSpool:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.parts: dict[int, bytes] = {}
+        # Of several servers: which one writes a part, for which client and upload, and its length in the end.
+        self.about: dict[int, tuple[str, str, str, int]] = {}
         self._numbers = count()
 
     def new(self, client: str = "", upload: str = "", nbytes: int = 0) -> SimPart:
@@ -46,21 +48,31 @@ class SimSpool:
     def exists(self, name: str) -> bool:
         return name in self.files
 
+    def drop(self, owner: str) -> None:
+        """Deletes what a server was writing."""
+        for number, (wrote, *_) in self.about.items():
+            if wrote == owner:
+                self.parts.pop(number, None)
+
 
 class SimPart:
     def __init__(self, spool: SimSpool, number: int) -> None:
         self._parts = spool.parts
-        self._number = number
+        self.number = number
         self._parts[number] = b""
 
     def write(self, data: bytes) -> None:
-        self._parts[self._number] += bytes(data)
+        # Another server may have deleted the file. The process still writes to it.
+        if self.number in self._parts:
+            self._parts[self.number] += bytes(data)
 
     def taken(self) -> bytes:
-        return self._parts.pop(self._number)
+        if self.number not in self._parts:
+            raise FileNotFoundError(f"part {self.number}")
+        return self._parts.pop(self.number)
 
     def discard(self) -> None:
-        self._parts.pop(self._number, None)
+        self._parts.pop(self.number, None)
 
 
 class SimStore:
@@ -95,6 +107,8 @@ class SimStore:
         self.log: list[str] = []
         self.long_reader = False
         self._served: dict[bytes, str] = {}
+        # The state of the last transaction.
+        self.saved: State | None = None
         self._strikes = strikes
         self._watch = watch
 
@@ -189,6 +203,7 @@ class SimStore:
                     self._flipped.pop((name, key), None)
         self.time = self.time if now is None else now
         self._append(after.notes)
+        self.saved = after
         self._watch(before, after)
         if self._strikes("crash_after_save"):
             raise Crash("after a transaction, before its reply")

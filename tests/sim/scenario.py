@@ -57,6 +57,17 @@ FAULTS: Mapping[str, float] = {
 }
 
 # No request needs operator approval.
+# What can happen where several servers serve, and how often.
+SERVER_FAULTS = {
+    "lost_connection": 0.02,
+    "late_commit": 0.01,
+    "lost_notice": 0.2,
+    "slow_notice": 0.1,
+    "no_exchange": 0.1,
+    "freeze_server": 0.3,
+    "crash_server": 0.3,
+}
+
 NOBODY_ASKS = Limits(forget_share=1.0)
 
 
@@ -77,6 +88,14 @@ class Scenario:
     faults: Mapping[str, float]
     # Whether workers can choose doses. They then have larger hold-outs to compare with.
     adapts: bool = False
+    # Servers over one store.
+    servers: int = 1
+
+
+def several(scenario: Scenario, servers: int) -> Scenario:
+    """The scenario with several servers and their faults. The clock is one for all and does not jump."""
+    faults = {name: rate for name, rate in scenario.faults.items() if name != "clock_jump"}
+    return replace(scenario, servers=servers, faults={**faults, **SERVER_FAULTS})
 
 
 def draw(seed: int, *, method: str | None = None) -> Scenario:

@@ -33,6 +33,7 @@ from tests.sim.weights import MANIFEST, initial
 
 if TYPE_CHECKING:
     from tests.sim.process import Process
+    from tests.sim.several import View
     from tests.sim.world import World
 
 __all__ = ["SimServer", "Stream"]
@@ -41,12 +42,15 @@ T = TypeVar("T")
 _OVERFLOW = "not finite"
 _RETRY_SECONDS = 0.5
 _TICK_SECONDS = 10.0
+# After so long the other servers take a silent one for gone.
+SILENT_SECONDS = 10.0
 
 
 @dataclass
 class Stream:
     """An upload that a stream carries, in one server process."""
 
+    server: SimServer
     epoch: int
     name: str
     header: UploadHeader
@@ -57,9 +61,13 @@ class Stream:
 
 
 class SimServer:
-    def __init__(self, world: World, store: SimStore) -> None:
+    def __init__(self, world: World, store: SimStore, view: View | None = None) -> None:
+        """`view` is what one of several servers sees of the store. The first server makes the federation."""
         self.world = world
         self.store = store
+        self.view = view
+        self.frozen = False
+        self._frozen_at = 0.0
         self.up = False
         self.epoch = 0
         self.crashes = 0
@@ -72,7 +80,10 @@ class SimServer:
         self.receipts: dict[str, ReceiptContent] = {}
         self._folding = False
         self._shown: tuple[object, ...] = ()
-        self._create()
+        if view is not None:
+            view.server = self
+        if store.saved is None:
+            self._create()
 
     def _create(self) -> None:
         weights = initial()
@@ -95,12 +106,13 @@ class SimServer:
         if self.up:
             return
         self.epoch += 1
+        joins = self.view is not None and self.view.joined
         self.up, self._folding, self._shown, self._carriers = True, False, (), {}
         try:
             self.world.checker.survived()
             folder = SimFolder(self.store)
             wall = FederationClock(lambda: self.world.now + self.world.skew, lambda: self.world.now)
-            self.engine = Engine(cast(Store, self.store), wall, folder)
+            self.engine = Engine(cast(Store, self.view or self.store), wall, folder)
             self.handlers = Handlers(self.engine)
             self.engine.subscribe(lambda before, after: self._changed())
         except Crash as crash:
@@ -114,10 +126,12 @@ class SimServer:
             self.store.mend()
             return
         self.world.log("server started")
-        self.world.clock_started()
-        self.world.checker.files(self.engine.state)
+        if not joins:
+            self.world.clock_started(self.engine)
+            self.world.checker.files(self.engine.state)
         self._changed()
         self._tick(self.epoch)
+        self._exchange(self.epoch)
 
     def crash(self, why: str) -> None:
         if self.up:
@@ -125,20 +139,54 @@ class SimServer:
 
     def _die(self, crash: Crash) -> None:
         self.world.log(f"server crashed: {crash}")
-        self.up = False
+        self.up = self.frozen = False
         self.crashes += 1
         self.waiters.clear()
+        if self.view is not None:
+            self.view.crashed()
+            self.world.after(SILENT_SECONDS, self.world.gone, self.view)
         self.world.after(self.world.rng.uniform(0.5, 40.0), self.start)
 
     def run(self, step: Callable[[], T]) -> T:
         """Runs a step in the server process. After a crash in it, the caller sees a broken connection."""
-        if not self.up:
+        if not self.up or self.frozen:
             raise Unavailable("the server is down")
         try:
             return step()
         except Crash as crash:
             self._die(crash)
             raise Unavailable("the connection broke") from None
+
+    def freeze(self, seconds: float) -> None:
+        """The process is stopped for some time and wakes up with what it knew."""
+        if not self.up or self.frozen:
+            return
+        self.world.log(f"{self.view.owner if self.view else 'the server'} is stopped for {seconds:.0f} s")
+        self.frozen, self._frozen_at = True, self.world.now
+        self.world.after(seconds, self._wake, self.epoch)
+        if self.view is not None:
+            self.world.after(SILENT_SECONDS, self.world.gone, self.view)
+
+    def _wake(self, epoch: int) -> None:
+        if self.epoch == epoch:
+            self.frozen = False
+
+    @property
+    def silent(self) -> bool:
+        """Whether the others take this server for gone."""
+        return not self.up or (self.frozen and self.world.now >= self._frozen_at + SILENT_SECONDS)
+
+    def attempt(self, work: Callable[[], object]) -> None:
+        """Runs a step for which no caller waits."""
+        with suppress(PufError):
+            self.run(work)
+
+    def _exchange(self, epoch: int) -> None:
+        if self.view is None or not self.up or epoch != self.epoch:
+            return
+        if not self.frozen:
+            self.view.exchange()
+        self.world.after(2.0, self._exchange, epoch)
 
     def _tick(self, epoch: int) -> None:
         if not self.up or epoch != self.epoch:
@@ -174,11 +222,18 @@ class SimServer:
         """Runs one fold at a time. The sum is on disk for some time before the commit."""
         if not self.up or epoch != self.epoch:
             return
+        if self.frozen:
+            self.world.after(_RETRY_SECONDS, self._fold, epoch)
+            return
         current = self.engine.round_to_fold()
         if current is None:
             self._folding = False
             return
         try:
+            right = self.run(self.engine.begin_fold)
+            if right is None:
+                self.world.after(_RETRY_SECONDS, self._fold, epoch)
+                return
             # A fold changes the state where it finds a damaged update.
             result = self.run(lambda: self.engine.fold(current))
         except (FileNotFoundError, Unavailable, DamagedFile):
@@ -190,15 +245,20 @@ class SimServer:
         if self.world.strikes("overflow"):
             result = FoldResult(current, failure=_OVERFLOW)
         longest = 90.0 if self.world.strikes("slow_fold") else 5.0
-        self.world.after(self.world.rng.uniform(0.05, longest), self._folded, epoch, result)
+        self.world.after(self.world.rng.uniform(0.05, longest), self._folded, epoch, result, right)
 
-    def _folded(self, epoch: int, result: FoldResult) -> None:
+    def _folded(self, epoch: int, result: FoldResult, right: int) -> None:
         if not self.up or epoch != self.epoch:
+            return
+        if self.frozen:
+            self.world.after(_RETRY_SECONDS, self._folded, epoch, result, right)
             return
         if not (self.world.healing and result.failure == _OVERFLOW):
             # A fault from before healing does not happen any more: no operator would resume the federation.
             with suppress(PufError):
-                self.run(lambda: self.engine.commit(result))
+                self.run(lambda: self.engine.commit(result, right))
+        if self.up:
+            self.engine.end_fold()
         self.world.after(_RETRY_SECONDS, self._fold, epoch)
 
     # -- streams of clients, as the service carries them -------------------------------------------------------
@@ -216,7 +276,7 @@ class SimServer:
         if upload is None:
             self.world.checker.acknowledged_again(name, stated, stated.digest.hex())
             return fed.SubmitUpdateReply(position=self.handlers.position(), duplicate=True)
-        stream = Stream(self.epoch, name, stated, upload, sender)
+        stream = Stream(self, self.epoch, name, stated, upload, sender)
         self._carriers[stated.upload_key(name)] = stream
         self._streams.append(stream)
         return stream
@@ -259,7 +319,7 @@ class SimServer:
         return self.handlers.uploads.offset(name, stated)
 
     def _require_open(self, stream: Stream) -> None:
-        if stream.over or not self.up or stream.epoch != self.epoch:
+        if stream.over or not self.up or self.frozen or stream.epoch != self.epoch:
             raise Unavailable("the stream is over")
 
     def _ends(self, stream: Stream) -> bool:
@@ -311,11 +371,15 @@ class SimServer:
         healing, self.world.healing = self.world.healing, True
         self.store.save(before, after)
         self.world.healing = healing
+        if self.view is not None:
+            self.view.common.replaced(self.store.load())
         known = {t.id for t in before.tickets.values() if t.reopened}
         for ticket in after.tickets.values():
             if ticket.reopened and ticket.id not in known:
                 self.world.reopened(ticket.client)
-        self._die(Crash("the machine was replaced"))
+        for server in self.world.servers:
+            if server.up:
+                server._die(Crash("the machine was replaced"))
 
     # -- the operator ----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from puf_common.v1 import tickets_pb2 as tk
 if TYPE_CHECKING:
     from tests.sim.client import Client
     from tests.sim.process import Process
+    from tests.sim.server import SimServer
 
 T = TypeVar("T")
 _DAMAGED_ATTEMPTS = 3
@@ -29,14 +30,18 @@ class SimTransport:
         self._client = client
         self._process = process
         self._world = client.world
-        self._server = client.world.server
         # The tickets that the server stated last.
         self._tickets: list[tk.Ticket] = []
 
+    @property
+    def _server(self) -> SimServer:
+        """The server that takes the call."""
+        return self._world.server
+
     # -- calls ---------------------------------------------------------------------------------------------
 
-    def _once(self, serve: Callable[[], T]) -> T:
-        answer = self._process.wait(lambda done: self._world.call(serve, done))
+    def _once(self, serve: Callable[[], T], at: SimServer | None = None) -> T:
+        answer = self._process.wait(lambda done: self._world.call(serve, done, at))
         if isinstance(answer, PufError):
             raise answer
         found: T = answer
@@ -67,6 +72,7 @@ class SimTransport:
         woken = self._process.event()
 
         def ask() -> pb.WaitForWorkReply | None:
+            self._server.engine.refresh()
             reply = self._server.handlers.work(self.name, request.session)
             if reply is None:
                 self._server.waiters[self._process.name] = woken.set
@@ -88,9 +94,13 @@ class SimTransport:
         return self._call(lambda: self._server.handlers.report_evaluation(self.name, request))
 
     def list_my_tickets(self) -> pb.ListMyTicketsReply:
-        reply = self._call(lambda: self._server.handlers.tickets.list_my_tickets(self.name))
+        reply = self._call(self._my_tickets)
         self._tickets = list(reply.tickets)
         return reply
+
+    def _my_tickets(self) -> pb.ListMyTicketsReply:
+        self._server.engine.refresh()
+        return self._server.handlers.tickets.list_my_tickets(self.name)
 
     def report_measurement(self, request: pb.ReportMeasurementRequest) -> pb.ReportMeasurementReply:
         return self._call(lambda: self._server.handlers.tickets.report_measurement(self.name, request))
@@ -169,10 +179,11 @@ class SimTransport:
 
     def _stream(self, header: pb.UpdateHeader, data: bytes) -> pb.SubmitUpdateReply:
         """One stream. Where it is cut, the server notices that sooner or later, and keeps what has arrived."""
-        world, server = self._world, self._server
-        stream = self._once(lambda: server.begin_upload(self.name, header, self._process))
+        world = self._world
+        stream = self._once(lambda: self._server.begin_upload(self.name, header, self._process))
         if isinstance(stream, pb.SubmitUpdateReply):
             return stream
+        server = stream.server
         cut = Unavailable("the stream was cut")
         if world.strikes("cancel_begin"):
             world.after(world.delay(), server.stream_broke, stream)
@@ -188,7 +199,7 @@ class SimTransport:
             except PufError:
                 server.stream_refused(stream)
                 raise
-        return self._once(lambda: server.finish_upload(stream))
+        return self._once(lambda: server.finish_upload(stream), server)
 
 
 def _copy(message: T) -> T:

@@ -30,6 +30,7 @@ from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import TicketState
 from puf_server.core.unlearning import receipt_content
+from puf_server.engine.engine import Engine
 from tests.sim.checker import Checker, Violation
 from tests.sim.client import Client
 from tests.sim.client_checks import check_clients
@@ -38,6 +39,7 @@ from tests.sim.facts import require, too_few_retained
 from tests.sim.process import Process
 from tests.sim.scenario import Scenario
 from tests.sim.server import SimServer
+from tests.sim.several import Common, View
 
 __all__ = ["Outcome", "World", "run", "simulated"]
 
@@ -98,7 +100,11 @@ class World:
         self.checker = Checker()
         store = SimStore(scenario.config, self.strikes, self._transaction)
         self.checker.store = store
-        self.server = SimServer(self, store)
+        common = Common(self, store) if scenario.servers > 1 else None
+        views = [View(common, n) if common is not None else None for n in range(scenario.servers)]
+        self.servers = [SimServer(self, store, view) for view in views]
+        # The server that takes the call, or was asked last.
+        self.server = self.servers[0]
         self.clients = [
             Client(
                 self,
@@ -119,6 +125,28 @@ class World:
     def wall_clock(self) -> float:
         """What `time.time` returns: each client has its own clock, and so has the server."""
         return self.running.wall_clock() if self.running is not None else self.now + self.skew
+
+    def choose_server(self) -> SimServer:
+        """Any server that is up."""
+        if len(self.servers) > 1:
+            serving = [s for s in self.servers if s.up and not s.frozen]
+            self.server = self.rng.choice(serving or self.servers)
+        return self.server
+
+    def gone(self, view: View) -> None:
+        """The other servers notice that one gave no sign of life."""
+        if view.server is not None and view.server.silent:
+            for other in view.common.views:
+                if other is not view:
+                    other.others_gone(view)
+
+    @contextmanager
+    def without_faults(self) -> Iterator[None]:
+        healing, self.healing = self.healing, True
+        try:
+            yield
+        finally:
+            self.healing = healing
 
     def strikes(self, fault: str) -> bool:
         rate = self.scenario.faults.get(fault)
@@ -161,7 +189,8 @@ class World:
                 content = receipt_content.build(
                     after, self.scenario.config, ticket, head=audit_chain.EMPTY, now=self.now, software="sim"
                 )
-                self.server.receipts[ticket.id] = content
+                for server in self.servers:
+                    server.receipts[ticket.id] = content
 
     def _deadlines(self, before: State | None, after: State) -> None:
         """No request fails because the wall clock jumped: only if its deadline has passed on the federation's clock."""
@@ -173,9 +202,8 @@ class World:
                 believed = self.now + max(self.accepted, 0.0)
                 require(believed + 2 * _STEP >= ticket.deadline_at, f"a jump failed {ticket.id}")
 
-    def clock_started(self) -> None:
+    def clock_started(self, engine: Engine) -> None:
         """A start may trust the wall clock after a downtime, unless a request would pass its deadline by that."""
-        engine = self.server.engine
         believed = engine.clock() - self.now
         if abs(believed - self.accepted) > _DOWNTIME:
             since, now = self.now + self.accepted, self.now + believed
@@ -185,8 +213,8 @@ class World:
 
     # -- the network ----------------------------------------------------------------------------
 
-    def call(self, serve: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """A call. The request or the answer can be lost, and the request can be carried out twice."""
+    def call(self, serve: Callable[[], Any], done: Callable[[Any], None], at: SimServer | None = None) -> None:
+        """A call to any server, or to this one. Request or answer can be lost, and the request can be carried out twice."""
         state = {"open": True}
 
         def finish(answer: Any) -> None:
@@ -196,7 +224,8 @@ class World:
 
         def arrive(answered: bool) -> None:
             try:
-                answer = self.server.run(serve)
+                server = at or self.choose_server()
+                answer = server.run(serve if at else lambda: server.engine.newest(serve))
             except PufError as error:
                 answer = error
             if answered:
@@ -215,7 +244,8 @@ class World:
 
     def _opening(self) -> None:
         self.healing = False
-        self.server.start()
+        for server in self.servers:
+            server.start()
         for client in self.clients:
             late = self.strikes("latecomers")
             self.after(self.rng.uniform(0.0, 900.0 if late else 20.0), client.start)
@@ -271,7 +301,10 @@ class World:
         if self.healing:
             return
         self.after(self.rng.uniform(60.0, 400.0), self._operator)
-        server = self.server
+        server = self.choose_server()
+        if len(self.servers) > 1 and self.strikes("freeze_server"):
+            server.freeze(self.rng.uniform(5.0, 200.0))
+            server = self.choose_server()
         if self.strikes("crash_server"):
             server.crash("killed")
         if not server.up:
@@ -322,7 +355,8 @@ class World:
                 server.run(lambda: server.forget(self.rng.choice(away)))
             if self.strikes("stop"):
                 server.run(server.stop)
-                self.after(3.0, server.crash, "stopped by the operator")
+                for each in self.servers:
+                    self.after(3.0, each.crash, "stopped by the operator")
         except PufError as error:
             self.log(f"the operator hears: {error}")
 
@@ -345,7 +379,8 @@ class World:
 
     def _resume(self) -> None:
         try:
-            self.server.run(self.server.resume)
+            server = self.choose_server()
+            server.run(server.resume)
         except PufError:
             self.after(5.0, self._resume)
 
@@ -356,7 +391,8 @@ class World:
         self._set_clock()
         self._end_reader()
         self.server.store.mend()
-        self.server.start()
+        for server in self.servers:
+            server.start()
         self._resume()
         # A fold that began earlier may still fail: the operator resumes again.
         self.after(30.0, self._resume)
@@ -379,8 +415,10 @@ class World:
             raise self.broken
 
     def _at_rest(self) -> bool:
-        if not self.server.up:
+        if not self.server.up or self.server.frozen:
+            self.choose_server()
             return False
+        self.server.engine.refresh()
         state = self.server.engine.state
         if (
             any(t.open and not too_few_retained(state, self.scenario.config, t) for t in state.tickets.values())
@@ -452,7 +490,7 @@ class World:
             steps=self.events,
             transactions=self.checker.steps,
             simulated=self.now - _START,
-            crashes=self.server.crashes,
+            crashes=sum(server.crashes for server in self.servers),
             tickets=found,
             commits=tuple(self.checker.commits),
             faults=dict(self.struck),

@@ -1,8 +1,8 @@
 """`make torture`: kills and pauses of real processes, at every failpoint and at random moments.
 
 Every federation ends with the weights of an undisturbed one, loses nothing, and leaves no byte that the forgotten client
-sent. The run goes on where it stopped with --resume. It also sends a large model over a connection that breaks, and runs
-simulated histories. Results and logs are in runs/torture/.
+sent. The run goes on where it stopped with --resume. It also sends a large model over a connection that breaks, runs three
+servers over a database that restarts, and runs simulated histories. Results and logs are in runs/torture/.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tests.results import OUT, Results
 from tests.torture.checks import judge
 from tests.torture.harness import Failed, Federation
 from tests.torture.kills import KINDS, TARGET, Kills, scenarios
+from tests.torture.several import several_servers
 
 from puf_common.errors import PufError
 from puf_common.tensors.manifest import MODEL
@@ -55,6 +56,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="simulated histories at a time (default 2)")
     parser.add_argument("--histories", type=int, default=20_000, help="simulated histories (default 20000)")
     parser.add_argument("--strikes", type=int, default=120, help="faults on the line of a large model (default 120)")
+    parser.add_argument("--several", type=int, default=40, help="rounds of three servers in PostgreSQL (default 40)")
     parser.add_argument("--out", type=Path, default=OUT, help="where logs and result.json go")
     arguments = parser.parse_args()
     kills = Results(arguments.out / "result.json", "kills", resume=arguments.resume)
@@ -64,8 +66,11 @@ def main() -> int:
         _simulate(arguments.out, arguments.histories, arguments.jobs, simulated)
     if arguments.strikes and not line.parts:
         _strike(arguments.out, arguments.strikes, arguments.seed, line)
+    several = Results(arguments.out / "result.json", "several", resume=arguments.resume)
+    if arguments.several and not several.parts:
+        several_servers(arguments.out, arguments.several, arguments.seed, several)
     _torture(arguments.out, kills, arguments.kills, arguments.federations, arguments.seed)
-    parts = [*kills.parts, *line.parts, *simulated.parts]
+    parts = [*kills.parts, *line.parts, *several.parts, *simulated.parts]
     failed = [part["name"] for part in parts if part["failure"]]
     print(f"{arguments.out / 'result.json'}: {f'failed: {failed}' if failed else 'passed'}")
     return 1 if failed else 0

@@ -24,6 +24,12 @@ def same_fold(current: Round | None, folded: Round) -> bool:
     )
 
 
+def frees_files(before: State, after: State) -> bool:
+    """Whether the change may have made a file superfluous."""
+    changed = after.models is not before.models or after.history is not before.history
+    return changed or not only_more_arrived(before.round, after.round)
+
+
 def only_more_arrived(before: Round | None, after: Round | None) -> bool:
     """Whether the change made no file superfluous. An update that arrives only adds one, and most changes are that."""
     if before is after:
@@ -35,5 +41,10 @@ def only_more_arrived(before: Round | None, after: Round | None) -> bool:
     ) == replace(after, received={})
 
 
-def completed(state: State) -> set[str]:
+def completes(before: State, after: State) -> bool:
+    """Whether the change completes a request."""
+    return after.tickets is not before.tickets and _completed(after) > _completed(before)
+
+
+def _completed(state: State) -> set[str]:
     return {t.id for t in state.tickets.values() if t.state is TicketState.COMPLETED}

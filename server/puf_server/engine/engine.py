@@ -134,7 +134,7 @@ class Engine:
         self._without_waiting(apply)
 
     def write(self, write: Callable[[], bool]) -> None:
-        """Writes to the database beside the state. Returns whether it wrote."""
+        """Writes to the database beside the state. `write` returns whether it wrote."""
 
         def apply() -> None:
             with self._lock:
@@ -210,9 +210,7 @@ class Engine:
             after, result = change(before, now)
             presence = settled(attend(self._with_disk(self.presence, before), now), before, after)
             after = scheduler.advance(after, presence, self.config, now, since=self._advanced)
-            completed = after.tickets is not before.tickets and comparisons.completed(after) > comparisons.completed(
-                before
-            )
+            completed = comparisons.completes(before, after)
             if completed:
                 hit("completion.before")
             self._replace(before, after, settled(presence, before, after), fold=fold)
@@ -222,11 +220,7 @@ class Engine:
                 self._purge.want()
             if after.round is not before.round and self.round_to_fold() is not None:
                 hit("round.closed")
-        if (
-            after.models is not before.models
-            or after.history is not before.history
-            or not comparisons.only_more_arrived(before.round, after.round)
-        ):
+        if comparisons.frees_files(before, after):
             self.delete_orphans()
         if completed:
             self._mark_completed()
@@ -319,13 +313,15 @@ class Engine:
         return comparisons.closed(self.state)
 
     def begin_fold(self) -> int | None:
-        """The right to fold, for `commit`; None: another process has it. End it with `end_fold`."""
+        """The right to fold the round of the newest state, for `commit`; None: another process has it."""
 
         def begin() -> int | None:
             with self._lock:
                 return self.store.database.begin_fold()
 
-        return self._without_waiting(begin)
+        right = self._without_waiting(begin)
+        self.refresh()
+        return right
 
     def end_fold(self) -> None:
         with self._lock, suppress(DatabaseBusy):
@@ -348,9 +344,11 @@ class Engine:
             log.error("a damaged file", why=error.message)
             lose(self, current, {error.key: "it does not match its digest"})
             return FoldResult(current, failure=error.message)
-        except OSError:
-            # A damaged update is deleted before its loss is recorded. The record may have failed.
-            verify_spool(self)
+        except (OSError, StorageCorrupted) as error:
+            self.refresh()
+            if isinstance(error, OSError):
+                # A damaged update is deleted before its loss is recorded. The record may have failed.
+                verify_spool(self)
             if comparisons.same_fold(self.state.round, current):
                 raise
             return FoldResult(current, failure="the round changed while its updates were read")

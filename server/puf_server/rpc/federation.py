@@ -165,7 +165,9 @@ class FederationService(rpc.FederationServicer):
     @streamed
     async def FetchModel(self, request: fed.FetchModelRequest, context: Context) -> AsyncIterator[bytes]:
         name = self._caller(context)
-        model = await self._threads.run(self._engine.newest, lambda: self._handlers.model_for(name, request.version))
+        # Another server may have deleted the model.
+        await self._refresh()
+        model = self._handlers.model_for(name, request.version)
         content, begin, difference = await self._downloads.choose(model, request)
         header = self._handlers.model_header(model)
         header.MergeFrom(fed.ModelHeader(difference=difference, begins_at=begin))

@@ -273,7 +273,7 @@ def test_a_fold_whose_files_a_request_deletes_is_outdated_and_no_disk_error(slow
     assert local.engine.state.records[1].contributions == 2
 
 
-def test_a_lost_file_of_the_same_round_is_a_disk_error(state: Path) -> None:
+def test_a_lost_file_of_the_same_round_is_asked_for_again(state: Path) -> None:
     local = Local(state)
     local.join(*NAMES)
     for name in NAMES:
@@ -281,8 +281,9 @@ def test_a_lost_file_of_the_same_round_is_a_disk_error(state: Path) -> None:
     current = local.engine.round_to_fold()
     assert current is not None
     (local.engine.store.layout.spool / spool_name(current, "b/main")).unlink()
-    with pytest.raises(FileNotFoundError):
-        local.engine.fold(current)
+    assert local.engine.fold(current).failure
+    assert local.engine.state.round is not None
+    assert set(local.engine.state.round.received) == {f"{name}/main" for name in NAMES if name != "b"}
     local.engine.close()
 
 

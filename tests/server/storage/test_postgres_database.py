@@ -201,6 +201,21 @@ def test_tables_of_an_older_version_are_upgraded_in_one_transaction_and_newer_on
         Store.open(state, database=address)
 
 
+def test_tables_for_one_server_are_upgraded(
+    state: Path, address: str, other: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    other.execute("DROP TABLE puf_commits, puf_servers, puf_presence")
+    other.execute("ALTER TABLE puf_head DROP COLUMN folds, ADD COLUMN writer text NOT NULL DEFAULT ''")
+    other.execute(
+        "CREATE TABLE puf_serving (one boolean PRIMARY KEY, holder text NOT NULL, alive timestamptz NOT NULL)"
+    )
+    other.execute("UPDATE puf_head SET tables = 1")
+    local = Local(state, database=address)
+    local.join("a", "b")
+    assert "federation.migrated" in [e.event for e in audit_entries(local.engine.store)]
+    local.engine.close()
+
+
 def test_a_failed_upgrade_changes_nothing(state: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = (*postgres_tables.STEPS, "CREATE TABLE puf_more (id text)", "CREATE TABLE nowhere.puf_more (id text)")
     with monkeypatch.context() as patch:
