@@ -90,7 +90,13 @@ class Checker(CommitChecks):
         )
         gone = {(m.name, m.membership) for m in state.members.values() if m.status is not MemberStatus.ACTIVE}
         gone |= {(m.name, n) for m in state.members.values() for n in range(1, m.membership)}
-        self._forgotten = {who: version for who, version in self._forgotten.items() if who in gone}
+        # After an earlier restore another round may have forgotten the client.
+        applied = {
+            (t.client, t.membership): t.applied.version_unlearned
+            for t in state.tickets.values()
+            if t.whole_client and t.applied and t.applied.version_unlearned is not None
+        }
+        self._forgotten = {who: applied.get(who, v) for who, v in self._forgotten.items() if who in gone}
         self._reopened = {t.id for t in state.tickets.values() if t.reopened}
         # A withdrawal that the backup does not have did not happen.
         lost = [t for t in state.tickets.values() if t.state is not _S.WITHDRAWN]
@@ -213,7 +219,8 @@ class Checker(CommitChecks):
             require(after.job is not None, "an unlearning round without its job")
             if after.job is not None:
                 require(set(current.tickets) == set(after.job.tickets), "round and job differ")
-        if current.kind is RoundKind.UNLEARN and current.phase is RoundPhase.FOLDING:
+        closing = before.round is None or before.round.phase is not RoundPhase.FOLDING
+        if closing and current.kind is RoundKind.UNLEARN and current.phase is RoundPhase.FOLDING:
             possible = [m for m in after.members.values() if m.trains and m.name not in asked_out(after)]
             self._others = self.store.config.forgetting.min_retained if possible else 0
         for assignment in current.assignments:

@@ -276,10 +276,10 @@ class SimStore:
     def snapshot(self) -> tuple[Any, ...]:
         """A backup: records, models and stored history, without updates of the open round."""
         tables = {name: dict(rows) for name, rows in self._tables.items()}
-        return dict(self._meta), tables, dict(self.models), dict(self.history), list(self.audit)
+        return dict(self._meta), tables, dict(self.models), dict(self.history), list(self.audit), self.time
 
     def put_back(self, snapshot: tuple[Any, ...]) -> None:
-        meta, tables, models, history, audit = snapshot
+        meta, tables, models, history, audit, self.time = snapshot
         self._meta, self.models, self.audit = dict(meta), dict(models), list(audit)
         self.history = dict(history)
         self._tables = {name: dict(rows) for name, rows in tables.items()}

@@ -114,7 +114,12 @@ class Facts:
         return any((name, k) in self._taken_back for (n, k), same in self.named.items() if n == name and same == ids)
 
     def _unserved(self, state: State, ticket: Ticket) -> bool:
-        """Whether no request that includes this one has been applied, and one that does waits or has failed."""
+        """Whether no request that includes this one has been applied, and one that does waits or has failed.
+
+        A later request is an ordinary one after the owner withdrew this one.
+        """
+        if ticket.state is _S.WITHDRAWN and (ticket.client, ticket.request.key) in self._taken_back:
+            return False
         found = [t.state for t in state.tickets.values() if self._includes(t, ticket)]
         waits = (_S.PENDING, _S.SCHEDULED, _S.FAILED)
         return any(s in waits for s in found) and all(s in waits or s is _S.WITHDRAWN for s in found)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from puf_common import audit_chain
-from puf_common.errors import NotFound, PufError, StorageCorrupted, Unavailable
+from puf_common.errors import NotFound, PufError, StorageCorrupted, TransferCorrupted, Unavailable
 from puf_common.receipts import signed_receipt
 from puf_common.receipts.content import ReceiptContent
 from puf_common.tensors.chunks import ChunkView
@@ -292,13 +292,17 @@ class SimServer:
             return
         self.world.log("an older backup is restored")
         self.store.put_back(self.world.rng.choice(self._backups))
+        if self.store.time is not None:
+            # A backup that was made with a wrong clock may be from the future.
+            self.world.accepted = max(self.world.accepted, self.store.time - self.world.now)
         self.world.checker.restored(self.store.load())
         before = self.store.load()
         after = reopen.restored(before, self.world.now)
         for content in self.receipts.values():
             try:
                 after, _, _ = reopen.reopen(after, self.store.config, content, self.world.now)
-            except StorageCorrupted as error:
+            except (StorageCorrupted, TransferCorrupted) as error:
+                # The operator leaves it out.
                 self.world.log(f"a receipt is not believed: {error}")
         # No fault meanwhile: the operator repeats a restore until it is done.
         healing, self.world.healing = self.world.healing, True

@@ -140,7 +140,9 @@ def _federations(results: Results, wanted: int, most: int, seed: int) -> Iterato
             points = [name for name in POINTS if name.startswith(_ADAPTIVE)]
             yield "failpoints-adaptive", "adaptive", Kills(armed=scenarios(points))
         elif killed < wanted:
-            number = sum(name.startswith("random") for name in done) + 1
+            number = (
+                max((int(name.removeprefix("random-")) for name in done if name.startswith("random-")), default=0) + 1
+            )
             share = min(wanted - killed, _KILLS_PER_FEDERATION)
             drawn = Kills(moments=share, seed=seed * 1000 + number, reserve=min(_RESERVE, share // 2), pauses=_PAUSES)
             yield f"random-{number}", list(KINDS)[(number - 1) % len(KINDS)], drawn

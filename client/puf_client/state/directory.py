@@ -137,10 +137,6 @@ class StateDirectory:
                 self._write(replace(known, withdrawn=True))
         return self._write(replace(taken, withdrawn=True, withdrawing=True))
 
-    def discard(self, request_key: str) -> None:
-        """Deletes a request that was prepared and then refused."""
-        self.delete(self._file(request_key))
-
     def settle(self, tickets: Iterable[tuple[str, str, bool]]) -> None:
         """Updates the directory from the client's tickets at the server: (request key, ticket id, withdrawn).
 

@@ -91,5 +91,8 @@ class ModelMeasurer:
             else:
                 taken = (e.request_key for e in self._state.exclusions() if e.ticket_id in ticket.took_over)
                 indices = np.union1d(samples.trainable(), samples.taken(taken, ticket.membership))
+            if not indices.size:
+                # A client that only evaluates models.
+                raise NotNow("this client has no samples to forget")
             holdout = trainer.evaluate_holdout(payload) if trainer.data.holdout_samples else None
             return trainer.evaluate_samples(payload, indices), holdout

@@ -11,7 +11,7 @@ from puf_client.options import UnlearnOptions
 from puf_client.state.directory import StateDirectory
 from puf_client.transport.base import ENDED, Transport
 from puf_client.unlearning import sample_list
-from puf_common.errors import InvalidArgument, NotFound, NotNow, NotYours, TooMuch, UsageError
+from puf_common.errors import InvalidArgument, NotNow, UsageError
 from puf_common.logging import get_logger
 from puf_common.v1 import federation_pb2 as pb
 from puf_common.v1 import tickets_pb2 as tk
@@ -151,19 +151,13 @@ def file(wanted: Plan, state: StateDirectory, transport: Transport) -> tk.Ticket
     key = wanted.request.request_key
     if wanted.ids:
         state.prepare(key, wanted.ids)
-    try:
-        with _policy():
-            reply = transport.file_unlearning(pb.FileUnlearningRequest(request=wanted.request))
-    except (NotNow, NotFound, NotYours, TooMuch):
-        # The server refused. After any other error the request may be filed; the next run asks the server.
-        if wanted.ids:
-            state.discard(key)
-        raise
+    # The samples stay stored after an error and after a refusal: a delayed copy of the message may still be filed.
+    with _policy():
+        reply = transport.file_unlearning(pb.FileUnlearningRequest(request=wanted.request))
     ticket = reply.ticket
     if ticket.request.request_key == key and wanted.ids:
         state.filed(key, ticket.id)
     elif wanted.ids:
-        state.discard(key)
         raise NotNow(f"{ticket.id} already requests that the whole client is forgotten", ticket=ticket.id)
     log.info("filed", ticket=ticket.id, duplicate=reply.duplicate, worker_alive=ticket.worker_alive)
     return ticket

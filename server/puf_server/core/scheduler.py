@@ -109,7 +109,8 @@ def committed(
     current = state.round
     if current is None:
         raise AssertionError("no round to commit")
-    before = state.version
+    # A job deletes the bases of its models.
+    before, base = state.version, state.models[current.base]
     if factors is not None:
         state = state.note("round.combined", now, round=current.number, factors=dict(factors))
     state = jobs.recorded(state, config, current, now)
@@ -132,7 +133,7 @@ def committed(
             if ticket.recovering and ticket.applied:
                 counted = replace(ticket.applied, recovery_rounds=ticket.applied.recovery_rounds + 1)
                 state = state.with_ticket(replace(ticket, applied=counted))
-    return model_versions.collect(model_versions.inherited(state, current.base), config, now)
+    return model_versions.collect(model_versions.inherited(state, base), config, now)
 
 
 def fold_failed(state: State, why: str, now: float) -> State:

@@ -79,10 +79,13 @@ def test_an_unknown_request_is_explained(state: StateDirectory) -> None:
         state.forget_indices(IDS, "r9")
 
 
-def test_a_refused_request_leaves_nothing(state: StateDirectory) -> None:
+def test_a_refused_request_changes_nothing_until_the_server_has_its_ticket(state: StateDirectory) -> None:
+    """A delayed copy of the refused message can be filed later."""
     state.prepare("r1", IDS[:3])
-    state.discard("r1")
-    assert state.exclusions() == []
+    assert not state.excluded(IDS).any()
+    assert state.unsettled()
+    state.settle([("r1", "t1", False)])
+    assert np.flatnonzero(state.excluded(IDS)).tolist() == [0, 1, 2]
 
 
 def test_the_same_samples_give_the_same_key_in_any_order(state: StateDirectory) -> None:

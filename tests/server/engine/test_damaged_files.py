@@ -11,7 +11,7 @@ from tests.databases import sqlite
 from tests.grpc.raw import Raw
 from tests.running import make_state, running, tiny_config
 
-from puf_common.errors import StorageCorrupted
+from puf_common.errors import NotNow, StorageCorrupted
 from puf_lab.federations.processes import wait_until
 from puf_server.cli.operator_client import OperatorClient
 from puf_server.core.state.rounds import Round
@@ -80,6 +80,24 @@ def test_a_client_is_not_blamed_for_a_bit_that_makes_the_sum_infinite(tmp_path: 
     path.write_bytes(content)
     small.engine.commit(small.engine.fold(current))
     assert small.state.members["b"].on_hold is None
+    assert finished(small) == digests
+
+
+def test_an_update_is_asked_for_again_after_its_loss_could_not_be_recorded(
+    tmp_path: Path, digests: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, current = closed_round(make(tmp_path))
+    flip(small.engine.store.spool.path(spool_name(current, "b/main")))
+
+    def full(*_: object, **__: object) -> None:
+        raise NotNow("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(small.engine.store, "save", full)
+        with pytest.raises(NotNow):
+            small.engine.fold(current)
+    assert small.engine.round_to_fold() is current
+    assert small.engine.fold(current).failure
     assert finished(small) == digests
 
 

@@ -63,7 +63,9 @@ def start(state: State, presence: Presence, config: FederationConfig, waiting: l
     first = waiting[0]
     name = methods.name_serving(config.forgetting, first)
     method = methods.by_name(config.forgetting, name)
-    alike = [t for t in waiting if methods.name_serving(config.forgetting, t) == name]
+    # After a restore a client may have several open requests. A round has one assignment for each part of a client.
+    oldest = {t.client: t for t in reversed(waiting)}
+    alike = [t for t in waiting if methods.name_serving(config.forgetting, t) == name and oldest[t.client] is t]
     chosen = method.choose(alike, view)
     for ticket in chosen:
         note = f"to be served by {_label(method, ticket)}"

@@ -88,14 +88,15 @@ def mark(state: State, status: ModelStatus, chosen: Callable[[ModelVersion], boo
     return replace(state, models=models)
 
 
-def inherited(state: State, base: int) -> State:
-    """Withdraws the newest model if its base is withdrawn while a reopened request waits.
+def inherited(state: State, base: ModelVersion) -> State:
+    """Withdraws the newest model if its base was withdrawn while a reopened request waits.
 
-    It contains the clients that its base contains. The round that serves the request makes a usable model.
+    It contains the clients that its base contains. The round that serves the request makes a usable model. The newest
+    model need not be the current one: a job may make several before one of them becomes current.
     """
-    if not _unserved(state) or state.models[base].status is not ModelStatus.WITHDRAWN:
+    if not _unserved(state) or base.status is not ModelStatus.WITHDRAWN:
         return state
-    return state.with_model(replace(state.models[state.version], status=ModelStatus.WITHDRAWN))
+    return state.with_model(replace(state.models[state.newest], status=ModelStatus.WITHDRAWN))
 
 
 def ready(state: State) -> State:

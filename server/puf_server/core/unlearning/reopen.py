@@ -45,14 +45,20 @@ def reopen(state: State, config: FederationConfig, receipt: ReceiptContent, now:
     """The state after a verified receipt of this federation, whether it opened the ticket again, and why."""
     ticket_id, client, membership = receipt.ticket.id, receipt.ticket.client, receipt.ticket.membership
     known = state.tickets.get(ticket_id)
-    if known is not None and known.state is TicketState.WITHDRAWN:
-        raise TransferCorrupted(f"ticket {ticket_id} is {known.state} here: the receipt tells of another history")
+    if known is not None and known.state is TicketState.WITHDRAWN and not known.reopened:
+        raise TransferCorrupted(
+            f"ticket {ticket_id} of {client} is withdrawn here: the receipt tells of another history, in which it was "
+            "completed. Leave this receipt out to continue, and let the client ask again"
+        )
     if known is not None and (known.reopened or not _unapplied(known)):
         return state, False, f"ticket {ticket_id} is {known.state} here: nothing to do"
     member = state.members.get(client)
     if member is not None and member.membership != membership:
         # No audit entry: nothing changes, and a receipt can be shown any number of times.
         return state, False, f"this state holds nothing of membership {membership} of {client}: nothing to forget"
+    other = next((t for t in state.tickets.values() if _forgot(t, client, membership)), None)
+    if other is not None:
+        return state, False, f"ticket {other.id} forgot {client} here: nothing to do"
     if member is None:
         # The client joined after the backup. No model contains it, but its name must not join again unasked. The ticket
         # completes at once, because there is nothing to forget.
@@ -75,6 +81,11 @@ def reopen(state: State, config: FederationConfig, receipt: ReceiptContent, now:
 def _unapplied(ticket: Ticket) -> bool:
     """Whether the models still contain what the ticket is about."""
     return ticket.applied is None and (ticket.waiting or ticket.state is TicketState.FAILED)
+
+
+def _forgot(ticket: Ticket, client: str, membership: int) -> bool:
+    """Whether the ticket removed the whole client. Before an earlier restore the client may have had another ticket."""
+    return (ticket.client, ticket.membership) == (client, membership) and ticket.whole_client and bool(ticket.applied)
 
 
 def _filed_again(state: State, member: Member, ticket: Ticket) -> State:

@@ -231,15 +231,63 @@ def test_a_receipt_of_another_membership_changes_nothing() -> None:
     assert "nothing of membership 2" in why
 
 
+@pytest.mark.parametrize("form", [{}, FORGET])
+def test_a_client_that_another_ticket_forgot_is_not_forgotten_again(form: dict[str, Any]) -> None:
+    """Two restores: the receipt is of a history in which the client asked under another ticket."""
+    f = trained()
+    backup = f.state
+    completed(f)
+    forgotten = f.state
+    f.restart(backup)
+    receipt = completed(f, key="asked-again", **form)
+    receipt = receipt.model_copy(update={"ticket": receipt.ticket.model_copy(update={"id": "t-other"})})
+    f.restart(forgotten)
+    reopened, why = show(f, receipt)
+    assert not reopened
+    assert "forgot b here" in why
+    assert f.state == forgotten
+
+
 def test_a_receipt_that_contradicts_the_state_is_refused() -> None:
-    f, receipt = older()
-    f.state = tickets.withdraw(show_pending(f, receipt), "b", receipt.ticket.id, f.now)[0]
+    f, receipt = open_then_older()
+    f.state = tickets.withdraw(f.state, "b", receipt.ticket.id, f.now)[0]
     with pytest.raises(TransferCorrupted, match="another history"):
         show(f, receipt)
 
 
 def show_pending(f: Federation, receipt: ReceiptContent) -> State:
     return reopen.reopen(f.state, f.config, receipt, f.now)[0]
+
+
+@pytest.mark.parametrize("mode", ["regular", "special"])
+def test_two_reopened_requests_of_one_client_are_served_one_after_the_other(mode: str) -> None:
+    """A client files its next request only after the last one, but a restore opens both again."""
+    f = Federation(config())
+    f.join("a", "b", "c", "d")
+    f.train()
+    backup = f.state
+    first = completed(f, mode=mode, **FORGET)
+    second = completed(f, mode=mode, key="second", scope="samples", forget_samples=2, retain_samples=5)
+    f.restart(backup)
+    for receipt in (first, second):
+        assert show(f, receipt)[0]
+    f.apply(f.state)
+    f.answer_evaluation(0.8)
+    assert [t.id for t in f.state.tickets.values() if t.state is TicketState.SCHEDULED] == [first.ticket.id]
+    keys = [assignment.key for assignment in f.round.assignments]
+    assert len(keys) == len(set(keys))
+    f.run_round(RoundKind.UNLEARN)
+    f.run_round(RoundKind.UNLEARN)
+    assert {t.applied is not None for t in f.state.tickets.values()} == {True}
+
+
+def test_a_reopened_request_that_was_withdrawn_stays_withdrawn() -> None:
+    """A later backup of the restored federation can be restored with the same receipts."""
+    f, receipt = older()
+    show(f, receipt)
+    withdrawn = f.state = tickets.withdraw(f.state, "b", receipt.ticket.id, f.now)[0]
+    assert show(f, receipt) == (False, f"ticket {receipt.ticket.id} is withdrawn here: nothing to do")
+    assert f.state == withdrawn
 
 
 @pytest.mark.parametrize("missing", ["filed_at", "received_at"])
@@ -332,3 +380,19 @@ class TestModelsWhileAReopenedRequestWaits:
         # c is forgotten, but the model still contains b. The newest model is never deleted.
         assert self.statuses(f)[f.state.version] is ModelStatus.WITHDRAWN
         assert {self.statuses(f)[v] for v in (1, 2, 3, 4)} == {ModelStatus.DELETED}
+
+    def test_a_model_that_a_job_builds_in_several_rounds_is_withdrawn(self) -> None:
+        """The job deletes the base of each of its models."""
+        receipt = older()[1]
+        f = Federation(config(forgetting={"method": "retrain"}))
+        f.join("a", "b", "c", "d")
+        f.train()
+        other = f.file("c")
+        f.answer_evaluation(0.8)
+        f.run_round(RoundKind.UNLEARN)
+        f.apply(roster.leave(f.state, "b", f.state.members["b"].session, f.now))
+        receipt = receipt.model_copy(update={"ticket": receipt.ticket.model_copy(update={"id": "t-b"})})
+        f.apply(show_pending(f, receipt))
+        f.run_round(RoundKind.UNLEARN)
+        assert f.ticket(other.id).applied is not None
+        assert self.statuses(f)[f.state.version] is ModelStatus.WITHDRAWN
