@@ -342,9 +342,10 @@ class Engine:
             log.error("a damaged file", why=error.message)
             self._lose(current, {error.key: "it does not match its digest"})
             return FoldResult(current, failure=error.message)
-        except OSError:
+        except OSError as error:
             # A damaged update is deleted before its loss is recorded. The record may have failed.
-            self.verify_spool()
+            if not isinstance(error, Unavailable):
+                self.verify_spool()
             if comparisons.same_fold(self.state.round, current):
                 raise
             return FoldResult(current, failure="the round changed while its updates were read")

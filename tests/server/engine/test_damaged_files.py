@@ -87,7 +87,7 @@ def test_an_update_is_asked_for_again_after_its_loss_could_not_be_recorded(
     tmp_path: Path, digests: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small, current = closed_round(make(tmp_path))
-    flip(small.engine.store.spool.path(spool_name(current, "b/main")))
+    flip(small.engine.store.layout.spool / spool_name(current, "b/main"))
 
     def full(*_: object, **__: object) -> None:
         raise NotNow("the disk is full")
