@@ -48,7 +48,9 @@ def _exclusions(state: State, checker: Checker, client: Client) -> None:
         assert known is not None
         hashes = {disk.salted(client.sample_ids[i]) for i in checker.named[client.name, key]}
         require(known.hashes == hashes, f"{client.name} excludes other samples than those of {ticket.id}")
-        require(known.effective or disk.unsettled(), f"{client.name} would train on samples of {ticket.id}")
+        # A later request may name the same samples.
+        excluded = frozenset[str]().union(*(e.hashes for e in disk.exclusions() if e.effective))
+        require(hashes <= excluded or disk.unsettled(), f"{client.name} would train on samples of {ticket.id}")
 
 
 def _receipts(state: State, client: Client) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["SimServer", "Stream"]
 
 T = TypeVar("T")
+_OVERFLOW = "not finite"
 _RETRY_SECONDS = 0.5
 _TICK_SECONDS = 10.0
 
@@ -187,15 +188,17 @@ class SimServer:
             self._die(Crash("summed up, not committed"))
             return
         if self.world.strikes("overflow"):
-            result = FoldResult(current, failure="not finite")
+            result = FoldResult(current, failure=_OVERFLOW)
         longest = 90.0 if self.world.strikes("slow_fold") else 5.0
         self.world.after(self.world.rng.uniform(0.05, longest), self._folded, epoch, result)
 
     def _folded(self, epoch: int, result: FoldResult) -> None:
         if not self.up or epoch != self.epoch:
             return
-        with suppress(PufError):
-            self.run(lambda: self.engine.commit(result))
+        if not (self.world.healing and result.failure == _OVERFLOW):
+            # A fault from before healing does not happen any more: no operator would resume the federation.
+            with suppress(PufError):
+                self.run(lambda: self.engine.commit(result))
         self.world.after(_RETRY_SECONDS, self._fold, epoch)
 
     # -- streams of clients, as the service carries them -------------------------------------------------------

@@ -80,11 +80,13 @@ class KnownSamples:
     def taken(self, request_keys: Iterable[str], membership: int) -> NDArray[np.intp]:
         """Returns the positions of samples that these requests name and that were trained on in a membership.
 
-        They are out of training. A request for the whole client took them over and unlearns them, too.
+        They are out of training. A request for the whole client took them over and unlearns them, too. Without a record, as
+        after the loss of the state directory, all of them count.
         """
         trained = self._usage.trained(membership)
         named = {int(i) for key in request_keys for i in self.state.forget_indices(self.ids, key)}
-        return np.array(sorted(i for i in named if self.state.salted(self.ids[i]) in trained), dtype=np.intp)
+        known = (i for i in named if not trained or self.state.salted(self.ids[i]) in trained)
+        return np.array(sorted(known), dtype=np.intp)
 
     def note(self, work: pb.TrainWork, indices: NDArray[np.intp]) -> None:
         """Records the samples of an update, before it is sent."""
@@ -99,10 +101,9 @@ class KnownSamples:
         """Whether the state directory has a record of samples that were trained on in a membership."""
         return bool(self._usage.trained(membership))
 
-    def restore_record(self, rounds: tuple[int, int], membership: int, named: Sequence[int] = ()) -> None:
-        """Records all trainable samples, and the named ones, as trained on in these rounds: a person says so."""
-        indices = np.union1d(self.trainable(), np.asarray(named, dtype=np.intp))
-        self._usage.restore(self.ids, indices, rounds, membership)
+    def restore_record(self, rounds: tuple[int, int], membership: int) -> None:
+        """Records all samples as trained on in these rounds, also forgotten ones: a person says so."""
+        self._usage.restore(self.ids, np.arange(len(self.ids)), rounds, membership)
 
     def require_trained(self, membership: int, named: Sequence[int] | None = None, *, grown: bool = False) -> None:
         """Raises `Mismatch` if the data is not what was trained on in this membership, see `difference`."""

@@ -62,7 +62,7 @@ def check_data(samples: KnownSamples, wanted: Plan, roster: pb.RosterEntry, opti
         if not sys.stdin.isatty():
             raise Mismatch(f"{question} {_ADVICE}. If it is the data of training, add --same-data")
         confirm(f"{question} Is this the data of training?", options.name)
-    samples.restore_record((roster.first_round, roster.last_round), roster.membership, wanted.indices)
+    samples.restore_record((roster.first_round, roster.last_round), roster.membership)
 
 
 _ADVICE = "Use the data of training: check --data, --data-option, --shard, --data-seed, --name and --state"

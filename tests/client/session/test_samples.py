@@ -117,3 +117,14 @@ def test_samples_of_a_request_that_was_taken_over_are_unlearned_with_the_whole_c
     # Sample 7 was never trained on, so that there is nothing to unlearn.
     work.taken_requests.extend(keys)
     assert list(known.assigned(work)) == [0, 1, 2, 3, 4, 5]
+
+
+def test_after_the_loss_of_the_directory_all_samples_count_as_trained_on(state: StateDirectory) -> None:
+    """A person says that it is the data of training. Samples of earlier requests are named again and are part of it."""
+    state.prepare("r1", IDS[:2])
+    state.filed("r1", "t1")
+    known = KnownSamples(IDS, state, NO_SERVER)
+    assert known.taken(["r1"], 1).tolist() == [0, 1]
+    known.restore_record((1, 3), 1)
+    assert known.taken(["r1"], 1).tolist() == [0, 1]
+    assert known.recorded(1)
