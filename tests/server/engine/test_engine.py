@@ -272,7 +272,7 @@ def test_a_fold_whose_files_a_request_deletes_is_outdated_and_no_disk_error(slow
     assert local.engine.state.records[1].contributions == 2
 
 
-def test_a_lost_file_of_the_same_round_is_a_disk_error(state: Path) -> None:
+def test_a_lost_file_of_the_same_round_is_asked_for_again(state: Path) -> None:
     local = Local(state)
     local.join(*NAMES)
     for name in NAMES:
@@ -280,8 +280,9 @@ def test_a_lost_file_of_the_same_round_is_a_disk_error(state: Path) -> None:
     current = local.engine.round_to_fold()
     assert current is not None
     (local.engine.store.layout.spool / spool_name(current, "b/main")).unlink()
-    with pytest.raises(FileNotFoundError):
-        local.engine.fold(current)
+    assert "changed while its updates were read" in local.engine.fold(current).failure
+    assert local.engine.state.round is not None
+    assert [missing.key for missing in local.engine.state.round.missing] == ["b/main"]
     local.engine.close()
 
 
