@@ -6,10 +6,12 @@ buckets there and leave them.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import secrets
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +22,7 @@ import pytest
 from puf_lab.federations.processes import Process, wait_until
 from puf_server.storage.object_store import address, connect, offered
 
-__all__ = ["ObjectStore"]
+__all__ = ["Answer", "ObjectStore"]
 
 VARIABLE = "PUF_TEST_S3"
 _START_SECONDS = 90.0
@@ -99,3 +101,10 @@ class ObjectStore:
     def change(self, url: str, key: str, content: bytes) -> None:
         bucket, prefix = address(url)
         self.client.put_object(Bucket=bucket, Key=prefix + key, Body=content)
+
+
+class Answer(io.BytesIO):
+    """The body of an answer that a test gives in the store's place."""
+
+    def stream(self) -> Iterator[bytes]:
+        yield self.getvalue()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
+from botocore.awsrequest import AWSResponse
 from tests.canary import found, searched, windows
 from tests.grpc.raw import Raw, update_bytes
-from tests.object_store import ObjectStore
+from tests.object_store import Answer, ObjectStore
 from tests.postgres import Postgres
 from tests.running import make_state, running, tiny_config
 from tests.server.local import Local
@@ -18,6 +21,7 @@ from tests.server.local import Local
 from puf_lab.federations.processes import wait_until
 from puf_server.core.config import FederationConfig
 from puf_server.runtime.server import Server
+from puf_server.storage.object_files import ObjectFiles
 
 NAMES = ("anna", "bert", "cleo")
 VALUES = {"anna": 0.0731, "bert": 0.2, "cleo": 0.3}
@@ -44,14 +48,6 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path, postgres: Postgres, object_store: ObjectStore) -> Place:
     return Place(tmp_path, postgres, object_store)
-
-
-def train(server: Server, clients: dict[str, Raw]) -> None:
-    for client in clients.values():
-        client.join()
-    for name, client in clients.items():
-        client.submit(client.wait().train, update_bytes(VALUES[name]))
-    wait_until(lambda: server.engine.state.version == 1, 20)
 
 
 def test_a_completed_request_leaves_no_byte_in_any_version(place: Place, tmp_path: Path) -> None:
@@ -143,3 +139,26 @@ def test_a_store_that_refuses_writes_is_unavailable_and_shown(place: Place) -> N
         assert "the update was not stored" in server.engine.troubles.text()
         assert server.engine.state.round is not None
         assert not server.engine.state.round.received
+
+
+def test_a_model_that_cannot_be_stored_is_shown_and_summed_again(place: Place) -> None:
+    with place.served() as (server, clients):
+        files = server.engine.store.files
+        assert isinstance(files, ObjectFiles)
+        refused = threading.Event()
+
+        def refuse(request: Any, **_: object) -> AWSResponse | None:
+            if "/models/" not in request.url or refused.is_set():
+                return None
+            body = b"<Error><Code>AccessDenied</Code></Error>"
+            refused.set()
+            return AWSResponse(request.url, 403, {"content-type": "application/xml"}, Answer(body))
+
+        files._client.meta.events.register("before-send.s3.PutObject", refuse)
+        for client in clients.values():
+            client.join()
+        for name, client in clients.items():
+            client.submit(client.wait().train, update_bytes(VALUES[name]))
+        wait_until(lambda: "AccessDenied" in server.engine.troubles.text(), 20)
+        assert server.engine.state.version == 0
+        wait_until(lambda: server.engine.state.version == 1 and not server.engine.troubles.text(), 20)

@@ -10,7 +10,7 @@ from puf_common.errors import Unavailable
 from puf_server.core.state.state import State
 from puf_server.storage.state_database import FoldLost, Learnt, OneProcess, StateMoved, Watcher
 from puf_server.storage.state_rows import difference
-from tests.sim.disk import SimPart, SimPath, SimSpool, SimStore
+from tests.sim.disk import SimPart, SimSpool, SimStore
 from tests.sim.facts import require
 
 if TYPE_CHECKING:
@@ -187,8 +187,11 @@ class OwnSpool:
         self._spool.about[part.number] = (self._owner, client, upload, nbytes)
         return part
 
-    def path(self, name: str) -> SimPath:
-        return self._spool.path(name)
+    def publish(self, file: SimPart, name: str) -> None:
+        self._spool.publish(file, name)
+
+    def exists(self, name: str) -> bool:
+        return self._spool.exists(name)
 
     def _elsewhere(self, client: str) -> list[tuple[int, str, int]]:
         about = {n: a for n, a in self._spool.about.items() if n in self._spool.parts}

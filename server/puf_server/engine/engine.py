@@ -346,7 +346,7 @@ class Engine:
             return FoldResult(current, failure=error.message)
         except (OSError, StorageCorrupted) as error:
             self.refresh()
-            if isinstance(error, OSError):
+            if not isinstance(error, (StorageCorrupted, Unavailable)):
                 # A damaged update is deleted before its loss is recorded. The record may have failed.
                 verify_spool(self)
             if comparisons.same_fold(self.state.round, current):

@@ -9,20 +9,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from puf_common.errors import PufError, StorageCorrupted, Unavailable
+from puf_common.errors import PufError, StorageCorrupted
 from puf_common.logging import get_logger
 from puf_server.core.state.rounds import Round
 from puf_server.engine.engine import Engine
 from puf_server.engine.spool_checks import verify_spool
 from puf_server.engine.troubles import Trouble
 from puf_server.rpc.calls import Threads
+from puf_server.storage.object_store import StoreUnavailable
 from puf_server.storage.state_database import FoldLost
 
 _RETRY_SECONDS = 0.5
 # Another server folds; it may die.
 _TAKEN_SECONDS = 1.0
 # Each attempt reads all files of the round.
-_DAMAGED_SECONDS = 5.0
+_SLOW_SECONDS = 5.0
 log = get_logger(__name__)
 
 
@@ -71,9 +72,10 @@ class FoldLoop:
                     log.error("round not folded; trying again", round=current.number, error=str(error))
                     message = f"round {current.number} cannot be summed, trying again: {error}"
                     self._engine.troubles.report(Trouble.FOLD, message)
-                    await self._pause(_DAMAGED_SECONDS if isinstance(error, StorageCorrupted) else _RETRY_SECONDS)
+                    slow = isinstance(error, StorageCorrupted | StoreUnavailable)
+                    await self._pause(_SLOW_SECONDS if slow else _RETRY_SECONDS)
                     # A store that does not answer says nothing about the updates.
-                    if not isinstance(error, OSError) or isinstance(error, Unavailable):
+                    if not isinstance(error, OSError) or isinstance(error, StoreUnavailable):
                         continue
                     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                         with contextlib.suppress(PufError):

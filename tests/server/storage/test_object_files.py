@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.awsrequest import AWSResponse
-from tests.object_store import ObjectStore
+from tests.object_store import Answer, ObjectStore
 from tests.running import make_state, tiny_config
 
 from puf_common.errors import Unavailable, UsageError
@@ -37,11 +36,6 @@ def stored(files: ObjectFiles, name: str, content: bytes) -> None:
         file.publish(name)
     finally:
         file.discard()
-
-
-class Answer(io.BytesIO):
-    def stream(self) -> Iterator[bytes]:
-        yield self.getvalue()
 
 
 def answering(files: ObjectFiles, operation: str, code: str, status: int) -> Callable[[], None]:
