@@ -356,8 +356,8 @@ class SimServer:
         self.world.log("an older backup is restored")
         self.store.put_back(self.world.rng.choice(self._backups))
         if self.store.time is not None:
-            # A backup that was made with a wrong clock may be from the future.
-            self.world.accepted = max(self.world.accepted, self.store.time - self.world.now)
+            # The server believes the time of the backup, which may be from the future if its clock was wrong.
+            self.world.accepted = self.store.time - self.world.now
         self.world.checker.restored(self.store.load())
         before = self.store.load()
         after = reopen.restored(before, self.world.now)
