@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -162,3 +163,21 @@ def test_a_model_that_cannot_be_stored_is_shown_and_summed_again(place: Place) -
         wait_until(lambda: "AccessDenied" in server.engine.troubles.text(), 20)
         assert server.engine.state.version == 0
         wait_until(lambda: server.engine.state.version == 1 and not server.engine.troubles.text(), 20)
+
+
+def test_two_servers_share_a_bucket_and_no_directory(place: Place, tmp_path: Path) -> None:
+    other = shutil.copytree(place.keys, tmp_path / "other machine")
+    with (
+        place.served() as (first, clients),
+        running(other, database=place.database) as second,
+        Raw(second.port, "bert") as bert,
+    ):
+        everyone = (clients["anna"], bert, clients["cleo"])
+        for client in everyone:
+            client.join()
+        for client in everyone:
+            client.submit(client.wait().train, update_bytes(VALUES[client.name]))
+        wait_until(lambda: first.engine.state.version == second.engine.state.version == 1, 20)
+        assert bert.fetch(1) == clients["anna"].fetch(1)
+        wait_until(lambda: len(place.store.keys(place.url)) == 2, 10)
+    assert [key.partition("-")[0] for key in place.store.keys(place.url)] == ["models/v000000", "models/v000001"]

@@ -84,7 +84,7 @@ def run(settings: ServeSettings) -> int:
             "serving needs --tls-cert and --tls-key (and --client-ca for mTLS); make them with puf-server certs init, server "
             "and client. To serve without TLS, give --insecure"
         )
-    directory, database = place(settings.state, settings.files)
+    directory, database = place(settings.state, settings.files, settings.keys)
     if settings.workers > 1 and not database:
         raise UsageError(
             "--workers needs --state postgresql://...: one process serves a state directory. See docs/postgres.md"

@@ -24,6 +24,7 @@ from puf_server.core.state.presence import Presence, after_restart, joined_elsew
 from puf_server.core.state.rounds import Round, RoundKind, RoundPhase
 from puf_server.core.state.state import State
 from puf_server.engine import audit_log, comparisons
+from puf_server.engine.deletion import Deletion
 from puf_server.engine.log_purge import LogPurge
 from puf_server.engine.sharing import Sharing
 from puf_server.engine.spool_checks import lose, verify_spool
@@ -67,7 +68,7 @@ class Engine:
         self._listeners: list[Listener] = []
         self._advanced: State | None = None
         self._lock = threading.Lock()
-        self._deleting = threading.Lock()
+        self._deletion = Deletion(store, self.troubles, self._newest)
         self._purge = LogPurge(store, self.troubles)
         self._time = Timekeeping(self)
         try:
@@ -292,16 +293,7 @@ class Engine:
 
     def delete_orphans(self) -> None:
         """Deletes files that no record names. Runs outside the engine's lock."""
-        try:
-            with self._deleting:
-                hit("orphans.before_delete")
-                self.store.delete_orphans(self._newest)
-                hit("orphans.after_delete")
-            self.troubles.clear(Trouble.FILES)
-        except (OSError, DatabaseBusy) as error:
-            # The change that made them superfluous stands; the next deletion removes them. No receipt is issued until then.
-            log.error("files not deleted yet", error=str(error))
-            self.troubles.report(Trouble.FILES, f"files that no record names are not deleted, trying again: {error}")
+        self._deletion.run()
 
     def _newest(self) -> State:
         """The newest state, also where another process has changed it."""
@@ -346,7 +338,7 @@ class Engine:
             return FoldResult(current, failure=error.message)
         except (OSError, StorageCorrupted) as error:
             self.refresh()
-            if not isinstance(error, (StorageCorrupted, Unavailable)):
+            if isinstance(error, OSError) and not isinstance(error, Unavailable):
                 # A damaged update is deleted before its loss is recorded. The record may have failed.
                 verify_spool(self)
             if comparisons.same_fold(self.state.round, current):

@@ -15,12 +15,13 @@ class DirectoryFiles:
     """Safe to use from any thread."""
 
     def __init__(self, directory: Path, disk: Files, owner: str = "") -> None:
+        """`owner` is this process, where several write in the directory."""
         self._directory = directory
         self._disk = disk
         self._owner = owner
 
     def new(self, draft: str, points: str = "", *, cache: bool = False) -> DirectoryFile:
-        # A process that lost the federation may still write the same file.
+        # A process that lost the right to fold may still write the same file.
         path = self._directory / draft_name(draft, self._owner)
         if not path.parent.exists():
             self._disk.mkdir(path.parent)
@@ -37,9 +38,6 @@ class DirectoryFiles:
     def names(self, folder: str = "") -> list[str]:
         folders = [f for f in ((folder,) if folder else FOLDERS) if (self._directory / f).exists()]
         return [f"{f}/{name}" for f in folders for name in self._disk.listdir(self._directory / f)]
-
-    def drafts(self, folder: str) -> list[str]:
-        return [name for name in self.names(folder) if name.endswith(".part")]
 
     def delete(self, names: Iterable[str]) -> None:
         paths = [self._directory / name for name in names]

@@ -76,9 +76,6 @@ class ObjectFiles:
         found = {item.key.removeprefix(self._prefix) for item in self.found(f"{folder}/" if folder else "")}
         return sorted(name for name in found if name.partition("/")[0] in FOLDERS)
 
-    def drafts(self, folder: str) -> list[str]:
-        return []
-
     def delete(self, names: Iterable[str]) -> None:
         """Deletes all versions and unfinished uploads of the files. Lists them again to see that they are gone."""
         wanted = frozenset(names)

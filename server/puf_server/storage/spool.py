@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from puf_common.errors import Unavailable
 from puf_server.core.state.rounds import Round
@@ -14,7 +14,7 @@ from puf_server.storage.stored_files import NewStoredFile, StoredFile, StoredFil
 class Spool:
     """Safe to use from any thread."""
 
-    def __init__(self, files: StoredFiles, owner: str) -> None:
+    def __init__(self, files: StoredFiles, owner: str = "") -> None:
         self._files = files
         self._owner = owner
 
@@ -27,26 +27,28 @@ class Spool:
 
     def arriving_elsewhere(self, client: str) -> int:
         """Bytes of this client's updates that are arriving at other processes of the federation."""
-        return sum(int(name.partition(".")[0].rpartition("-")[2]) for name in self._elsewhere(_short(client)))
+        return sum(int(name.partition(".")[0].rpartition("-")[2]) for name in self._elsewhere(f"{_short(client)}-"))
 
     def part_elsewhere(self, client: str, upload: str) -> StoredFile | None:
-        """The longest part of an upload that began at another process."""
-        longest: StoredFile | None = None
-        for name in self._elsewhere(f"{_short(client)}-{_short(upload)}"):
-            # Its process may delete it meanwhile.
-            with suppress(FileNotFoundError):
-                part = self._files.read(name)
-                if longest is None or part.nbytes > longest.nbytes:
-                    longest, part = part, longest
-                if part is not None:
-                    part.close()
+        """The longest part of an upload that began at another process. An object store shows none."""
+        with ExitStack() as stack:
+            parts: list[StoredFile] = []
+            for name in self._elsewhere(f"{_short(client)}-{_short(upload)}-"):
+                # Its process may delete it meanwhile.
+                with suppress(FileNotFoundError):
+                    parts.append(stack.enter_context(self._files.read(name)))
+            longest = max(parts, key=lambda part: part.nbytes, default=None)
+            stack.pop_all()
+        for part in parts:
+            if part is not longest:
+                part.close()
         return longest
 
     def _elsewhere(self, begin: str) -> list[str]:
         if not self._owner:
             return []
-        drafts = (name for name in self._files.drafts(SPOOL) if name.startswith(f"{SPOOL}/{begin}-"))
-        return [name for name in drafts if owner_of(name) != self._owner]
+        names = [n for n in self._files.names(SPOOL) if n.startswith(f"{SPOOL}/{begin}") and n.endswith(".part")]
+        return [name for name in names if owner_of(name) != self._owner]
 
     def publish(self, file: NewStoredFile, name: str) -> None:
         file.publish(f"{SPOOL}/{name}")

@@ -62,7 +62,8 @@ class Store:
         self.files = files or DirectoryFiles(layout.directory, disk, database.owner)
         self.models = ModelFiles(self.files, manifest)
         self.differences = DifferenceFiles(self.files, manifest, self.models)
-        self.spool = Spool(self.files, database.owner)
+        # An object store does not show files that are being written: no process sees those of others.
+        self.spool = Spool(self.files, database.owner if files is None else "")
         # Held while a server serves the directory.
         self._lock: IO[str] | None = None
         # None: the database lies in the directory and is restored with it.

@@ -88,10 +88,6 @@ class StoredFiles(Protocol):
         """The names of all files, or of those in a folder, also of files being written."""
         ...
 
-    def drafts(self, folder: str) -> list[str]:
-        """The names of files in a folder that are being written, where all processes see such files."""
-        ...
-
     def delete(self, names: Iterable[str]) -> None:
         """Deletes files durably. A file that is not there is no error."""
         ...
