@@ -41,19 +41,19 @@ def main() -> None:
     plan = ["--plan-rounds", str(ROUNDS), "--plan-min-clients", "1", "--plan-evaluate-every", "0"]
     with tempfile.TemporaryDirectory() as directory:
         state = Path(directory) / "federation"
-        words = ",".join(f"{name}={value}" for name, value in options.items())
-        model = ["--model", "footprint:build", "--model-options", words, "--task", "lora_text:NextToken"]
+        model = ["--model", "footprint:build", "--task", "lora_text:NextToken"]
+        model += [f"--model-options={name}={value}" for name, value in options.items()]
         run_server_command("init", "--state", str(state), *model, *plan, "--recipe-lr", "0.001")
         with ServerProcess(state, Path(directory) / "server.log") as server:
             report(build_any("footprint:build", options, 1), server, Path(directory) / "client")
 
 
 def warm_up() -> None:
-    """Runs a step of a tiny model: torch loads code at its first step, which no model size changes."""
-    tiny = nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(tiny.parameters(), 0.1)
-    tiny(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
+    """Runs a step of a tiny model of the same kind: its code and its buffers depend on no model size."""
+    tiny: nn.Module = lora_text.build({"rank": "8", "layers": "1"})
+    x, y = lora_text.encoded(["The sky is blue."] * 2).tensors
+    lora_text.NextToken().loss(tiny(x), y).backward()
+    torch.optim.SGD((p for p in tiny.parameters() if p.requires_grad), 0.1).step()
 
 
 def report(model: nn.Module, server: ServerProcess, state: Path) -> None:
@@ -62,6 +62,11 @@ def report(model: nn.Module, server: ServerProcess, state: Path) -> None:
     with puf.connect(server.address, name="one", data=data, model=model, task=task, state=state) as session:
         warm_up()
         loaded = kilobytes("VmRSS")
+        CLEAR_PEAK.write_text("5")
+        x, y = lines.tensors
+        task.loss(model(x), y).backward()
+        model.zero_grad()
+        alone = kilobytes("VmHWM")
         CLEAR_PEAK.write_text("5")
         for job in session:
             optimizer = job.optimizer()
@@ -81,6 +86,7 @@ def report(model: nn.Module, server: ServerProcess, state: Path) -> None:
         f"a round sends {committed.bytes_up / 1e6:.2f} MB and fetches {committed.bytes_down / 1e6:.2f} MB\n"
     )
     sys.stdout.write(f"memory beside the model: {(peak - loaded) / 1e3:.1f} MB at most\n")
+    sys.stdout.write(f"one forward and one backward pass alone: {(alone - loaded) / 1e3:.1f} MB\n")
 
 
 def kilobytes(name: str) -> int:
