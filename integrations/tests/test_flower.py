@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from integrations.tests.deployment import ENVIRONMENT, PROGRAMS, ROOT, Deployment, page_lines
+from integrations.tests.deployment import ENVIRONMENT, PROGRAMS, ROOT, SECONDS, Deployment, page_lines
 from integrations.tests.reference import service_model
 from tests.integrations import task
 
@@ -31,7 +31,9 @@ def simulated(tmp_path: Path, **changes: Any) -> tuple[task.Arrays, list[Any]]:
         "directory": str(tmp_path / "puf"), "out": str(tmp_path / "model.npz"), **changes,
     }  # fmt: skip
     command = [str(PROGRAMS / "python"), "-m", "integrations.tests.simulated_app", json.dumps(settings)]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=SECONDS
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return model(tmp_path / "model.npz"), receipts(tmp_path / "puf")
 
@@ -103,7 +105,9 @@ def test_a_restarted_server_app_continues_and_keeps_a_forgotten_key_out(
 ) -> None:
     """The second node asks in round 2. After its unlearning round it trains in no round, under any node id."""
     command = [str(PROGRAMS / "python"), "-m", "integrations.tests.restarted_app", str(tmp_path), str(ends_after)]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=SECONDS
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     first, second = json.loads(done.stdout.splitlines()[-1])
     assert len(first) == ends_after
@@ -115,7 +119,9 @@ def test_a_restarted_server_app_continues_and_keeps_a_forgotten_key_out(
 
 def test_only_strategies_that_average_linearly_are_accepted() -> None:
     command = [str(PROGRAMS / "python"), "-m", "integrations.tests.strategies"]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=SECONDS
+    )
     refused = {name: why for name, why in json.loads(done.stdout.splitlines()[-1]).items() if why}
     assert refused.keys() == {
         "Largest", "momentum", "FedMedian", "Krum", "FedTrimmedAvg", "FedAdam", "Bulyan", "private", "no strategy",
