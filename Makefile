@@ -63,12 +63,12 @@ dist: $(VENV)/.ready  ## Build sdist and wheel in dist/, install the wheel in a 
 # The frameworks have other versions of our libraries: each has an environment of its own.
 .venv-%/.ready: integrations/%/requirements.txt pyproject.toml $(VENV)/.ready
 	$(PYTHON) -m venv .venv-$*
-	VIRTUAL_ENV=.venv-$* $(BIN)/uv pip install --require-hashes -r $<
+	VIRTUAL_ENV=.venv-$* $(BIN)/uv pip install --compile-bytecode --require-hashes -r $<
 	VIRTUAL_ENV=.venv-$* $(BIN)/uv pip install --no-deps --no-build-isolation -e .
 	@touch $@
 
-integrations: .venv-flower/.ready .venv-flare/.ready .venv-hf/.ready  ## Run PUF in Flower and NVIDIA FLARE and with Hugging Face, each in its own environment
-	$(BIN)/python -m pytest integrations/tests
+integrations: .venv-flower/.ready .venv-flare/.ready .venv-hf/.ready .venv-tracking/.ready  ## Run PUF with Flower, NVIDIA FLARE, Hugging Face, MLflow and W&B, in environments of their own
+	$(BIN)/python -m pytest integrations/tests -o timeout=1500 --durations=20
 
 compose:  ## Run a federation in containers with monitoring, and the commands of the pages; needs a Docker engine
 	$(PYTHON) deploy/try_compose.py --monitoring --own-certificates
@@ -87,7 +87,8 @@ lock: $(VENV)/.ready  ## Pin names, versions and hashes in all requirements file
 	$(PIN) --extra flower -o integrations/flower/requirements.txt pyproject.toml integrations/flower/requirements.in
 	$(PIN) --extra flare -o integrations/flare/requirements.txt pyproject.toml integrations/flare/requirements.in
 	$(PIN) --extra train --extra hf --constraints requirements.txt -o integrations/hf/requirements.txt pyproject.toml integrations/hf/requirements.in
+	$(PIN) --extra mlflow --extra wandb -o integrations/tracking/requirements.txt pyproject.toml integrations/tracking/requirements.in
 	echo uv | $(PIN) -o requirements-uv.txt -
 
 clean:  ## Remove the files that other targets made
-	rm -rf $(VENV) .venv-flower .venv-flare .venv-hf dist runs docs/_build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-flower .venv-flare .venv-hf .venv-tracking dist runs docs/_build .pytest_cache .mypy_cache .ruff_cache

@@ -92,7 +92,8 @@ ALLOWED: dict[str, dict[str, str]] = {
         "measuring": "arithmetic",
         "receipts": "",
         "records": "",
-        "federation": "arithmetic receipts records",
+        "starting": "",
+        "federation": "arithmetic receipts records starting",
     },
     "puf_flower": {
         "__init__": "",

@@ -10,9 +10,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import puf_client
+import puf_lab
 from puf_client.cli.main import main as client
 from puf_common.v1 import federation_pb2, operator_pb2, tensors_pb2, tickets_pb2
 from puf_lab.cli.main import main as lab
@@ -59,6 +62,7 @@ RUN_BY = {
     "own-code.md": {"sh": (1, "tests/grpc/test_own_code_page.py"), "python": (1, "tests/grpc/test_own_code_page.py")},
     "tracking.md": {"sh": (1, "tests/e2e/test_tracking_page.py")},
     "install.md": {"sh": (3, "tests/e2e/test_install_page.py")},
+    "lora.md": {"sh": (2, "integrations/tests/test_lora.py"), "python": (1, "integrations/tests/test_lora.py")},
     "flower.md": {"sh": (1, "extra"), "python": (2, "integrations/tests/test_flower.py")},
     "flare.md": {"sh": (1, "extra"), "python": (1, "integrations/tests/test_flare.py")},
 }
@@ -76,6 +80,15 @@ def test_every_block_of_the_pages_for_users_code_is_run_by_a_test(page: str) -> 
             continue
         [extra] = re.findall(r'^pip install "puf-fl\[(\w+)\]" ', dict(blocks)[language], re.MULTILINE)
         assert f"--extra {extra} " in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.parametrize(("package", "page"), [(puf_client, "client.md"), (puf_lab, "lab.md")])
+def test_the_reference_has_every_public_name(package: ModuleType, page: str) -> None:
+    text = (ROOT / "docs" / "api" / page).read_text()
+    listed = re.findall(r"auto(?:class|function|module):: ([\w.]+)", text)
+    for name in set(package.__all__) - {"__version__"}:
+        public = getattr(package, name)
+        assert {f"{public.__module__}.{name}", public.__module__} & set(listed), name
 
 
 def test_the_glossary_names_every_call_of_the_contract() -> None:
@@ -132,7 +145,7 @@ def test_every_flag_on_a_page_exists() -> None:
     known = set[str]().union(*map(flags, PROGRAMS))
     assert len(known) > 100
     others = re.compile(
-        r"docker|npm ci|kubectl|systemctl|systemd-run|useradd|runuser|venv|--scale|flower-supernode|tests\.sim"
+        r"docker|npm ci|kubectl|systemctl|systemd-run|useradd|runuser|venv|--scale|flower-super|ssh-keygen|tests\.sim"
     )
     unknown = [
         f"{path.name}: {flag}"

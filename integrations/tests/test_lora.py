@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.e2e.pasting import Terminal, commands
 
+from puf_common.tensors.model_file import read_manifest
+from puf_lab.federations.processes import wait_until
 from puf_lab.reporting.results import read
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "lora"
 PROGRAMS = ROOT / ".venv-hf" / "bin"
+SECONDS = 1200.0
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 pytestmark = pytest.mark.skipif(
     not (PROGRAMS / "python").exists(), reason="needs transformers and peft: `make .venv-hf/.ready` installs them"
@@ -20,9 +28,9 @@ pytestmark = pytest.mark.skipif(
 
 
 def ran(*command: str, cwd: Path) -> str:
-    env = os.environ | {"PYTHONPATH": str(EXAMPLE), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    env = os.environ | ENVIRONMENT | {"PYTHONPATH": str(EXAMPLE)}
     done = subprocess.run(
-        [str(PROGRAMS / command[0]), *command[1:]], cwd=cwd, env=env, capture_output=True, text=True, timeout=1200
+        [str(PROGRAMS / command[0]), *command[1:]], cwd=cwd, env=env, capture_output=True, text=True, timeout=SECONDS
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -54,6 +62,46 @@ def test_the_example_forgets_a_clients_text(tmp_path: Path) -> None:
     assert after["extracted"] <= 25
     # 0.34 before, 2.3 after, 4.5 and 4.6 retrained: less is known than before, and more than by a retrained model.
     assert before["loss_forget"] + 1 < after["loss_forget"]
+
+
+def test_the_commands_of_the_page_work_and_a_service_forgets_a_clients_text(tmp_path: Path) -> None:
+    """Every command of the page but those of the lab, which the test above runs."""
+    shown: dict[str, str] = {}
+    with ExitStack() as stack:
+        directory = shutil.copytree(EXAMPLE, tmp_path / "lora")
+        terminal = Terminal(directory, stack, programs=PROGRAMS, seconds=SECONDS)
+        terminal.env |= ENVIRONMENT
+        # The first block has no server yet: `check` would ask one that is named.
+        server_named = {"PUF_SERVER": terminal.env.pop("PUF_SERVER")}
+        for line in commands((ROOT / "docs" / "lora.md").read_text()):
+            if line.startswith(("cd ", "puf-lab ")):
+                continue
+            if line.startswith("puf-server serve"):
+                terminal.env |= server_named
+            done = terminal.paste(line)
+            assert done is None or done.code == 0, f"{line}\n{done.out}{done.err}"
+            shown[line] = done.out if done is not None else ""
+            if line.startswith("puf-server serve"):
+                [server] = terminal.running.values()
+                wait_until(lambda: '"serving"' in server.log.read_text(), SECONDS, server)  # noqa: B023
+        for process in terminal.running.values():
+            assert process.wait(SECONDS) == 0
+    request = next(text for line, text in shown.items() if line.startswith("puf-client --unlearn"))
+    assert "request of client-0 was applied" in request
+    before, after = (_measured(text) for line, text in shown.items() if line.startswith("python measure.py"))
+    assert before["extracted"] > after["extracted"] == 0
+    assert before["its text"] + 1 < after["its text"]
+    only = read_manifest(terminal.directory / "after.safetensors")[0]
+    assert {spec.name for spec in only.tensors}
+    assert all("lora_B" in spec.name for spec in only.tensors)
+    assert "frozen parameters stay here" in shown[next(line for line in shown if line.startswith("puf-client check"))]
+
+
+def _measured(text: str) -> dict[str, float]:
+    """The losses by their names, and the number of extracted canaries."""
+    losses = {name.strip(): float(loss) for name, loss in re.findall(r"^(.+?) +loss ([\d.]+)", text, re.MULTILINE)}
+    [extracted] = re.findall(r"(\d+) of 4 extracted", text)
+    return {**losses, "extracted": int(extracted)}
 
 
 def test_the_same_code_with_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from puf_server.cli.operator_client import OperatorClient
 
 __all__ = ["Terminal", "commands"]
 
+OURS = ("puf-server", "puf-client", "puf-lab", "python")
 # Commands that are not ours.
 SHELL = ("echo ", "cp ", "mkdir ", "for ", "kubectl ")
 # Commands that a reader leaves running in a separate terminal.
@@ -29,11 +30,14 @@ def commands(text: str) -> list[str]:
 
 
 class Terminal:
-    """A reader's terminal with its own ports and its own home directory."""
+    """A reader's terminal with its own ports and its own home directory. `programs` is the environment that it uses."""
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
+    def __init__(
+        self, directory: Path, stack: ExitStack, *, programs: Path | None = None, seconds: float = SECONDS
+    ) -> None:
         self.directory = directory
-        self._stack = stack
+        self._stack, self._seconds = stack, seconds
+        self._programs = Path(program("python")).parent if programs is None else programs
         self._ports = [_free_port(), _free_port()]
         server, operator = (f"127.0.0.1:{port}" for port in self._ports)
         self.env = environment(
@@ -57,18 +61,21 @@ class Terminal:
                 words += ["--server", self.env["PUF_SERVER"]]
             name = re.sub(r"\W+", "-", " ".join(words[:4]))
             env = [f"{key}={value}" for key, value in self.env.items()]
-            first = words[0] if words[0] == "node" else program(words[0])
-            process = Process(["/usr/bin/env", *env, first, *words[1:]], self._log(name), self.directory)
+            process = Process(["/usr/bin/env", *env, *self._found(words)], self._log(name), self.directory)
             self.running[line] = self._stack.enter_context(process)
             return None
         if line.startswith(SHELL):
-            ours = self.env | {"PATH": f"{Path(program('python')).parent}:{self.env['PATH']}"}
-            subprocess.run(line, shell=True, check=True, cwd=self.directory, timeout=SECONDS, env=ours)
+            ours = self.env | {"PATH": f"{self._programs}:{self.env['PATH']}"}
+            subprocess.run(line, shell=True, check=True, cwd=self.directory, timeout=self._seconds, env=ours)
             return None
-        return command(shlex.split(line), env=self.env, cwd=self.directory)
+        return command(self._found(shlex.split(line)), env=self.env, cwd=self.directory, seconds=self._seconds)
+
+    def _found(self, words: list[str]) -> list[str]:
+        """The command with the path of its program, if that is one of ours."""
+        return [str(self._programs / words[0]), *words[1:]] if words[0] in OURS else words
 
     def wait_for(self, state: fed.Phase) -> None:
-        wait_until(lambda: self.control.status().position.phase == state, SECONDS, *self.running.values())
+        wait_until(lambda: self.control.status().position.phase == state, self._seconds, *self.running.values())
 
     def _log(self, name: str) -> Path:
         return self.directory / "logs" / f"{name}.log"

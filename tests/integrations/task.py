@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,11 @@ Arrays = dict[str, NDArray[Any]]
 CLASSES, DIMENSIONS, HOLDOUT = 3, 40, 60
 
 
-def initial() -> Arrays:
+def initial(saved: str = "") -> Arrays:
+    """The model that the last run saved in this file; without one, the same new model every time."""
+    if saved and Path(saved).exists():
+        with np.load(saved) as found:
+            return {name: found[name] for name in found}
     draw = np.random.default_rng(0)
     return {
         "layer.weight": (0.01 * draw.normal(size=(CLASSES, DIMENSIONS))).astype(np.float32),

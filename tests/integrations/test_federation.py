@@ -12,10 +12,10 @@ import pytest
 
 from puf_client.cli.main import main as puf_client
 from puf_client.routines.dosing import DoseOptions
-from puf_common.errors import InvalidUpdate, NotFound, NotNow, StorageCorrupted
+from puf_common.errors import InvalidUpdate, NotFound, NotNow, StorageCorrupted, UsageError
 from puf_common.receipts.content import ReceiptContent
 from puf_common.receipts.signed_receipt import read
-from puf_embedded.arithmetic import Arrays, scaled, weighted_mean
+from puf_embedded.arithmetic import Arrays, digest, scaled, weighted_mean
 from puf_embedded.federation import EmbeddedFederation, Measure, Update
 from puf_embedded.measuring import NodeData, chosen_dose, measured, per_sample, summed
 from puf_server.core.config import Forgetting
@@ -208,6 +208,61 @@ def test_a_run_that_ended_in_an_unlearning_round_leaves_the_request_pending(tmp_
     [ticket] = later.federation.state.tickets.values()
     assert ticket.state is TicketState.PENDING
     assert later.until_completed().ticket.id == ticket.id
+
+
+def unlearned_by_a_killed_run(tmp_path: Path) -> tuple[World, list[Arrays]]:
+    """The models of a run that was killed in recovery: after training, unlearning and one recovery round."""
+    world = World(tmp_path / "puf", policy=Forgetting(strength="fixed", blind_recovery_rounds=3))
+    models = []
+    for _ in range(3):
+        world.round()
+        models.append(world.model)
+        if not world.federation.state.tickets:
+            world.federation.file("node-1", form())
+        world.settle()
+    return world, models
+
+
+def test_a_run_that_begins_with_the_model_from_before_the_unlearning_unlearns_again(tmp_path: Path) -> None:
+    killed, [trained, _, _] = unlearned_by_a_killed_run(tmp_path)
+    killed.federation.install(trained)
+    [ticket] = killed.federation.state.tickets.values()
+    assert (ticket.state, ticket.applied) == (TicketState.PENDING, None)
+    killed.model = trained
+    killed.settle()
+    assert killed.round() is RoundKind.UNLEARN
+    receipt = killed.until_completed()
+    assert (receipt.ticket.id, receipt.rounds.applied) == (ticket.id, 4)
+    assert receipt.models.before is not None
+    assert receipt.models.before.digest == digest(trained)
+
+
+def test_a_run_that_begins_with_an_unknown_model_unlearns_again(tmp_path: Path) -> None:
+    killed, _ = unlearned_by_a_killed_run(tmp_path)
+    killed.federation.install({name: value + 1 for name, value in killed.model.items()})
+    [ticket] = killed.federation.state.tickets.values()
+    assert ticket.state is TicketState.PENDING
+
+
+def test_a_run_that_begins_with_an_older_unlearned_model_continues_recovery(tmp_path: Path) -> None:
+    killed, [_, unlearned, _] = unlearned_by_a_killed_run(tmp_path)
+    killed.federation.install(unlearned)
+    [ticket] = killed.federation.state.tickets.values()
+    assert ticket.state is TicketState.RECOVERING
+    # The round of the killed run counts, and so does the first one of this run.
+    assert killed.round() is RoundKind.RECOVER
+    rounds = killed.until_completed().rounds
+    assert (rounds.applied, rounds.recovery) == (2, 3)
+
+
+def test_a_model_that_contains_a_forgotten_client_is_refused(tmp_path: Path) -> None:
+    world, [trained, unlearned, _] = unlearned_by_a_killed_run(tmp_path)
+    world.until_completed()
+    later = EmbeddedFederation(tmp_path / "puf", title="test", software="tests")
+    with pytest.raises(UsageError, match=r"contains node-1: request t-.* forgotten it in round 2"):
+        later.install(trained)
+    later.install(unlearned)
+    assert later.kept_out == {"node-1"}
 
 
 def test_requests_that_cannot_be_served_are_refused(tmp_path: Path) -> None:

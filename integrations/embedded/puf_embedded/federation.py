@@ -20,6 +20,7 @@ from puf_embedded import arithmetic
 from puf_embedded.arithmetic import Arrays
 from puf_embedded.receipts import content_of
 from puf_embedded.records import Records
+from puf_embedded.starting import started
 from puf_server.core import roster, rounds, scheduler, tickets
 from puf_server.core.commits import ModelFile
 from puf_server.core.config import FederationConfig, Forgetting, Limits, Plan
@@ -27,7 +28,6 @@ from puf_server.core.roster import JoinRequest
 from puf_server.core.rounds import UpdateHeader
 from puf_server.core.state.measurements import Evaluation, Measurement, Sums
 from puf_server.core.state.members import MemberStatus
-from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.presence import Presence
 from puf_server.core.state.rounds import Assignment, ReceivedUpdate, Round, RoundKind, RoundPhase
 from puf_server.core.state.state import State
@@ -87,27 +87,12 @@ class EmbeddedFederation:
     # The model and the clients.
 
     def install(self, arrays: Arrays) -> None:
-        """Makes these arrays the federation's model, unless they are. A job or round that was under way is given up."""
-        now, state = self._clock(), self.state
-        if state.round is not None or state.job is not None:
-            state = replace(scheduler.fold_failed(state, "the run ended before the round did", now), halted="")
-        state = replace(state, evaluation=None)
-        digest = arithmetic.digest(arrays)
-        known = state.models.get(state.version)
-        if known is None or known.digest != digest:
-            version = state.newest + 1 if state.models else 0
-            recovering = ModelStatus.UNLEARNED if state.recovery else ModelStatus.READY
-            model = ModelVersion(
-                version=version,
-                round=state.number,
-                digest=digest,
-                nbytes=arithmetic.nbytes(arrays),
-                status=recovering,
-                created_at=now,
-            )
-            state = replace(state, version=version).with_model(model)
-            state = state.note("model.installed", now, version=version, digest=digest)
-        self._save(state)
+        """Makes these arrays the federation's model, unless they are. A job or round that was under way is given up.
+
+        Raises UsageError if the model contains a client whose receipt says that it was forgotten.
+        """
+        file = ModelFile(digest=arithmetic.digest(arrays), nbytes=arithmetic.nbytes(arrays))
+        self._save(started(self.state, self.config, file, self._clock()))
 
     def present(self, clients: Iterable[str]) -> None:
         """States which clients are there now."""
@@ -156,7 +141,7 @@ class EmbeddedFederation:
         return self.state.round
 
     def begin(self, clients: Sequence[str]) -> Round:
-        """The round of these clients: the open recovery round, or a new training round. New clients join."""
+        """The round of these clients: the open one, or a new one of training or recovery. New clients join."""
         for client in clients:
             if client not in self.state.members:
                 self._join(client, 1, 0, adapts=False)
@@ -166,7 +151,9 @@ class EmbeddedFederation:
         if current is not None:
             self._save(replace(self.state, round=current.with_assignments(step.assignments)))
         else:
-            self._save(rounds.open_round(self.state, self.config, RoundKind.TRAIN, step, self._clock()))
+            # A run that continues in recovery begins without an open round.
+            kind = RoundKind.TRAIN if self.state.recovery is None else RoundKind.RECOVER
+            self._save(rounds.open_round(self.state, self.config, kind, step, self._clock()))
         assert self.state.round is not None
         return self.state.round
 
@@ -196,6 +183,7 @@ class EmbeddedFederation:
             samples_processed=int(samples * assignment.epochs),
             at=self._clock(),
             dose=update.dose,
+            unlearned_samples=samples if assignment.negated else 0,
         )
         self._save(rounds.receive(self.state, assignment.client, header, received)[0])
 

@@ -87,7 +87,9 @@ class PufMod:
         if reply.has_error():
             return reply
         reply.content[only_arrays(reply.content)] = record_of(scaled(base, trained, scale, buffers))
-        reply.content[RECORD] = ConfigRecord({"mod": True, "scale": scale, **said})
+        reply.content[RECORD] = ConfigRecord(
+            {"mod": True, "measures": self._measure is not None, "scale": scale, **said}
+        )
         return reply
 
     def _dose(

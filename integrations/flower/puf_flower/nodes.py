@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from typing import Any
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 from flwr.serverapp import Grid
 
 
@@ -23,12 +26,25 @@ def fingerprint(public_key: bytes) -> str:
 
 
 def same_node(wanted: str | int, node_id: int, public_key: bytes) -> bool:
-    """Whether a request means this node: by its name, its id, its public key (as bytes in hexadecimal or as text)."""
+    """Whether a request means this node: by its name, its id, its public key or a fingerprint of the key."""
     text = str(wanted).strip()
     known = {name_of(node_id, public_key), str(node_id)}
     if public_key:
         known |= {public_key.hex(), fingerprint(public_key), public_key.decode("utf-8", "replace").strip()}
+        known |= _ssh_forms(public_key)
+        # A line of a .pub file may end with a comment.
+        text = " ".join(text.split()[:2]) if text.startswith("ecdsa-") else text
     return text in known
+
+
+def _ssh_forms(public_key: bytes) -> set[str]:
+    """The key as `ssh-keygen` writes it, and the fingerprint that `ssh-keygen -l` shows; nothing for other bytes."""
+    try:
+        line = load_pem_public_key(public_key).public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    except (ValueError, UnsupportedAlgorithm):
+        return set()
+    digest = hashlib.sha256(b64decode(line.split()[1])).digest()
+    return {line, f"SHA256:{b64encode(digest).decode().rstrip('=')}"}
 
 
 class GridView:

@@ -49,19 +49,17 @@ def begin(state: State, config: FederationConfig, now: float) -> State:
 
 def done(state: State, config: FederationConfig, current: Round, now: float) -> State:
     """Opens the tickets again after the old model was installed. Models made since are withdrawn."""
+    state = reopened(state, config, f"rolled back by the operator to model {current.base}", now)
+    state = model_versions.mark(state, ModelStatus.WITHDRAWN, lambda m: current.base < m.version < state.version)
+    return server_optimizer.without_carried(state, now, "the model they belong to was rolled back")
+
+
+def reopened(state: State, config: FederationConfig, why: str, now: float) -> State:
+    """Ends recovery and makes its tickets pending again, because the model in use no longer has their unlearning."""
     for ticket in [t for t in state.tickets.values() if t.recovering]:
         member = state.members[ticket.client]
         if ticket.whole_client and member.membership == ticket.membership:
             state = state.with_member(replace(member, status=MemberStatus.ACTIVE))
-        state = tickets.move(
-            state,
-            ticket.id,
-            TicketState.PENDING,
-            now,
-            f"rolled back by the operator to model {current.base}",
-            applied=None,
-            deadline_at=now + config.forgetting.deadline_days * 86400,
-        )
-    state = model_versions.mark(state, ModelStatus.WITHDRAWN, lambda m: current.base < m.version < state.version)
-    state = server_optimizer.without_carried(state, now, "the model they belong to was rolled back")
+        deadline = now + config.forgetting.deadline_days * 86400
+        state = tickets.move(state, ticket.id, TicketState.PENDING, now, why, applied=None, deadline_at=deadline)
     return replace(state, recovery=None)
