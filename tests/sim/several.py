@@ -92,9 +92,9 @@ class View(OneProcess):
     def newer(self, known: State) -> State | None:
         if self._known == self.common.version:
             return None
-        assert self.common.newest is not None
         self._known = self.common.version
-        return replace(self.common.newest, stopping=known.stopping)
+        # Before the first commit only the version moves.
+        return replace(self.common.newest or known, stopping=known.stopping)
 
     def save(self, before: State | None, after: State, now: float | None = None, fold: int | None = None) -> bool:
         common = self.common
