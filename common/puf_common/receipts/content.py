@@ -118,6 +118,8 @@ class TicketFacts(_Facts):
     history: tuple[HistoryEntry, ...]
     # Earlier requests for samples whose samples were unlearned with this one.
     took_over: tuple[str, ...] | None = None
+    # The earlier request for the same samples that this one asked again; None if there is none.
+    replaces: str | None = None
 
 
 class GapFacts(_Facts):

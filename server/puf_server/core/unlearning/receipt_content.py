@@ -161,6 +161,7 @@ def _ticket(ticket: Ticket, applied: Applied, outcome: Outcome) -> TicketFacts:
         completed_at=_date(outcome.completed_at),
         history=tuple(HistoryEntry(at=_date(s.at), state=s.state.value, note=s.note) for s in ticket.history),
         took_over=ticket.took_over or None,
+        replaces=ticket.replaces or None,
     )
 
 

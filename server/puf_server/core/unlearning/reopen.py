@@ -126,6 +126,7 @@ def _again(receipt: ReceiptContent, config: FederationConfig, now: float) -> Tic
         deadline_at=_deadline(config, now),
         history=(TicketEvent(state=TicketState.PENDING, at=now, note=_note(receipt)),),
         reopened=True,
+        replaces=filed.replaces or "",
     )
 
 

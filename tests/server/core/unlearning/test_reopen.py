@@ -255,6 +255,25 @@ def test_a_receipt_that_contradicts_the_state_is_refused() -> None:
         show(f, receipt)
 
 
+def test_samples_that_were_asked_for_twice_count_once_for_the_whole_client() -> None:
+    """The backup has the first request, which failed later. The receipt is of the second one, for the same samples."""
+    f = trained()
+    first = f.file("b", **FORGET)
+    f.answer_evaluation(0.8)
+    f.apply(roster.leave(f.state, "b", f.state.members["b"].session, f.now))
+    f.wait(31 * 86400.0, "a", "c", "d")
+    assert f.ticket(first.id).state is TicketState.FAILED
+    backup = f.state
+    f.join("b", samples=7)
+    receipt = completed(f, **FORGET, key="again", replaces=first.id)
+    assert receipt.ticket.replaces == first.id
+    f.restart(backup)
+    assert show(f, receipt)[0]
+    whole = RequestForm(key="whole")
+    taken = tickets.file(f.state, f.presence, f.config, "b", whole, ticket_id="t-new", now=f.now)[1]
+    assert taken.taken_samples == 3
+
+
 def show_pending(f: Federation, receipt: ReceiptContent) -> State:
     return reopen.reopen(f.state, f.config, receipt, f.now)[0]
 
