@@ -146,8 +146,8 @@ def committed_before_the_model_is_there(patch: pytest.MonkeyPatch) -> None:
     held: list[tuple[Any, ...]] = []
     patch.setattr(ModelFiles, "publish", lambda *call: held.append(call))
 
-    def commit_then_publish(self: Engine, result: FoldResult) -> None:
-        commit(self, result)
+    def commit_then_publish(self: Engine, result: FoldResult, *right: Any) -> None:
+        commit(self, result, *right)
         while held:
             publish(*held.pop())
 
@@ -157,10 +157,10 @@ def committed_before_the_model_is_there(patch: pytest.MonkeyPatch) -> None:
 def deleted_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     save = Store.save
 
-    def sweep_then_save(self: Store, before: State | None, after: State, now: float | None = None) -> None:
+    def sweep_then_save(self: Store, before: State | None, after: State, *more: Any) -> bool:
         if before is not None:
             self.delete_orphans(lambda: after)
-        save(self, before, after, now)
+        return save(self, before, after, *more)
 
     patch.setattr(Store, "save", sweep_then_save)
 
@@ -184,9 +184,9 @@ def _commits(recorder: Recorder) -> Iterator[None]:
     """Records every commit with the database after it."""
     save = SqliteDatabase.save
 
-    def recorded(self: SqliteDatabase, before: State | None, after: State, now: float | None = None) -> bool:
+    def recorded(self: SqliteDatabase, *change: Any) -> bool:
         changes = self.db.total_changes
-        written = save(self, before, after, now)
+        written = save(self, *change)
         if self.db.total_changes != changes:
             recorder.commit(self.db.serialize())
         return written
