@@ -20,6 +20,7 @@ from puf_client.routines.context import Abandoned, RoutineContext
 from puf_client.routines.forward import Acceleration, forward_of
 from puf_client.tasks import Task
 from puf_common.errors import PufError, UsageError
+from puf_common.models.networks import GENERATOR
 from puf_common.receipts.gap import DoseReport
 
 
@@ -189,12 +190,13 @@ def _shuffled(samples: int, batch_size: int, total: int, context: RoutineContext
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
-    """Seeds every generator that dropout and the user's augmentation may use."""
-    if device.type == "cpu":
-        # torch.manual_seed also notes the seed for every kind of device that is not in use, each with its call stack.
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
+    """Seeds every generator that dropout and the user's augmentation may use. No thread builds a model meanwhile."""
+    with GENERATOR:
+        if device.type == "cpu":
+            # torch.manual_seed also notes the seed for every kind of device that is not in use, each with its call stack.
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
 

@@ -5,6 +5,7 @@ torch takes seconds to import and serving never needs it, so it is imported insi
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 T = TypeVar("T")
+
+# Held while torch's random generator is seeded, or a model is built with it.
+GENERATOR = threading.RLock()
 
 
 def built_in() -> tuple[str, ...]:
@@ -75,10 +79,13 @@ def build_any(spec: str, options: Mapping[str, str], seed: int) -> nn.Module:
 
 
 def _seeded(make: Callable[[], T], seed: int) -> T:
-    """Runs `make` with torch's random generator at `seed`. The caller's generator stays as it was."""
+    """Runs `make` with torch's random generator at `seed`. The caller's generator stays as it was.
+
+    All threads share that generator, so that one of them builds at a time.
+    """
     import torch
 
-    with torch.random.fork_rng(devices=[]):
+    with GENERATOR, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return make()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -163,3 +164,11 @@ def _as_transformers(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor
             new = f"block.{stage}.{block}.{rest}"
         found[f"segformer.encoder.{new}"] = tensor
     return found
+
+
+def test_threads_that_build_at_the_same_time_get_the_same_weights() -> None:
+    """All threads share torch's random generator."""
+    with ThreadPoolExecutor(4) as pool:
+        models = list(pool.map(lambda _: networks.build("digits-cnn", {}, 3), range(16)))
+    first = torch.nn.utils.parameters_to_vector(models[0].parameters())
+    assert all(torch.equal(first, torch.nn.utils.parameters_to_vector(m.parameters())) for m in models)
