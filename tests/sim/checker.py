@@ -219,10 +219,13 @@ class Checker(CommitChecks):
             require(after.job is not None, "an unlearning round without its job")
             if after.job is not None:
                 require(set(current.tickets) == set(after.job.tickets), "round and job differ")
-        closing = before.round is None or before.round.phase is not RoundPhase.FOLDING
-        if closing and current.kind is RoundKind.UNLEARN and current.phase is RoundPhase.FOLDING:
+        # A client that joins later does not change what a closed round needs.
+        closed = current is not before.round and current.phase is RoundPhase.FOLDING
+        if closed and current.kind is RoundKind.UNLEARN:
             possible = [m for m in after.members.values() if m.trains and m.name not in asked_out(after)]
-            self._others = self.store.config.forgetting.min_retained if possible else 0
+            needed = self.store.config.forgetting.min_retained if possible else 0
+            again = before.round is not None and before.round.phase is RoundPhase.FOLDING
+            self._others = min(self._others, needed) if again else needed
         for assignment in current.assignments:
             require(
                 (assignment.client, assignment.membership) not in self._forgotten,
@@ -306,8 +309,8 @@ class Checker(CommitChecks):
         for name in PERSISTENT:
             require(getattr(loaded, name) == getattr(state, name), f"{name} in memory is not {name} on disk")
         for ticket in state.tickets.values():
-            over = not ticket.open or too_few_retained(state, self.store.config, ticket)
-            require(over, f"{ticket.id} is still {ticket.state}")
+            over = not ticket.open or ticket.on_hold or too_few_retained(state, self.store.config, ticket)
+            require(bool(over), f"{ticket.id} is still {ticket.state}")
             how = "ticket.reopened" if ticket.reopened else "ticket.filed"
             require(self._audited[ticket.id, how] == 1, f"{ticket.id} was filed twice")
             for step, times in Counter(s.state for s in _moves(ticket.history[1:], _S.PENDING)).items():

@@ -28,7 +28,7 @@ from puf_common.errors import PufError, Unavailable
 from puf_server.core import roster, scheduler
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.state import State
-from puf_server.core.state.tickets import TicketState
+from puf_server.core.state.tickets import Ticket, TicketState
 from puf_server.core.unlearning import receipt_content
 from puf_server.engine.engine import Engine
 from tests.sim.checker import Checker, Violation
@@ -421,7 +421,7 @@ class World:
         self.server.engine.refresh()
         state = self.server.engine.state
         if (
-            any(t.open and not too_few_retained(state, self.scenario.config, t) for t in state.tickets.values())
+            any(self._served(state, t) for t in state.tickets.values())
             or state.round
             or state.evaluation
             or state.job
@@ -433,6 +433,10 @@ class World:
         # Fewer clients are left than the plan requires: the federation waits for new ones.
         few = len(roster.retained(state)) < roster.required(state, self.scenario.config)
         return self.now > self._healed_at + 200.0 and few
+
+    def _served(self, state: State, ticket: Ticket) -> bool:
+        """Whether the federation still works on a request. One on hold waits for the operator."""
+        return ticket.open and not ticket.on_hold and not too_few_retained(state, self.scenario.config, ticket)
 
     def play(self) -> None:
         self._opening()

@@ -236,7 +236,8 @@ def expire(state: State, presence: Presence, config: FederationConfig, now: floa
     """Fails tickets that are past their deadline while their client is away, or gives them to the fallback.
 
     A ticket whose client is alive, or that was filed a moment ago, is still served. So is one whose method does not
-    need the client. A reset that is under way needs no client and serves all tickets.
+    need the client. A reset that is under way needs no client and serves all tickets. A request of a client that no model
+    contains completes as soon as other work is over.
     """
     if state.round is not None and state.round.kind is RoundKind.RESET:
         return state
@@ -249,6 +250,8 @@ def expire(state: State, presence: Presence, config: FederationConfig, now: floa
             state = without_method(state, config, ticket, "too late", hopeless, now)
             continue
         if now < ticket.deadline_at or not method.requires.target_takes_part:
+            continue
+        if not state.members[ticket.client].first_round:
             continue
         new = now < ticket.request.filed_at + config.plan.absent_seconds
         if not new and not worker_alive(presence, ticket.client, config, now):

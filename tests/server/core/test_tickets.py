@@ -63,6 +63,20 @@ def test_a_scheduled_request_cannot_be_withdrawn_and_other_clients_do_not_see_it
         tickets.withdraw(f.state, "a", ticket.id, f.now)
 
 
+def test_a_request_of_a_client_that_no_model_contains_does_not_fail_at_its_deadline() -> None:
+    """It waits for another request's rounds, and then there is nothing to forget."""
+    f = Federation(config())
+    f.join("a", "b", "c")
+    f.train()
+    f.join("d")
+    f.file("b")
+    f.answer_evaluation(0.8)
+    asked = f.file("d", scope="samples", forget_samples=3, retain_samples=7)
+    f.apply(roster.leave(f.state, "d", f.state.members["d"].session, f.now))
+    f.wait(31 * 86400.0, "a", "b", "c")
+    assert f.ticket(asked.id).state is TicketState.COMPLETED
+
+
 def test_an_absent_targets_ticket_fails_at_its_deadline_and_keeps_it_out_of_training() -> None:
     f = trained(plan={"min_clients": 2, "absent_seconds": 60}, forgetting={"deadline_days": 1.0})
     f.wait(61, "a", "b", "c")
