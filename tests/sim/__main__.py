@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.sim.mutants import ALL, caught
+from tests.sim.run import run
 from tests.sim.scenario import Scenario, draw, restless, several
-from tests.sim.world import Outcome, run
+from tests.sim.world import Outcome
 
 _BATCH = 20
 _COUNTED = ("histories", "steps", "transactions", "crashes", "commits")

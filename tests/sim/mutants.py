@@ -10,8 +10,9 @@ import pytest
 from tests.sim import client_mutants as client
 from tests.sim import core_mutants as core
 from tests.sim.client_mutants import Mutation
+from tests.sim.run import run
 from tests.sim.scenario import draw, restless
-from tests.sim.world import Outcome, run
+from tests.sim.world import Outcome
 
 __all__ = ["ALL", "caught"]
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from puf_common import audit_chain
-from puf_common.errors import NotFound, PufError, StorageCorrupted, TransferCorrupted, Unavailable
+from puf_common.errors import NotFound, PufError, StorageCorrupted, Unavailable
 from puf_common.receipts import signed_receipt
-from puf_common.receipts.content import ReceiptContent
 from puf_common.tensors.chunks import ChunkView
 from puf_common.tensors.manifest import MODEL
 from puf_common.v1 import federation_pb2 as fed
@@ -19,7 +18,7 @@ from puf_server.aggregation.verified import DamagedFile
 from puf_server.core import operations, roster, tickets
 from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.core.state.state import State
-from puf_server.core.unlearning import receipt_content, reopen
+from puf_server.core.unlearning import receipt_content
 from puf_server.engine.clock import FederationClock
 from puf_server.engine.engine import Engine
 from puf_server.ingest.header import UploadHeader, UploadKey
@@ -75,9 +74,6 @@ class SimServer:
         self._carriers: dict[UploadKey, Stream] = {}
         # All open streams: a repeated request makes a second one for the same update.
         self._streams: list[Stream] = []
-        self._backups: list[tuple[Any, ...]] = []
-        # Signed receipts by ticket.
-        self.receipts: dict[str, ReceiptContent] = {}
         self._folding = False
         self._shown: tuple[object, ...] = ()
         if view is not None:
@@ -340,46 +336,6 @@ class SimServer:
     def forget(self, name: str) -> None:
         """The operator's request for a client."""
         self.handlers.tickets.forget(name, "", 0.0)
-
-    # -- backups ----------------------------------------------------------------------------
-
-    def backup(self) -> None:
-        """A backup of a sound database: the real one refuses to copy damaged rows."""
-        self.store.load()
-        self.world.log("backup made")
-        self._backups.append(self.store.snapshot())
-
-    def restore(self) -> None:
-        """Replaces the state by an older backup and shows it every receipt."""
-        if not self._backups:
-            return
-        self.world.log("an older backup is restored")
-        self.store.put_back(self.world.rng.choice(self._backups))
-        if self.store.time is not None:
-            # The server believes the time of the backup, which may be from the future if its clock was wrong.
-            self.world.accepted = self.store.time - self.world.now
-        self.world.checker.restored(self.store.load())
-        before = self.store.load()
-        after = reopen.restored(before, self.world.now)
-        for content in self.receipts.values():
-            try:
-                after, _, _ = reopen.reopen(after, self.store.config, content, self.world.now)
-            except (StorageCorrupted, TransferCorrupted) as error:
-                # The operator leaves it out.
-                self.world.log(f"a receipt is not believed: {error}")
-        # No fault meanwhile: the operator repeats a restore until it is done.
-        healing, self.world.healing = self.world.healing, True
-        self.store.save(before, after)
-        self.world.healing = healing
-        if self.view is not None:
-            self.view.common.replaced(self.store.load())
-        known = {t.id for t in before.tickets.values() if t.reopened}
-        for ticket in after.tickets.values():
-            if ticket.reopened and ticket.id not in known:
-                self.world.reopened(ticket.client)
-        for server in self.world.servers:
-            if server.up:
-                server._die(Crash("the machine was replaced"))
 
     # -- the operator ----------------------------------------------------------------------------
 

@@ -12,8 +12,9 @@ from tests.sim import client_mutants as client
 from tests.sim import core_mutants as core
 from tests.sim.client_mutants import Mutation
 from tests.sim.mutants import caught
+from tests.sim.run import run, simulated
 from tests.sim.scenario import FAULTS, calm, draw, restless
-from tests.sim.world import Outcome, World, run, simulated
+from tests.sim.world import Outcome, World
 
 EVENTS = (
     "cancel_begin",

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import io
-import logging
-import secrets
 import shutil
-import signal
 import tempfile
-import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from types import FrameType
 from typing import Any
 
 from greenlet import getcurrent
@@ -26,11 +19,12 @@ from greenlet import getcurrent
 from puf_common import audit_chain
 from puf_common.errors import PufError, Unavailable
 from puf_server.core import roster, scheduler
-from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket, TicketState
 from puf_server.core.unlearning import receipt_content
 from puf_server.engine.engine import Engine
+from tests.sim.actions import Actions
+from tests.sim.backups import Backups
 from tests.sim.checker import Checker, Violation
 from tests.sim.client import Client
 from tests.sim.client_checks import check_clients
@@ -41,13 +35,12 @@ from tests.sim.scenario import Scenario
 from tests.sim.server import SimServer
 from tests.sim.several import Common, View
 
-__all__ = ["Outcome", "World", "run", "simulated"]
+__all__ = ["Outcome", "World"]
 
 _TIMEOUT = 30.0
 _HEAL_SECONDS = 10 * 3600.0
 _AFTERWARDS = 200.0
 _EVENTS = 400_000
-_SECONDS = 20.0
 _START = 100_000_000.0
 # A smaller step of the clock is followed. After a longer downtime a start compares deadlines.
 _STEP = 60.0
@@ -115,6 +108,8 @@ class World:
             for i in range(scenario.clients)
         ]
         self.clients += [Client(self, f"judge{i}", samples=0, holdout=20) for i in range(scenario.evaluators)]
+        self.actions = Actions(self)
+        self.backups = Backups(self)
 
     # -- time and random events ----------------------------------------------------------------------------
 
@@ -189,8 +184,7 @@ class World:
                 content = receipt_content.build(
                     after, self.scenario.config, ticket, head=audit_chain.EMPTY, now=self.now, software="sim"
                 )
-                for server in self.servers:
-                    server.receipts[ticket.id] = content
+                self.backups.receipts[ticket.id] = content
 
     def _deadlines(self, before: State | None, after: State) -> None:
         """No request fails because the wall clock jumped: only if its deadline has passed on the federation's clock."""
@@ -240,169 +234,6 @@ class World:
         if self.strikes("duplicate"):
             self.after(self.delay() * self.rng.choice([1.0, 30.0]), arrive, True)
 
-    # -- actions ----------------------------------------------------------------------------
-
-    def _opening(self) -> None:
-        self.healing = False
-        for server in self.servers:
-            server.start()
-        for client in self.clients:
-            late = self.strikes("latecomers")
-            self.after(self.rng.uniform(0.0, 900.0 if late else 20.0), client.start)
-            self.after(self.rng.uniform(60.0, 300.0), self._fate, client)
-        self.after(self.rng.uniform(60.0, 300.0), self._operator)
-        if self.strikes("everybody_asks"):
-            self.after(self.rng.uniform(300.0, self.scenario.chaos_seconds), self._everybody)
-
-    def _everybody(self) -> None:
-        for client in self.clients:
-            self.after(self.rng.uniform(0.0, 5.0), client.ask)
-
-    def _fate(self, client: Client) -> None:
-        """Lets faults happen to a client, or lets its owner ask for something."""
-        if self.healing:
-            return
-        self.after(self.rng.uniform(60.0, 300.0), self._fate, client)
-        if self.strikes("crash_client"):
-            client.kill()
-            self.after(self.rng.uniform(1.0, 600.0), self._restart, client)
-        elif self.strikes("lose_state"):
-            client.lose_state()
-            self.after(self.rng.uniform(1.0, 100.0), self._restart, client)
-            self.after(self.rng.uniform(300.0, 900.0), client.name_again)
-        elif self.strikes("freeze_client"):
-            client.freeze(self.rng.uniform(5.0, 400.0))
-        elif self.strikes("leave"):
-            client.leave()
-            self.after(self.rng.uniform(10.0, 600.0), self._restart, client)
-        if self.strikes("client_clock_jump"):
-            client.skew = self.rng.choice([40 * 86400.0, -40 * 86400.0])
-            self.log(f"the clock of {client.name} jumps by {client.skew:+.0f} s")
-            self.after(self.rng.uniform(30.0, 600.0), setattr, client, "skew", 0.0)
-        if client.forgotten and self.strikes("stubborn"):
-            client.start(rejoin=self.rng.random() < 0.3)
-        if self.rng.random() < self.scenario.requests:
-            strength: dict[str, Any] = self.rng.choice(
-                [{}, {"kappa": self.rng.choice([0.5, 3.0, 4.0])}, {"eta_u": 5.0}]
-            )
-            samples, late = self.rng.random() < 0.4, self.rng.choice([0.0, 0.0, 0.0, 40 * 86400.0])
-            strength["mode"] = self.rng.choice([None, "regular", "special"])
-            strength["flip"] = self.rng.choice([None, "client", "server"])
-            puf = self.scenario.config.forgetting.method == "puf"
-            client.ask(samples=samples, late=late, **(strength if puf else {}))
-        elif self.rng.random() < 0.3:
-            client.follow()
-
-    def _restart(self, client: Client) -> None:
-        if not client.forgotten:
-            client.start()
-
-    def _operator(self) -> None:
-        if self.healing:
-            return
-        self.after(self.rng.uniform(60.0, 400.0), self._operator)
-        server = self.choose_server()
-        if len(self.servers) > 1 and self.strikes("freeze_server"):
-            server.freeze(self.rng.uniform(5.0, 200.0))
-            server = self.choose_server()
-        if self.strikes("crash_server"):
-            server.crash("killed")
-        if not server.up:
-            return
-        try:
-            state = server.engine.state
-            if self.strikes("pause"):
-                server.run(server.pause)
-                self.after(self.rng.uniform(10.0, 200.0), self._resume)
-            elif state.halted or (state.paused and self.rng.random() < 0.5):
-                server.run(server.resume)
-            if self.strikes("operator_forgets"):
-                # In most cases a client that is absent.
-                name = self.rng.choice(sorted(state.members) or ["nobody"])
-                server.run(lambda: server.forget(name))
-            if self.strikes("restore"):
-                server.run(server.restore)
-                return
-            if self.strikes("backup"):
-                server.run(server.backup)
-            if self.strikes("clock_jump"):
-                self.skew = self.rng.choice([40 * 86400.0, -40 * 86400.0, 7200.0, -7200.0, 30.0])
-                self.log(f"the clock jumps by {self.skew:+.0f} s")
-                self.after(self.rng.uniform(30.0, 600.0), self._set_clock)
-            if self.strikes("bit_flip"):
-                self.log(f"a bit flips in {server.store.flip_a_bit(self.rng.choice)}")
-                self.after(self.rng.uniform(30.0, 600.0), server.store.mend)
-            if self.strikes("row_flip"):
-                self.log(f"a bit flips in the record {server.store.flip_a_row(self.rng.choice)}")
-                self.after(self.rng.uniform(30.0, 600.0), server.store.mend)
-            if self.strikes("long_reader"):
-                server.store.long_reader = True
-                self.after(self.rng.uniform(30.0, 600.0), self._end_reader)
-            if self.strikes("extend"):
-                server.run(lambda: server.extend(self.rng.randint(1, 3)))
-            gone = sorted(n for n, m in state.members.items() if m.status is MemberStatus.FORGOTTEN)
-            if gone and self.strikes("readmit"):
-                name = self.rng.choice(gone)
-                server.run(lambda: server.readmit(name))
-                client = self.client(name)
-                self.after(self.rng.uniform(1.0, 100.0), self._rejoin, client)
-            away = [
-                n
-                for n in sorted(state.members)
-                if not roster.worker_alive(server.engine.presence, n, server.engine.config, self.now)
-            ]
-            if away and self.strikes("forget_absent"):
-                server.run(lambda: server.forget(self.rng.choice(away)))
-            if self.strikes("stop"):
-                server.run(server.stop)
-                for each in self.servers:
-                    self.after(3.0, each.crash, "stopped by the operator")
-        except PufError as error:
-            self.log(f"the operator hears: {error}")
-
-    def reopened(self, name: str) -> None:
-        """A restored server opened a request again. Its owner may switch off the client and have it forgotten as a whole."""
-        client = self.client(name)
-        if self.strikes("leave_after_restore"):
-            client.switch_off()
-            self.after(self.rng.uniform(1.0, 60.0), client.ask)
-            self.after(self.rng.uniform(300.0, 900.0), self._restart, client)
-
-    def _set_clock(self) -> None:
-        self.skew = 0.0
-
-    def _end_reader(self) -> None:
-        self.server.store.long_reader = False
-
-    def _rejoin(self, client: Client) -> None:
-        client.start(rejoin=True)
-
-    def _resume(self) -> None:
-        try:
-            server = self.choose_server()
-            server.run(server.resume)
-        except PufError:
-            self.after(5.0, self._resume)
-
-    def _heal(self) -> None:
-        """Ends all faults and requests, and restarts all clients. Everything in progress must now end."""
-        self.log("healing")
-        self.healing = True
-        self._set_clock()
-        self._end_reader()
-        self.server.store.mend()
-        for server in self.servers:
-            server.start()
-        self._resume()
-        # A fold that began earlier may still fail: the operator resumes again.
-        self.after(30.0, self._resume)
-        for client in self.clients:
-            client.name_again()
-            # Forgotten clients try to join, too. They need operator approval.
-            self.after(self.rng.uniform(0.0, 60.0), self._rejoin if client.forgotten else self._restart, client)
-            if client.following:
-                self.after(self.rng.uniform(0.0, 60.0), client.follow)
-
     # -- running ----------------------------------------------------------------------------
 
     def _step(self) -> None:
@@ -439,10 +270,10 @@ class World:
         return ticket.open and not ticket.on_hold and not too_few_retained(state, self.scenario.config, ticket)
 
     def play(self) -> None:
-        self._opening()
+        self.actions.opening()
         while self.now < self.heals_at:
             self._step()
-        self._heal()
+        self.actions.heal()
         self._healed_at = self.now
         self._rest()
         self._afterwards()
@@ -500,68 +331,3 @@ class World:
             faults=dict(self.struck),
             history=tuple(self.history),
         )
-
-
-@contextmanager
-def _watchdog(seconds: float) -> Iterator[None]:
-    """Raises Violation if the core computes without end. It counts processor time, not wall-clock time."""
-
-    def bark(_: int, frame: FrameType | None) -> None:
-        where = "".join(traceback.format_stack(frame, 3)) if frame is not None else ""
-        raise Violation(f"no answer within {seconds:.0f} s: {where}")
-
-    before = signal.signal(signal.SIGVTALRM, bark)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
-
-
-def run(scenario: Scenario, *, verbose: bool = False) -> Outcome:
-    """Runs one history to its end, to the first violation, or to an exception of the core or of the client."""
-    with simulated(scenario, verbose=verbose) as world:
-        return _played(world)
-
-
-@contextmanager
-def simulated(scenario: Scenario, *, verbose: bool = False) -> Iterator[World]:
-    """A world without the log lines and the output of its programs. It is closed at the end."""
-    # Simulated faults cause thousands of log lines.
-    logging.disable(logging.CRITICAL)
-    with _drawn(scenario.seed), redirect_stdout(io.StringIO()):
-        world, before = World(scenario, verbose=verbose), time.time
-        time.time = world.wall_clock
-        try:
-            yield world
-        finally:
-            time.time = before
-            world.close()
-            logging.disable(logging.NOTSET)
-
-
-@contextmanager
-def _drawn(seed: int) -> Iterator[None]:
-    """Random names of tickets, sessions and files follow from the seed."""
-    chance = Random(f"secrets {seed}")
-    before = secrets.token_hex, secrets.token_bytes
-    secrets.token_hex = lambda nbytes=None: chance.randbytes(nbytes or 32).hex()
-    secrets.token_bytes = lambda nbytes=None: chance.randbytes(nbytes or 32)
-    try:
-        yield
-    finally:
-        secrets.token_hex, secrets.token_bytes = before
-
-
-def _played(world: World) -> Outcome:
-    try:
-        with _watchdog(_SECONDS):
-            world.play()
-    except Violation as violation:
-        return world.outcome(str(violation))
-    except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(frame.filename).name}:{frame.lineno}"
-        return world.outcome(f"{type(error).__name__} at {where}: {error}")
-    return world.outcome("")
