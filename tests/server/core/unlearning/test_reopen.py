@@ -2,81 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.server.core.builders import Federation, config
+from tests.server.core.unlearning.restored import (
+    FORGET,
+    completed,
+    events,
+    older,
+    open_then_older,
+    show,
+    trained,
+)
 from tests.tickets import applied, outcome
 
 from puf_common.audit_chain import Head
 from puf_common.errors import TransferCorrupted, UnknownSession
-from puf_common.receipts.content import ReceiptContent
 from puf_server.core import roster, tickets
 from puf_server.core.state.members import MemberStatus
 from puf_server.core.state.models import ModelStatus
 from puf_server.core.state.rounds import RoundKind
-from puf_server.core.state.state import State
 from puf_server.core.state.tickets import RequestForm, Scope, TicketState
 from puf_server.core.unlearning import model_versions, reopen
 from puf_server.core.unlearning.receipt_content import build
-
-FORGET = {"scope": "samples", "forget_samples": 3, "retain_samples": 7}
-
-
-def trained() -> Federation:
-    f = Federation(config())
-    f.join("a", "b", "c", "d")
-    f.train()
-    return f
-
-
-def completed(f: Federation, **request: Any) -> ReceiptContent:
-    """The receipt of the completed request of b."""
-    ticket = f.file("b", **request)
-    f.answer_evaluation(0.8)
-    f.run_round(RoundKind.UNLEARN)
-    f.answer_evaluation(0.8)
-    done = f.ticket(ticket.id)
-    assert done.state is TicketState.COMPLETED
-    return build(f.state, f.config, done, head=Head(9, b""), now=f.now, software="1")
-
-
-def older(**request: Any) -> tuple[Federation, ReceiptContent]:
-    """A federation from before b was forgotten, and the receipt of the later request."""
-    f = trained()
-    backup = f.state
-    receipt = completed(f, **request)
-    f.restart(backup)
-    return f, receipt
-
-
-def open_then_older(**request: Any) -> tuple[Federation, ReceiptContent]:
-    """A federation restored from a backup that was made while the request of b waited, and the receipt of its completion."""
-    f = trained()
-    ticket = tickets.file(
-        f.state, f.presence, f.config, "b", RequestForm(key="k", **request), ticket_id="t-1", now=f.now
-    )
-    backup = ticket[0]
-    f.apply(backup)
-    f.answer_evaluation(0.8)
-    f.run_round(RoundKind.UNLEARN)
-    f.answer_evaluation(0.8)
-    done = f.ticket("t-1")
-    assert done.state is TicketState.COMPLETED
-    receipt = build(f.state, f.config, done, head=Head(9, b""), now=f.now, software="1")
-    f.restart(backup)
-    return f, receipt
-
-
-def events(state: State) -> list[str]:
-    return [note.event for note in state.notes]
-
-
-def show(f: Federation, receipt: ReceiptContent) -> tuple[bool, str]:
-    state, reopened, why = reopen.reopen(f.state, f.config, receipt, f.now)
-    f.state = state
-    return reopened, why
 
 
 def test_a_state_that_has_the_ticket_does_not_change() -> None:
@@ -274,10 +223,6 @@ def test_samples_that_were_asked_for_twice_count_once_for_the_whole_client() -> 
     assert taken.taken_samples == 3
 
 
-def show_pending(f: Federation, receipt: ReceiptContent) -> State:
-    return reopen.reopen(f.state, f.config, receipt, f.now)[0]
-
-
 @pytest.mark.parametrize("mode", ["regular", "special"])
 def test_two_reopened_requests_of_one_client_are_served_one_after_the_other(mode: str) -> None:
     """A client files its next request only after the last one, but a restore opens both again."""
@@ -338,80 +283,3 @@ def test_a_restored_state_opens_the_round_again() -> None:
     f.join("a", "b")
     assert f.round.attempt == 2
     assert not f.round.received
-
-
-class TestModelsWhileAReopenedRequestWaits:
-    """While a reopened request waits, every newer model contains its client."""
-
-    def waiting(self) -> tuple[Federation, str]:
-        """b was forgotten, an older backup is restored, and b stays away."""
-        f, receipt = older()
-        f.apply(roster.leave(f.state, "b", f.state.members["b"].session, f.now))
-        f.apply(replace(show_pending(f, receipt), planned=4))
-        return f, receipt.ticket.id
-
-    def statuses(self, f: Federation) -> dict[int, ModelStatus]:
-        return {v: m.status for v, m in f.state.models.items()}
-
-    def test_models_of_further_rounds_are_withdrawn_too(self) -> None:
-        f, ticket = self.waiting()
-        f.train()
-        assert f.state.trained == 4
-        assert f.ticket(ticket).state is TicketState.PENDING
-        assert {self.statuses(f)[v] for v in (1, 2, 3, 4)} == {ModelStatus.WITHDRAWN}
-
-    def test_the_round_that_serves_it_makes_usable_models(self) -> None:
-        f, ticket = self.waiting()
-        f.train()
-        f.join("b")
-        f.answer_evaluation(0.8)
-        f.run_round(RoundKind.UNLEARN)
-        assert self.statuses(f)[5] is ModelStatus.UNLEARNED
-        f.answer_evaluation(0.8)
-        assert f.ticket(ticket).state is TicketState.COMPLETED
-        assert outcome(f.ticket(ticket)).deleted_versions == (1, 2, 3, 4)
-        assert self.statuses(f)[5] is ModelStatus.READY
-
-    def test_withdrawing_the_request_makes_models_usable(self) -> None:
-        f, ticket = self.waiting()
-        f.run_round(RoundKind.TRAIN)
-        f.apply(tickets.withdraw(f.state, "b", ticket, f.now)[0])
-        assert set(self.statuses(f).values()) == {ModelStatus.READY}
-        f.run_round(RoundKind.TRAIN)
-        assert self.statuses(f)[4] is ModelStatus.READY
-
-    def test_a_failed_request_does_not_make_models_usable(self) -> None:
-        f, ticket = self.waiting()
-        f.run_round(RoundKind.TRAIN)
-        f.wait(31 * 86400.0, "a", "c", "d")
-        assert f.ticket(ticket).state is TicketState.FAILED
-        f.run_round(RoundKind.TRAIN)
-        assert self.statuses(f)[4] is ModelStatus.WITHDRAWN
-
-    def test_completing_another_ticket_does_not_make_models_ready(self) -> None:
-        f, _ = self.waiting()
-        f.train()
-        other = f.file("c")
-        f.answer_evaluation(0.8)
-        f.run_round(RoundKind.UNLEARN)
-        f.answer_evaluation(0.8)
-        assert f.ticket(other.id).state is TicketState.COMPLETED
-        # c is forgotten, but the model still contains b. The newest model is never deleted.
-        assert self.statuses(f)[f.state.version] is ModelStatus.WITHDRAWN
-        assert {self.statuses(f)[v] for v in (1, 2, 3, 4)} == {ModelStatus.DELETED}
-
-    def test_a_model_that_a_job_builds_in_several_rounds_is_withdrawn(self) -> None:
-        """The job deletes the base of each of its models."""
-        receipt = older()[1]
-        f = Federation(config(forgetting={"method": "retrain"}))
-        f.join("a", "b", "c", "d")
-        f.train()
-        other = f.file("c")
-        f.answer_evaluation(0.8)
-        f.run_round(RoundKind.UNLEARN)
-        f.apply(roster.leave(f.state, "b", f.state.members["b"].session, f.now))
-        receipt = receipt.model_copy(update={"ticket": receipt.ticket.model_copy(update={"id": "t-b"})})
-        f.apply(show_pending(f, receipt))
-        f.run_round(RoundKind.UNLEARN)
-        assert f.ticket(other.id).applied is not None
-        assert self.statuses(f)[f.state.version] is ModelStatus.WITHDRAWN
