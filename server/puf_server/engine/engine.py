@@ -27,7 +27,7 @@ from puf_server.engine import audit_log, comparisons
 from puf_server.engine.deletion import Deletion
 from puf_server.engine.log_purge import LogPurge
 from puf_server.engine.sharing import Sharing
-from puf_server.engine.spool_checks import lose, verify_spool
+from puf_server.engine.spool_checks import lose, may_miss_updates, verify_spool
 from puf_server.engine.timekeeping import Timekeeping
 from puf_server.engine.troubles import Trouble, Troubles
 from puf_server.failpoints import hit
@@ -338,7 +338,7 @@ class Engine:
             return FoldResult(current, failure=error.message)
         except (OSError, StorageCorrupted) as error:
             self.refresh()
-            if isinstance(error, OSError) and not isinstance(error, Unavailable):
+            if may_miss_updates(error):
                 # A damaged update is deleted before its loss is recorded. The record may have failed.
                 verify_spool(self)
             if comparisons.same_fold(self.state.round, current):

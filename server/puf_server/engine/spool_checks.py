@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from puf_common.errors import Unavailable
 from puf_common.logging import get_logger
 from puf_server.core import rounds
 from puf_server.core.state.rounds import Round
@@ -14,6 +16,12 @@ if TYPE_CHECKING:
     from puf_server.engine.engine import Engine
 
 log = get_logger(__name__)
+
+
+def may_miss_updates(error: Exception) -> bool:
+    """Whether an error of a fold may come from a lost update. A full disk and a store that does not answer say nothing."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, OSError) and not full and not isinstance(error, Unavailable)
 
 
 def verify_spool(engine: Engine) -> None:

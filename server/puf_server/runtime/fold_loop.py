@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from puf_common.errors import PufError, StorageCorrupted
+from puf_common.errors import StorageCorrupted
 from puf_common.logging import get_logger
 from puf_server.core.state.rounds import Round
 from puf_server.engine.engine import Engine
-from puf_server.engine.spool_checks import verify_spool
 from puf_server.engine.troubles import Trouble
 from puf_server.rpc.calls import Threads
 from puf_server.storage.object_store import StoreUnavailable
@@ -74,12 +72,6 @@ class FoldLoop:
                     self._engine.troubles.report(Trouble.FOLD, message)
                     slow = isinstance(error, StorageCorrupted | StoreUnavailable)
                     await self._pause(_SLOW_SECONDS if slow else _RETRY_SECONDS)
-                    # A store that does not answer says nothing about the updates.
-                    if not isinstance(error, OSError) or isinstance(error, StoreUnavailable):
-                        continue
-                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                        with contextlib.suppress(PufError):
-                            await self._threads.run_on_files(verify_spool, self._engine)
 
     async def _pause(self, seconds: float) -> None:
         """Waits before the next attempt. The end of the task ends the wait."""

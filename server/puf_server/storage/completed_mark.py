@@ -9,7 +9,7 @@ import json
 
 from puf_common.audit_chain import EMPTY, Head
 from puf_common.errors import StorageCorrupted
-from puf_server.storage.stored_files import StoredFiles
+from puf_server.storage.stored_files import StoredFiles, published
 
 FILE = "completed.json"
 
@@ -29,10 +29,5 @@ class CompletedMark:
             raise StorageCorrupted(f"{self._files.where(FILE)} is damaged; bring it back from a backup") from None
 
     def write(self, head: Head) -> None:
-        file = self._files.new(FILE)
-        try:
+        with published(self._files.new(FILE), FILE) as file:
             file.write(json.dumps({"line": head.number, "hash": head.hash.hex()}).encode())
-            file.publish(FILE)
-        except BaseException:
-            file.discard()
-            raise

@@ -19,7 +19,7 @@ from puf_server.storage.durable import DISK, Files, new_file, remove, sync_direc
 from puf_server.storage.layout import DATABASE, KEY_FILE, MODELS, Layout, model_name
 from puf_server.storage.sqlite_database import SqliteDatabase
 from puf_server.storage.state_database import IDENTITY, SIGNING_KEY
-from puf_server.storage.stored_files import StoredFiles
+from puf_server.storage.stored_files import StoredFiles, published
 
 
 def create(
@@ -84,14 +84,10 @@ def _new_objects(url: str, directory: Path) -> StoredFiles:
 
 
 def _write_model(files: StoredFiles, model: ModelVersion, manifest: Manifest, payload: bytes | bytearray) -> None:
-    file = files.new(f"{MODELS}/v{model.version:06d}")
-    try:
+    draft, name = f"{MODELS}/v{model.version:06d}", f"{MODELS}/{model_name(model.version, model.digest)}"
+    with published(files.new(draft), name) as file:
         file.write(write_header(manifest, {"version": str(model.version), "digest": model.digest}))
         file.write(payload)
-        file.publish(f"{MODELS}/{model_name(model.version, model.digest)}")
-    except BaseException:
-        file.discard()
-        raise
 
 
 def _make_folders(layout: Layout, files: Files) -> None:

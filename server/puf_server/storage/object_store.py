@@ -16,7 +16,6 @@ from puf_common.errors import Unavailable, UsageError
 from puf_common.logging import get_logger
 from puf_common.network.addresses import is_loopback
 
-SCHEME = "s3://"
 _NOT_THERE = ("404", "NoSuchKey", "NoSuchUpload")
 _NOT_OFFERED = ("NotImplemented", "MethodNotAllowed", "501", "405")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -31,9 +30,9 @@ class StoreUnavailable(Unavailable, OSError):
 def address(url: str) -> tuple[str, str]:
     """The bucket and the prefix of s3://BUCKET/PREFIX. The prefix is empty or ends with a slash."""
     parts = urlsplit(url)
-    if not url.startswith(SCHEME) or not parts.netloc or parts.query or parts.fragment or "@" in parts.netloc:
+    if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment or "@" in parts.netloc:
         raise UsageError(
-            f"{SCHEME}BUCKET/PREFIX is needed, without credentials: set those in the environment, see the page about files"
+            "s3://BUCKET/PREFIX is needed, without credentials: set those in the environment, see the page about files"
         )
     prefix = parts.path.strip("/")
     return parts.netloc, f"{prefix}/" if prefix else ""

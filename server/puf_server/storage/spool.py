@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 from puf_common.errors import Unavailable
 from puf_server.core.state.rounds import Round
@@ -31,18 +31,15 @@ class Spool:
 
     def part_elsewhere(self, client: str, upload: str) -> StoredFile | None:
         """The longest part of an upload that began at another process. An object store shows none."""
-        with ExitStack() as stack:
-            parts: list[StoredFile] = []
-            for name in self._elsewhere(f"{_short(client)}-{_short(upload)}-"):
-                # Its process may delete it meanwhile.
-                with suppress(FileNotFoundError):
-                    parts.append(stack.enter_context(self._files.read(name)))
-            longest = max(parts, key=lambda part: part.nbytes, default=None)
-            stack.pop_all()
-        for part in parts:
-            if part is not longest:
-                part.close()
-        return longest
+        parts: list[StoredFile] = []
+        for name in self._elsewhere(f"{_short(client)}-{_short(upload)}-"):
+            # Its process may delete it meanwhile.
+            with suppress(FileNotFoundError):
+                parts.append(self._files.read(name))
+        parts.sort(key=lambda part: part.nbytes)
+        for part in parts[:-1]:
+            part.close()
+        return parts[-1] if parts else None
 
     def _elsewhere(self, begin: str) -> list[str]:
         if not self._owner:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, Self
 
 from puf_common.files.durable import Bytes
@@ -66,6 +67,17 @@ class NewStoredFile(Protocol):
     def discard(self) -> None:
         """Deletes the file unless it was published."""
         ...
+
+
+@contextmanager
+def published(file: NewStoredFile, name: str) -> Iterator[NewStoredFile]:
+    """The file has its name at the end of the block, or is deleted."""
+    try:
+        yield file
+        file.publish(name)
+    except BaseException:
+        file.discard()
+        raise
 
 
 class StoredFiles(Protocol):
