@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,23 @@ from puf_server.cli.operator_client import OperatorClient
 pytestmark = pytest.mark.e2e
 
 
-def test_three_servers_that_die_make_the_model_of_one(tmp_path: Path, postgres: Postgres) -> None:
-    config = tiny_config(plan={"min_clients": 3, "rounds": 4, "absent_seconds": 600.0})
+CONFIG = tiny_config(plan={"min_clients": 3, "rounds": 4, "absent_seconds": 600.0})
+
+
+@contextmanager
+def served(directory: Path, postgres: Postgres) -> Iterator[tuple[str, Servers, Clients]]:
+    """Three servers of one federation, and its clients, which have joined."""
     address = postgres.address()
-    make_state(tmp_path / "files", config, database=address)
+    make_state(directory / "files", CONFIG, database=address)
     with ExitStack() as stack:
-        servers = Servers(tmp_path, address, stack)
+        servers = Servers(directory, address, stack)
         clients = Clients(servers, stack)
         clients.join()
+        yield address, servers, clients
+
+
+def test_three_servers_that_die_make_the_model_of_one(tmp_path: Path, postgres: Postgres) -> None:
+    with served(tmp_path, postgres) as (address, servers, clients):
         faults = {
             (2, "a"): lambda: servers.kill(0),
             (2, "c"): lambda: postgres.restart("immediate"),
@@ -40,19 +50,13 @@ def test_three_servers_that_die_make_the_model_of_one(tmp_path: Path, postgres: 
         wait_until(lambda: servers.control().status().rounds_trained == 4, SECONDS)
         model = clients.call("a", lambda raw: raw.fetch(4))
         run_server_command("audit", "verify", "--state", address, "--files", str(tmp_path / "files"))
-    assert model == one_process_in_sqlite(tmp_path / "reference", config)
+    assert model == one_process_in_sqlite(tmp_path / "reference", CONFIG)
 
 
 def test_a_server_that_was_stopped_over_whole_rounds_changes_nothing_when_it_wakes(
     tmp_path: Path, postgres: Postgres
 ) -> None:
-    config = tiny_config(plan={"min_clients": 3, "rounds": 4, "absent_seconds": 600.0})
-    address = postgres.address()
-    make_state(tmp_path / "files", config, database=address)
-    with ExitStack() as stack:
-        servers = Servers(tmp_path, address, stack)
-        clients = Clients(servers, stack)
-        clients.join()
+    with served(tmp_path, postgres) as (_, servers, clients):
         for name in NAMES:
             clients.train(name, 1)
         servers.stop(0)
@@ -70,7 +74,7 @@ def test_a_server_that_was_stopped_over_whole_rounds_changes_nothing_when_it_wak
             clients.train(name, 4)
         wait_until(lambda: woken.status().rounds_trained == 4, SECONDS)
         model = clients.call("a", lambda raw: raw.fetch(4))
-    assert model == one_process_in_sqlite(tmp_path / "reference", config)
+    assert model == one_process_in_sqlite(tmp_path / "reference", CONFIG)
 
 
 def test_workers_share_a_port_and_a_dead_one_is_started_again(tmp_path: Path, postgres: Postgres) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from puf_common.errors import Unavailable
 from puf_server.core.state.state import State
-from puf_server.storage.state_database import FoldLost, Learnt, OneProcess, StateMoved, Watcher
+from puf_server.storage.state_database import FoldLost, OneProcess, OthersReport, StateMoved, Watcher
 from puf_server.storage.state_rows import difference
 from tests.sim.disk import SimPart, SimSpool, SimStore
 from tests.sim.facts import require
@@ -136,13 +136,15 @@ class View(OneProcess):
         if self._watcher is None or self.common.world.strikes("no_exchange"):
             return
         common, watcher = self.common, self._watcher
-        told = watcher.tell()
-        for name, said in told.workers.items():
+        report = watcher.report()
+        for name, said in report.workers.items():
             common.beats[name] = common.beats.get(name, 0) + 1
             common.activity[name] = said
-        new = [n for n, beats in common.beats.items() if self._heard.get(n) != beats and n not in told.workers]
+        new = [n for n, beats in common.beats.items() if self._heard.get(n) != beats and n not in report.workers]
         self._heard = dict(common.beats)
-        self._step(lambda: watcher.learn(Learnt(dict.fromkeys(new, 0.0), {n: common.activity[n] for n in new}, 0)))
+        self._step(
+            lambda: watcher.learn(OthersReport(dict.fromkeys(new, 0.0), {n: common.activity[n] for n in new}, 0))
+        )
 
     def others_gone(self, view: View) -> None:
         """Another server gave no sign of life for too long."""

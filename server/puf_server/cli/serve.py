@@ -152,7 +152,7 @@ def serve_one(settings: ServeSettings, announce: Callable[[str], object] | None 
         tuple(settings.metrics_host),
         shared=announce is not None,
     )
-    told = announce or (settings.announce.write_text if settings.announce is not None else None)
+    announced = announce or (settings.announce.write_text if settings.announce is not None else None)
     with traced("puf-server", settings.trace):
-        serve(directory, addresses, told, tls=tls, limits=given, tracker=tracker, database=database)
+        serve(directory, addresses, announced, tls=tls, limits=given, tracker=tracker, database=database)
     return Exit.OK

@@ -1,4 +1,4 @@
-"""What the processes that serve one federation tell each other once a second.
+"""What the processes that serve one federation report to each other once a second.
 
 No process reads the clock of another one. A count that grows is a sign of life, and each process measures by its own clock
 how long there was none. Only the database's clock is common to all.
@@ -11,7 +11,7 @@ import math
 from puf_common.clock import steady_time
 from puf_common.logging import get_logger
 from puf_server.storage.postgres_tables import Connection
-from puf_server.storage.state_database import Learnt, Told, Watcher
+from puf_server.storage.state_database import OthersReport, OwnReport, Watcher
 
 log = get_logger(__name__)
 
@@ -62,13 +62,13 @@ class Exchange:
         self._offset = row[0] - (before + steady_time()) / 2
 
     def run(self, db: Connection, watcher: Watcher) -> None:
-        """Tells the others what this process heard, and learns what they did."""
-        told, own = watcher.tell(), []
+        """Reports to the others what this process heard, and reads their reports."""
+        report, own = watcher.report(), []
         with db.transaction():
-            db.execute(_ALIVE, (self._own, told.round, told.sent))
-            if told.workers:
-                said = [activity.replace("\0", "") for activity in told.workers.values()]
-                db.execute(_HEARD, (list(told.workers), said))
+            db.execute(_ALIVE, (self._own, report.round, report.sent))
+            if report.workers:
+                activities = [activity.replace("\0", "") for activity in report.workers.values()]
+                db.execute(_HEARD, (list(report.workers), activities))
         self.measure_clock(db)
         others, sent = [], 0
         for server, beats, number, nbytes, stop in db.execute("SELECT id, beats, round, sent, stop FROM puf_servers"):
@@ -76,8 +76,8 @@ class Exchange:
                 own.append(stop)
                 continue
             others.append((server, beats))
-            sent += nbytes if number == told.round else 0
-        self._learn_workers(db, watcher, told, sent)
+            sent += nbytes if number == report.round else 0
+        self._learn_workers(db, watcher, report, sent)
         for gone in self._watch_servers(others):
             log.warning("another server is silent; its connections are ended", server=gone)
             db.execute(_END_SESSIONS, (f"puf-server {gone}",))
@@ -86,22 +86,22 @@ class Exchange:
         if own == [True]:
             watcher.stop()
 
-    def _learn_workers(self, db: Connection, watcher: Watcher, told: Told, sent: int) -> None:
+    def _learn_workers(self, db: Connection, watcher: Watcher, own: OwnReport, sent: int) -> None:
         heard, silent, activity = dict[str, int](), dict[str, float](), dict[str, str]()
-        for client, beats, said, seconds in db.execute(_PRESENCE):
+        for client, beats, doing, seconds in db.execute(_PRESENCE):
             heard[client] = beats
             if self._heard is None:
                 # The only time at which this process relies on times that others have written.
                 silent[client] = max(0.0, seconds)
-                activity[client] = said
-            elif self._heard.get(client) != beats and client not in told.workers:
+                activity[client] = doing
+            elif self._heard.get(client) != beats and client not in own.workers:
                 silent[client] = 0.0
-                activity[client] = said
+                activity[client] = doing
         self._heard = heard
-        strange = [client for client in heard if client not in told.members]
-        if strange:
-            db.execute("DELETE FROM puf_presence WHERE client = ANY(%s)", (strange,))
-        watcher.learn(Learnt(silent, activity, sent))
+        no_members = [client for client in heard if client not in own.members]
+        if no_members:
+            db.execute("DELETE FROM puf_presence WHERE client = ANY(%s)", (no_members,))
+        watcher.learn(OthersReport(silent, activity, sent))
 
     def _watch_servers(self, others: list[tuple[str, int]]) -> list[str]:
         """The processes that became silent."""

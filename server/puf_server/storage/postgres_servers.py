@@ -1,7 +1,7 @@
 """The processes that serve one federation in PostgreSQL, as each of them sees the others.
 
 All processes are equal. Each has one connection beside that for changes, in a thread of its own. There it hears at once
-that another process has committed, and once a second it tells the others which workers it has heard, and that it is alive.
+that another process has committed. Once a second it reports to the others which workers it has heard, and that it is alive.
 
 A shared advisory lock counts the processes. The first one has it alone until its state is recovered. A process that is
 silent for longer, for example because it is stopped, loses its connections, and with them every lock.
@@ -142,8 +142,8 @@ class Servers:
         """Hears of commits until this time, or until the process ends."""
         while not self._ended.is_set() and (left := until - steady_time()) > 0:
             select.select([db.fileno(), self._woken.fileno()], [], [], left)
-            told = {notice.payload for notice in db.notifies(timeout=0)}
-            if told - {self.id}:
+            senders = {notice.payload for notice in db.notifies(timeout=0)}
+            if senders - {self.id}:
                 self._changed()
 
     def end(self) -> None:

@@ -33,8 +33,8 @@ class AlreadyServed(UsageError):
 
 
 @dataclass(frozen=True)
-class Told:
-    """What one process tells the others."""
+class OwnReport:
+    """What one process reports to the others."""
 
     # Workers that it heard since the last time, with their activity.
     workers: Mapping[str, str]
@@ -46,8 +46,8 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Learnt:
-    """What the other processes heard since the last time."""
+class OthersReport:
+    """What the other processes report since the last time."""
 
     # Seconds since they heard each worker.
     silent: Mapping[str, float]
@@ -63,9 +63,9 @@ class Watcher(Protocol):
         """Another process has committed, or may have."""
         ...
 
-    def tell(self) -> Told: ...
+    def report(self) -> OwnReport: ...
 
-    def learn(self, learnt: Learnt) -> None: ...
+    def learn(self, others: OthersReport) -> None: ...
 
     def gone(self) -> None:
         """Another process is silent and serves no longer."""

@@ -21,6 +21,7 @@ from puf_common.errors import TooMuch
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_server.core import operations, roster
+from puf_server.core.state.rounds import Round
 from puf_server.rpc import messages
 from puf_server.storage import postgres_exchange, postgres_servers
 from puf_server.storage.postgres_tables import LOCK
@@ -181,9 +182,8 @@ def test_time_without_an_exchange_is_no_silence(start: Callable[[], Local]) -> N
     assert two.engine.state.round.repeats == 0
 
 
-def test_one_process_folds_and_one_that_lost_the_right_commits_nothing(
-    start: Callable[[], Local], address: str
-) -> None:
+def closed_round(start: Callable[[], Local]) -> tuple[Local, Local, Round]:
+    """Two processes, and a round that both know to be closed."""
     one, two = start(), start()
     one.join(*NAMES)
     for name in NAMES:
@@ -191,6 +191,13 @@ def test_one_process_folds_and_one_that_lost_the_right_commits_nothing(
     two.engine.catch_up()
     current = one.engine.round_to_fold()
     assert current is not None
+    return one, two, current
+
+
+def test_one_process_folds_and_one_that_lost_the_right_commits_nothing(
+    start: Callable[[], Local], address: str
+) -> None:
+    one, two, current = closed_round(start)
     right = one.engine.begin_fold()
     assert right is not None
     assert two.engine.begin_fold() is None
@@ -210,13 +217,8 @@ def test_one_process_folds_and_one_that_lost_the_right_commits_nothing(
 def test_a_process_that_was_stopped_over_a_whole_round_changes_nothing(
     start: Callable[[], Local], address: str
 ) -> None:
-    one, two = start(), start()
-    one.join(*NAMES)
-    for name in NAMES:
-        one.submit(name, 0.1)
-    two.engine.catch_up()
-    current, right = one.engine.round_to_fold(), one.engine.begin_fold()
-    assert current is not None
+    one, two, current = closed_round(start)
+    right = one.engine.begin_fold()
     folded = one.engine.fold(current)
     end_sessions(address, one)
     two.engine.fold_ready()

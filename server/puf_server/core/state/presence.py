@@ -38,7 +38,7 @@ class Presence:
     activity: Mapping[str, str] = field(default_factory=dict)
     # Tensor bytes sent since the last commit: for the open round and the evaluations before it.
     nbytes_down: int = 0
-    # The same of other processes, as far as they have told.
+    # The same of other processes, as far as they have reported it.
     nbytes_elsewhere: int = 0
     # None: not known, and no round waits for it.
     disk: DiskSpace | None = None
