@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -27,7 +29,20 @@ _SECONDS = 300.0
 _PROCESSES = 10
 
 
-def init_state(scratch: Path, parameters: int, *flags: str, weights: NDArray[np.float32] | None = None) -> Path:
+@dataclass(frozen=True)
+class Serving:
+    """Where the state is and how many processes serve it. Without an address it is in SQLite."""
+
+    database: str = ""
+    workers: int = 1
+
+
+_SQLITE = Serving()
+
+
+def init_state(
+    scratch: Path, parameters: int, *flags: str, weights: NDArray[np.float32] | None = None, database: str = ""
+) -> Path:
     """The state directory of a new federation whose model is one tensor: zeros, or `weights`."""
     scratch.mkdir(parents=True, exist_ok=True)
     manifest = Manifest((TensorSpec("weights", "f32", (parameters,)),))
@@ -35,7 +50,8 @@ def init_state(scratch: Path, parameters: int, *flags: str, weights: NDArray[np.
     save(first, manifest, _zeros(manifest.nbytes(MODEL)) if weights is None else weights.data.cast("B"), {})
     state = scratch / "state"
     plan = ["--plan-rounds", "0", "--plan-evaluate-every", "0", "--plan-keep-models", "1", *flags]
-    run_server_command("init", "--state", str(state), "--model", "bench", "--model-file", str(first), *plan)
+    place = ["--state", database, "--files", str(state)] if database else ["--state", str(state)]
+    run_server_command("init", *place, "--model", "bench", "--model-file", str(first), *plan)
     return state
 
 
@@ -54,6 +70,12 @@ def peak_memory(pid: int) -> float:
     raise PufError("this system does not report the peak memory of a process")
 
 
+def cpu_times(pid: int) -> list[Any]:
+    """Processor times of a process and of its children."""
+    process = psutil.Process(pid)
+    return [p.cpu_times() for p in (process, *process.children(recursive=True))]
+
+
 class Federation:
     """Server and clients as a context. With `mtls` all use certificates; with `relay` clients connect through it."""
 
@@ -66,13 +88,17 @@ class Federation:
         *,
         mtls: bool = False,
         relay: CountingRelay | None = None,
+        serving: Serving = _SQLITE,
     ) -> None:
-        state = init_state(scratch, parameters, "--plan-start-clients", str(clients), *flags)
+        start = ["--plan-start-clients", str(clients), *flags]
+        state = init_state(scratch, parameters, *start, database=serving.database)
         names = [f"client-{i}" for i in range(clients)]
         serve = _certificates(scratch / "certs", names) if mtls else ["--insecure"]
+        if serving.workers > 1:
+            serve += ["--workers", str(serving.workers)]
         self._stack = ExitStack()
         try:
-            self.server = ServerProcess(state, scratch / "server.log", security=serve)
+            self.server = ServerProcess(state, scratch / "server.log", security=serve, database=serving.database)
             self._stack.enter_context(self.server)
             self.control = OperatorClient.of_state(state)
             address = self.server.address
@@ -117,7 +143,7 @@ class Federation:
         """Processor seconds of server and clients so far, in user and system mode."""
         found: dict[str, float] = {}
         for side, processes in (("server", [self.server]), ("clients", [*self.clients.values()])):
-            times = [psutil.Process(p.pid).cpu_times() for p in processes]
+            times = [t for p in processes for t in cpu_times(p.pid)]
             found |= {f"{side}_user": sum(t.user for t in times), f"{side}_system": sum(t.system for t in times)}
         return found
 

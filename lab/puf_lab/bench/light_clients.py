@@ -1,6 +1,8 @@
 """Many light clients in one process: they join, send heartbeats and answer work. No torch, no threads.
 
-    python -m puf_lab.bench.light_clients HOST:PORT CLIENTS SECONDS
+    python -m puf_lab.bench.light_clients HOST:PORT[,HOST:PORT...] CLIENTS SECONDS
+
+Clients are divided among the addresses.
 
 Prints one line of JSON at the end: heartbeats, updates, errors by message, and the slowest heartbeat.
 """
@@ -104,16 +106,17 @@ async def _train(stub: Any, manifest: Manifest, work: fed.TrainWork, payload: by
     await stub.SubmitUpdate(frames(), **call)
 
 
-async def _run(address: str, clients: int, seconds: float) -> _Tally:
+async def _run(addresses: list[str], clients: int, seconds: float) -> _Tally:
     tally, starting, until = _Tally(), asyncio.Semaphore(_STARTING), [time.monotonic() + _JOINING_SECONDS + seconds]
 
-    async def counted(name: str) -> None:
+    async def counted(number: int) -> None:
+        address, name = addresses[number % len(addresses)], f"light-{number:04d}"
         try:
             await _client(address, name, tally, starting, until)
         except aio.AioRpcError as error:
             tally.errors[f"{error.code().name}: {error.details()}"] += 1
 
-    tasks = [asyncio.create_task(counted(f"light-{i:04d}")) for i in range(clients)]
+    tasks = [asyncio.create_task(counted(i)) for i in range(clients)]
     while tally.joined + sum(tally.errors.values()) < clients and time.monotonic() < until[0]:
         await asyncio.sleep(0.1)
     until[0] = time.monotonic() + seconds
@@ -121,8 +124,8 @@ async def _run(address: str, clients: int, seconds: float) -> _Tally:
     return tally
 
 
-def main(address: str, clients: int, seconds: float) -> int:
-    tally = asyncio.run(_run(address, clients, seconds))
+def main(addresses: str, clients: int, seconds: float) -> int:
+    tally = asyncio.run(_run(addresses.split(","), clients, seconds))
     print(json.dumps({**vars(tally), "errors": dict(tally.errors)}))  # noqa: T201
     return 0 if not tally.errors else 1
 

@@ -25,6 +25,7 @@ USUAL = (
     "training",
     "encoding",
     "crowd",
+    "servers",
     "growth",
     "large",
     "simulation",

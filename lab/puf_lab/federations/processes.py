@@ -96,7 +96,10 @@ class Process:
 
 
 class ServerProcess(Process):
-    """`puf-server serve` on free ports. The constructor returns when the server accepts calls."""
+    """`puf-server serve` on free ports. The constructor returns when the server accepts calls.
+
+    With `database`, the address of a PostgreSQL schema, several servers can serve one state.
+    """
 
     def __init__(
         self,
@@ -106,11 +109,13 @@ class ServerProcess(Process):
         listen: str = "127.0.0.1:0",
         operator: str = "127.0.0.1:0",
         security: Sequence[str] = ("--insecure",),
+        database: str = "",
         env: Mapping[str, str] | None = None,
     ) -> None:
-        announce = state.parent / f"{state.name}.ports"
+        announce = log.with_suffix(".ports")
         announce.unlink(missing_ok=True)
-        flags = ["--state", str(state), *security, "--listen", listen, "--operator", operator]
+        place = ["--state", database, "--files", str(state)] if database else ["--state", str(state)]
+        flags = [*place, *security, "--listen", listen, "--operator", operator]
         flags += ["--announce", str(announce), "--log-format", "json"]
         super().__init__([program("puf-server"), "serve", *flags], log, env=env)
         wait_until(lambda: announce.exists() and announce.read_text().endswith("\n"), _START_SECONDS, self)

@@ -23,6 +23,9 @@ def issue(engine: Engine, ticket_id: str, name: str | None = None) -> bytes:
     with engine.store.database.audit_log() as log:
         head, lines = log.head(), list(log.lines(*receipt_content.EVENTS))
     ticket = tickets.find(state, name, ticket_id)
+    member = state.members.get(ticket.client)
+    if engine.store.unfinished_elsewhere(state, "" if member is not None and member.session else ticket.client):
+        raise Unavailable("another server has not deleted its unfinished files yet; ask for the receipt again later")
     content = receipt_content.build(
         state, engine.config, ticket, head=head, lines=lines, now=engine.clock(), software=VERSION
     )

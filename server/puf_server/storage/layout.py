@@ -12,6 +12,7 @@ DIR/lock                   held by the server that serves this directory
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from pathlib import Path
 
@@ -58,6 +59,16 @@ def spool_name(current: Round, key: str, digest: str | None = None) -> str:
     """The file of one update. It contains the digest, so that a conflicting update cannot overwrite it."""
     digest = current.received[key].digest if digest is None else digest
     return f"{current.number}.{current.attempt}.{key.replace('/', '.')}.{digest[:32]}"
+
+
+def arriving(client: str, upload: str = "") -> str:
+    """How the names of a client's updates begin that are still arriving: of all of them, or of one upload."""
+    begin = f"{SPOOL}/{_short(client)}-"
+    return f"{begin}{_short(upload)}-" if upload else begin
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def history_name(record: HistoryRecord) -> str:

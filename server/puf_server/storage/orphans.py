@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from puf_server.core.state.models import ModelStatus
+from puf_server.core.state.rounds import RoundPhase
 from puf_server.core.state.state import State
 from puf_server.core.unlearning.model_versions import differences
 from puf_server.storage.layout import (
@@ -12,6 +13,7 @@ from puf_server.storage.layout import (
     HISTORY,
     MODELS,
     SPOOL,
+    arriving,
     difference_name,
     history_name,
     model_name,
@@ -48,6 +50,25 @@ def delete_orphans(
         ]
     if orphans:
         files.delete(orphans)
+
+
+def unfinished_elsewhere(files: StoredFiles, state: State, owner: str, gone: str) -> list[str]:
+    """Files that processes other than `owner` did not finish and may contain what was forgotten.
+
+    These are updates of `gone`, a client that has left, and files that no later step needs.
+    """
+    needed = (f"{MODELS}/v{state.newest + 1:06d}.",)
+    needed += tuple(f"{DIFFERENCES}/v{base:06d}-v{version:06d}." for base, version in differences(state))
+    if state.round is not None and state.round.phase is RoundPhase.FOLDING:
+        needed += (f"{HISTORY}/",)
+    found = []
+    for name in files.names():
+        if not name.endswith(".part") or owner_of(name) in ("", owner):
+            continue
+        unwanted = name.startswith(arriving(gone)) if name.startswith(f"{SPOOL}/") else not name.startswith(needed)
+        if unwanted:
+            found.append(name)
+    return found
 
 
 def _known_as(name: str) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import suppress
 
 from puf_common.errors import Unavailable
 from puf_server.core.state.rounds import Round
-from puf_server.storage.layout import SPOOL, owner_of, spool_name
+from puf_server.storage.layout import SPOOL, arriving, owner_of, spool_name
 from puf_server.storage.stored_files import NewStoredFile, StoredFile, StoredFiles
 
 
@@ -23,16 +22,16 @@ class Spool:
 
         The name tells other processes of the federation which client's update it is, and how long it will be.
         """
-        return self._files.new(f"{SPOOL}/{_short(client)}-{_short(upload)}-{nbytes}", "spool")
+        return self._files.new(f"{arriving(client, upload)}{nbytes}", "spool")
 
     def arriving_elsewhere(self, client: str) -> int:
         """Bytes of this client's updates that are arriving at other processes of the federation."""
-        return sum(int(name.partition(".")[0].rpartition("-")[2]) for name in self._elsewhere(f"{_short(client)}-"))
+        return sum(int(name.partition(".")[0].rpartition("-")[2]) for name in self._elsewhere(arriving(client)))
 
     def part_elsewhere(self, client: str, upload: str) -> StoredFile | None:
         """The longest part of an upload that began at another process. An object store shows none."""
         parts: list[StoredFile] = []
-        for name in self._elsewhere(f"{_short(client)}-{_short(upload)}-"):
+        for name in self._elsewhere(arriving(client, upload)):
             # Its process may delete it meanwhile.
             with suppress(FileNotFoundError):
                 parts.append(self._files.read(name))
@@ -44,7 +43,7 @@ class Spool:
     def _elsewhere(self, begin: str) -> list[str]:
         if not self._owner:
             return []
-        names = [n for n in self._files.names(SPOOL) if n.startswith(f"{SPOOL}/{begin}") and n.endswith(".part")]
+        names = [n for n in self._files.names(SPOOL) if n.startswith(begin) and n.endswith(".part")]
         return [name for name in names if owner_of(name) != self._owner]
 
     def publish(self, file: NewStoredFile, name: str) -> None:
@@ -86,7 +85,3 @@ class Spool:
 
 def _name(current: Round, key: str) -> str:
     return f"{SPOOL}/{spool_name(current, key)}"
-
-
-def _short(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from puf_common import audit_chain
+from puf_common.audit_chain import Head
 from puf_common.errors import Mismatch, StorageCorrupted
 from puf_common.files.private import write_new
 from puf_common.receipts.signing_key import SigningKey, fingerprint
@@ -30,7 +31,7 @@ from puf_server.storage.directory_files import DirectoryFiles
 from puf_server.storage.durable import DISK, Files
 from puf_server.storage.layout import HISTORY, KEY_FILE, Layout, history_name
 from puf_server.storage.model_files import ModelFiles
-from puf_server.storage.orphans import delete_orphans
+from puf_server.storage.orphans import delete_orphans, unfinished_elsewhere
 from puf_server.storage.spool import Spool
 from puf_server.storage.sqlite_database import SqliteDatabase
 from puf_server.storage.state_database import IDENTITY, SIGNING_KEY, AlreadyServed, StateDatabase
@@ -127,11 +128,13 @@ class Store:
     def mark_completed(self) -> None:
         """Notes beside the database that a request was completed. A restored database is recognised by that."""
         if self._mark is not None:
-            with self.database.audit_log() as log:
-                head = log.head()
-            # Another process may have completed a later request.
-            if self._mark.read().number < head.number:
+            # Another process may complete a later request, and this one then replace its mark: look again.
+            while self._mark.read().number < (head := self._audit_head()).number:
                 self._mark.write(head)
+
+    def _audit_head(self) -> Head:
+        with self.database.audit_log() as log:
+            return log.head()
 
     def await_receipts(self, wanted: bool) -> None:
         """Stores whether this state comes from a backup and the operator has not shown the receipts issued since."""
@@ -226,6 +229,11 @@ class Store:
 
     def delete_orphans(self, newest: Callable[[], State], *, everything: bool = False) -> None:
         delete_orphans(self.files, newest, self.database.is_gone, everything=everything)
+
+    def unfinished_elsewhere(self, state: State, gone: str) -> list[str]:
+        """Files that other processes did not finish and that may contain what was forgotten, also of `gone`."""
+        owner = self.database.owner
+        return unfinished_elsewhere(self.files, state, owner, gone) if owner else []
 
 
 def _objects(directory: Path) -> StoredFiles | None:

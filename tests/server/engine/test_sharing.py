@@ -17,11 +17,12 @@ from tests.running import make_state, tiny_config
 from tests.server.local import Clock, Local
 
 from puf_common.clock import steady_time
-from puf_common.errors import TooMuch
+from puf_common.errors import TooMuch, Unavailable
 from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_server.core import operations, roster
 from puf_server.core.state.rounds import Round
+from puf_server.engine import receipts
 from puf_server.rpc import messages
 from puf_server.storage import postgres_exchange, postgres_servers
 from puf_server.storage.postgres_tables import LOCK
@@ -74,8 +75,7 @@ def test_every_process_changes_the_state_and_hears_of_the_others(start: Callable
     one.join("a")
     until(lambda: "a" in two.engine.state.members)
     two.join("b", "c")
-    until(lambda: one.engine.state.round is not None)
-    assert one.engine.state == two.engine.state
+    until(lambda: one.engine.state.round is not None and one.engine.state == two.engine.state)
     one.submit("a", 0.1)
     two.submit("b", 0.1)
     one.submit("c", 0.1)
@@ -363,3 +363,34 @@ def test_a_client_has_one_quota_at_all_processes(start: Callable[[], Local]) -> 
     for upload in uploads[:2]:
         upload.discard()
     two.begin("a", 0.5).discard()
+
+
+def test_no_receipt_is_issued_while_a_dead_process_has_a_file_of_the_client(
+    start: Callable[[], Local],
+) -> None:
+    one, two = start(), start()
+    one.join(*NAMES)
+    exchange(one)
+    exchange(two)
+    # The process dies during this upload and with an older model that it did not finish.
+    upload, model = one.begin("a", 0.1), one.engine.store.models.new(1)
+    for name in NAMES:
+        two.submit(name, 0.1)
+    two.engine.fold_ready()
+    ticket = two.forget("a")
+    while two.engine.state.tickets[ticket].state != "completed":
+        for name in NAMES:
+            session = two.engine.state.members[name].session
+            if session and two.handlers.work(name, session) is not None:
+                two.submit(name, 0.1)
+        two.engine.fold_ready()
+    with pytest.raises(Unavailable, match="another server"):
+        receipts.issue(two.engine, ticket)
+    upload.discard()
+    with pytest.raises(Unavailable, match="another server"):
+        receipts.issue(two.engine, ticket)
+    model.discard()
+    # The next model of a process that lives contains nothing of the client.
+    model = one.engine.store.models.new(two.engine.state.newest + 1)
+    assert receipts.issue(two.engine, ticket)
+    model.discard()

@@ -16,6 +16,7 @@ from tests.running import make_state, tiny_config
 from tests.server.core.builders import Federation, config
 from tests.server.local import Local
 
+from puf_common.audit_chain import Head
 from puf_common.errors import Mismatch, NotNow, Unavailable, UsageError
 from puf_server.core import operations
 from puf_server.maintenance import audit_reader
@@ -256,14 +257,14 @@ def test_a_password_is_in_no_message() -> None:
 
 
 def test_the_connection_uses_tls_as_the_address_says(tmp_path: Path, postgres: Postgres) -> None:
-    address = postgres.address(ca=postgres.ca)
+    address = postgres.tls_address(postgres.ca)
     make_state(tmp_path / "state", database=address)
     with closing(Store.open(tmp_path / "state", database=address)) as store:
         assert isinstance(store.database, PostgresDatabase)
         assert store.database._connection().pgconn.ssl_in_use
     strange = Pki(tmp_path / "strange")
     with pytest.raises(DatabaseBusy, match="certificate verify failed"):
-        Store.open(tmp_path / "state", database=postgres.address(ca=strange.ca))
+        Store.open(tmp_path / "state", database=postgres.tls_address(strange.ca))
 
 
 def test_a_character_that_the_database_does_not_store_is_in_no_entry(opened: PostgresDatabase) -> None:
@@ -313,3 +314,27 @@ def test_a_database_that_was_restored_to_before_a_completed_request_asks_for_rec
     with closing(Store.open(state, database=address)) as store:
         assert not store.awaits_receipts
         assert [e.event for e in audit_entries(store)][-2:] == ["database.restored", "receipts.waived"]
+
+
+def test_the_mark_of_a_later_request_is_not_replaced_by_that_of_an_earlier_one(
+    state: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Store.open(state, database=address)) as one:
+        before = one.load()
+        done = before.note("ticket.completed", 1.0, ticket="t-1")
+        one.save(before, done)
+        mark = one._mark
+        assert mark is not None
+        write = mark.write
+
+        def overtaken(head: Head) -> None:
+            """Another process completes and marks a later request before this one writes its mark."""
+            monkeypatch.setattr(mark, "write", write)
+            one.save(done, done.note("ticket.completed", 2.0, ticket="t-2"))
+            one.mark_completed()
+            write(head)
+
+        monkeypatch.setattr(mark, "write", overtaken)
+        one.mark_completed()
+        with one.database.audit_log() as log:
+            assert mark.read() == log.head()
