@@ -71,7 +71,7 @@ integrations: .venv-flower/.ready .venv-flare/.ready .venv-hf/.ready .venv-track
 	$(BIN)/python -m pytest integrations/tests -o timeout=1500 --durations=20
 
 compose:  ## Run a federation in containers with monitoring, and the commands of the pages; needs a Docker engine
-	$(PYTHON) deploy/try_compose.py --monitoring --own-certificates
+	$(PYTHON) deploy/try_compose.py --monitoring --own-certificates --postgres
 	$(PYTHON) deploy/try_pages.py
 
 systemd:  ## Run the systemd units in a container; needs a Docker engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import subprocess
@@ -9,7 +10,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["ROOT", "SECONDS", "check", "docker", "engine_answers", "found_compose", "free_port", "say", "wait_for"]
+__all__ = [
+    "ROOT",
+    "SECONDS",
+    "available_image",
+    "check",
+    "docker",
+    "engine_answers",
+    "found_compose",
+    "free_port",
+    "say",
+    "wait_for",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 180.0
@@ -21,6 +33,19 @@ def docker(*words: str, text: str | None = None) -> str:
     if done.returncode:
         raise SystemExit(f"failed ({done.returncode}): docker {' '.join(words)}\n{done.stdout[-4000:]}")
     return done.stdout
+
+
+def available_image(overlay: str, variable: str, stand_in: str) -> str:
+    """The image that an overlay names if it is available, otherwise one that is built from the Dockerfile `stand_in`."""
+    wanted = re.search(rf"{variable}:-([^}}]+)}}", (ROOT / "deploy" / f"{overlay}.yml").read_text())
+    assert wanted is not None
+    for words in (["image", "inspect"], ["pull"]):
+        if subprocess.run(["docker", *words, wanted[1]], capture_output=True).returncode == 0:  # noqa: S607
+            return wanted[1]
+    name = f"puf-trial-{variable.lower().removesuffix('_image')}"
+    docker("build", "-t", name, "-", text=stand_in)
+    say(f"{wanted[1]} is not available; using an image with Debian's package")
+    return name
 
 
 def engine_answers() -> bool:

@@ -1,11 +1,11 @@
 """Runs the compose file: a federation of containers trains, its server is killed twice, and one replica is forgotten.
 
-    python deploy/try_compose.py [--clients 4] [--monitoring] [--own-certificates] [--keep]
+    python deploy/try_compose.py [--clients 4] [--monitoring] [--own-certificates] [--postgres] [--keep]
 
 Starts `docker-compose.yml` under a separate project name and removes everything afterwards, including volumes. Needs a
 Docker engine and either `docker compose` or `docker-compose`; without them it prints a line and ends with 0. With
 --monitoring, Prometheus also runs and its values are checked. With --own-certificates, another federation uses certificates
-of an authority outside the containers.
+of an authority outside the containers. With --postgres, another one has its state in PostgreSQL and two server processes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import try_monitoring
+import try_postgres
 from trials import ROOT, SECONDS, check, docker, engine_answers, found_compose, free_port, say, wait_for
 
 ROUNDS = 20
@@ -252,6 +253,7 @@ def main() -> int:
     parser.add_argument(
         "--own-certificates", action="store_true", help="also run with certificates of another authority"
     )
+    parser.add_argument("--postgres", action="store_true", help="also run with the state in PostgreSQL")
     parser.add_argument("--keep", action="store_true", help="leave the containers running")
     parser.add_argument("--reports", type=Path, help="directory for receipt and model (default: a temporary one)")
     arguments = parser.parse_args()
@@ -280,6 +282,11 @@ def main() -> int:
             own = Compose(program, arguments.clients, "own-certificates", PUF_CERTIFICATES=str(certificates))
             with taken_down(own, keep=arguments.keep):
                 own_certificates(own, certificates)
+        if arguments.postgres:
+            settings = {"POSTGRES_IMAGE": try_postgres.image(), "POSTGRES_PASSWORD": "trial"}
+            several = Compose(program, arguments.clients, "postgres", **settings)
+            with taken_down(several, keep=arguments.keep):
+                try_postgres.trial(several)
     print("all checks passed")
     return 0
 

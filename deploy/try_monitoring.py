@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
 from typing import Any
 
-from trials import ROOT, check, docker, say, wait_for
+from trials import ROOT, available_image, check, docker, wait_for
 
 __all__ = ["Prometheus", "image", "test_rules"]
 
@@ -31,16 +30,7 @@ MAY_BE_EMPTY = ("puf_ticket_deadline_seconds", "puf_updates_refused_total", "puf
 
 def image() -> str:
     """The image of the overlay if it is available, otherwise an image with Debian's Prometheus."""
-    wanted = re.search(r"PROMETHEUS_IMAGE:-([^}]+)}", (ROOT / "deploy" / "monitoring.yml").read_text())
-    assert wanted is not None
-    for words in (["image", "inspect"], ["pull"]):
-        if subprocess.run(["docker", *words, wanted[1]], capture_output=True).returncode == 0:  # noqa: S607
-            return wanted[1]
-    name = "puf-trial-prometheus"
-    docker("build", "-t", name, "-", text=STAND_IN)
-    version = docker("run", "--rm", name, "--version").split(",")[1].split("(")[0].strip()
-    say(f"{wanted[1]} is not available; using Debian's Prometheus {version}, without Grafana")
-    return name
+    return available_image("monitoring", "PROMETHEUS_IMAGE", STAND_IN)
 
 
 def test_rules(image: str) -> None:
