@@ -24,9 +24,9 @@ EVERYONE = ("anna", "bert", "cleo")
 class OnDisk:
     """A federation opened by one process. Close it and open another to restart."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, database: str = "") -> None:
         self.directory = directory
-        self.engine = Engine(Store.open(directory), time.time)
+        self.engine = Engine(Store.open(directory, database=database), time.time)
         self.handlers = Handlers(self.engine)
 
     def __enter__(self) -> OnDisk:
@@ -97,9 +97,10 @@ class OnDisk:
         return [event for (event,) in sqlite(self.engine.store).execute("SELECT event FROM audit ORDER BY seq")]
 
 
-def trained_state(directory: Path) -> Path:
-    make_state(directory, tiny_config(plan={"min_clients": 3}, forgetting={"blind_recovery_rounds": 1}))
-    with OnDisk(directory) as f:
+def trained_state(directory: Path, database: str = "") -> Path:
+    config = tiny_config(plan={"min_clients": 3}, forgetting={"blind_recovery_rounds": 1})
+    make_state(directory, config, database=database)
+    with OnDisk(directory, database) as f:
         f.join(*EVERYONE)
         f.work()
     return directory
