@@ -57,7 +57,7 @@ def unfinished_elsewhere(files: StoredFiles, state: State, owner: str, gone: str
 
     These are updates of `gone`, a client that has left, and files that no later step needs.
     """
-    needed = (f"{MODELS}/v{state.newest + 1:06d}.",)
+    needed: tuple[str, ...] = (f"{MODELS}/v{state.newest + 1:06d}.",)
     needed += tuple(f"{DIFFERENCES}/v{base:06d}-v{version:06d}." for base, version in differences(state))
     if state.round is not None and state.round.phase is RoundPhase.FOLDING:
         needed += (f"{HISTORY}/",)
