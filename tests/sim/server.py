@@ -139,8 +139,8 @@ class SimServer:
         self.crashes += 1
         self.waiters.clear()
         if self.view is not None:
+            self.world.after(SILENT_SECONDS, self.world.gone, self.view, self.view.owner)
             self.view.crashed()
-            self.world.after(SILENT_SECONDS, self.world.gone, self.view)
         self.world.after(self.world.rng.uniform(0.5, 40.0), self.start)
 
     def run(self, step: Callable[[], T]) -> T:
@@ -157,11 +157,11 @@ class SimServer:
         """The process is stopped for some time and wakes up with what it knew."""
         if not self.up or self.frozen:
             return
-        self.world.log(f"{self.view.owner if self.view else 'the server'} is stopped for {seconds:.0f} s")
+        self.world.log(f"{self.view.name if self.view else 'the server'} is stopped for {seconds:.0f} s")
         self.frozen, self._frozen_at = True, self.world.now
         self.world.after(seconds, self._wake, self.epoch)
         if self.view is not None:
-            self.world.after(SILENT_SECONDS, self.world.gone, self.view)
+            self.world.after(SILENT_SECONDS, self.world.gone, self.view, self.view.owner)
 
     def _wake(self, epoch: int) -> None:
         if self.epoch == epoch:
@@ -261,6 +261,8 @@ class SimServer:
 
     def fetch(self, name: str, version: int) -> tuple[fed.ModelHeader, bytes | None]:
         """A model and its header. The bytes are None where they arrive damaged."""
+        if self.view is not None:
+            self.engine.refresh()
         model = self.handlers.model_for(name, version)
         self.world.checker.served(self.engine.state, name, model)
         return self.handlers.model_header(model), self.store.payload(model)

@@ -66,7 +66,8 @@ class View(OneProcess):
 
     def __init__(self, common: Common, number: int) -> None:
         self.common = common
-        self.owner = f"server-{number}"
+        self.name = f"server-{number}"
+        self._starts = 0
         self.database = self
         self.server: SimServer | None = None
         self._known = 0
@@ -76,6 +77,11 @@ class View(OneProcess):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.common.disk, name)
+
+    @property
+    def owner(self) -> str:  # type: ignore[override]
+        """The id of the process. One that starts again gets another."""
+        return f"{self.name}.{self._starts}"
 
     @property
     def spool(self) -> OwnSpool:
@@ -146,9 +152,9 @@ class View(OneProcess):
             lambda: watcher.learn(OthersReport(dict.fromkeys(new, 0.0), {n: common.activity[n] for n in new}, 0))
         )
 
-    def others_gone(self, view: View) -> None:
-        """Another server gave no sign of life for too long."""
-        self.common.disk.spool.drop(view.owner)
+    def others_gone(self, owner: str) -> None:
+        """Another process gave no sign of life for too long."""
+        self.common.disk.spool.drop(owner)
         if self._watcher is not None and self._serving():
             self._step(self._watcher.gone)
 
@@ -173,6 +179,7 @@ class View(OneProcess):
 
     def crashed(self) -> None:
         """Its connections end with the process."""
+        self._starts += 1
         self._watcher = None
         self.end_fold()
 

@@ -128,12 +128,12 @@ class World:
             self.server = self.rng.choice(serving or self.servers)
         return self.server
 
-    def gone(self, view: View) -> None:
-        """The other servers notice that one gave no sign of life."""
-        if view.server is not None and view.server.silent:
+    def gone(self, view: View, owner: str) -> None:
+        """The other servers notice that a process gave no sign of life."""
+        if view.owner != owner or (view.server is not None and view.server.silent):
             for other in view.common.views:
                 if other is not view:
-                    other.others_gone(view)
+                    other.others_gone(owner)
 
     @contextmanager
     def without_faults(self) -> Iterator[None]:
