@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 from structlog.contextvars import bind_contextvars
 
-from puf_common.errors import CutShort, InvalidUpdate, PufError
+from puf_common.errors import CutShort, InvalidUpdate, PufError, StorageCorrupted
 from puf_common.logging import get_logger
 from puf_common.tensors.chunk_frames import chunk_of
 from puf_common.tensors.chunks import ChunkView
@@ -181,6 +181,11 @@ class FederationService(rpc.FederationServicer):
                         await permit.acquire()
                         with permit.pausing():
                             yield frame
+        except StorageCorrupted:
+            # It may have been deleted since it was chosen, also by another server: this states it.
+            await self._refresh()
+            self._handlers.model_for(name, request.version)
+            raise
         finally:
             permit.release()
         self._handlers.rates.record(name, time.monotonic() - begun, down=content.nbytes - begin)
