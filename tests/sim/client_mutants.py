@@ -79,7 +79,7 @@ def files_are_written_in_place(patch: pytest.MonkeyPatch) -> None:
 
     from puf_client.state import directory
 
-    def write_over(path: Path, content: bytes, *, files: Any) -> None:
+    def write_over(path: Path, content: bytes, *, mode: int = 0, files: Any = None) -> None:
         path.unlink(missing_ok=True)
         file = new_file.NewFile(path, files)
         file.write(content)
@@ -144,13 +144,13 @@ def _uploads(patch: pytest.MonkeyPatch, change: Callable[[Any, Any], tuple[Any, 
 
 
 def the_update_is_not_negated(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(update, "scale_update", lambda layout, payload, scale: None)
+    patch.setattr(update, "scale_update", lambda layout, payload, scale, block=0: None)
 
 
 def the_scale_is_applied_twice(patch: pytest.MonkeyPatch) -> None:
     original = scaling.scale_update
 
-    def twice(layout: Any, payload: Any, scale: float) -> None:
+    def twice(layout: Any, payload: Any, scale: float, block: int = 0) -> None:
         original(layout, payload, scale)
         original(layout, payload, scale)
 

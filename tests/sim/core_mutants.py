@@ -40,7 +40,7 @@ def forgotten_may_return(patch: pytest.MonkeyPatch) -> None:
 
 
 def fold_ignores_revision(patch: pytest.MonkeyPatch) -> None:
-    def commit(self: Engine, result: FoldResult) -> None:
+    def commit(self: Engine, result: FoldResult, fold: int | None = None) -> None:
         def change(state: State, now: float) -> tuple[State, None]:
             current = state.round
             if current is None or current.phase is not RoundPhase.FOLDING or result.failure:

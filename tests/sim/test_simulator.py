@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from puf_server.core import scheduler
 from tests.sim import client_mutants as client
 from tests.sim import core_mutants as core
 from tests.sim.client_mutants import Mutation
-from tests.sim.mutants import caught
+from tests.sim.mutants import ALL, caught
 from tests.sim.run import run, simulated
 from tests.sim.scenario import FAULTS, calm, draw, restless
 from tests.sim.world import Outcome, World
@@ -159,3 +161,21 @@ def _file_two_requests(world: World, method: str) -> None:
 @pytest.mark.parametrize("mutate", QUICK, ids=lambda m: m.__name__)
 def test_a_fault_in_the_code_is_found(mutate: Mutation) -> None:
     assert caught(mutate, MUTANT_HISTORIES) is not None
+
+
+class Fitting(pytest.MonkeyPatch):
+    """Requires that a function is replaced by one with as many parameters."""
+
+    def setattr(self, target: Any, name: Any, value: Any = None, raising: bool = True) -> None:
+        old = inspect.getattr_static(target, name)
+        if inspect.isfunction(old) and inspect.isfunction(value):
+            had, has = inspect.signature(old).parameters, inspect.signature(value).parameters
+            takes_all = any(p.kind is p.VAR_POSITIONAL for p in has.values())
+            assert takes_all or len(had) == len(has), f"{name}{tuple(had)} is replaced by {tuple(has)}"
+        super().setattr(target, name, value, raising)
+
+
+@pytest.mark.parametrize("mutate", ALL)
+def test_a_mutant_fits_the_code_that_it_replaces(mutate: Mutation) -> None:
+    with Fitting.context() as patch:
+        mutate(patch)
