@@ -54,7 +54,12 @@ def main() -> int:
     parser.add_argument("--resume", action="store_true", help="continue the last run")
     parser.add_argument("--seed", type=int, default=1, help="the moments and the victims derive from it")
     parser.add_argument("--jobs", type=int, default=2, help="simulated histories at a time (default 2)")
-    parser.add_argument("--histories", type=int, default=20_000, help="simulated histories (default 20000)")
+    parser.add_argument(
+        "--histories",
+        type=int,
+        default=20_000,
+        help="histories; half as many of three servers (default 20000)",
+    )
     parser.add_argument("--strikes", type=int, default=120, help="faults on the line of a large model (default 120)")
     parser.add_argument("--several", type=int, default=40, help="rounds of three servers in PostgreSQL (default 40)")
     parser.add_argument("--out", type=Path, default=OUT, help="where logs and result.json go")
@@ -77,13 +82,17 @@ def main() -> int:
 
 
 def _simulate(out: Path, histories: int, jobs: int, results: Results) -> None:
-    file = out / "sim.json"
-    words = [sys.executable, "-m", "tests.sim", "--seeds", str(histories), "--jobs", str(jobs), "--out", str(file)]
-    code = subprocess.run(words, stdout=subprocess.DEVNULL, check=False).returncode
-    told = json.loads(file.read_text()) if file.exists() else {}
-    wrong = code or told.get("histories") != histories or told["failures"]
-    failure = f"simulated histories fail; see {file}" if wrong else ""
-    results.add("histories", counts={"histories": told.get("histories", 0)}, failure=failure)
+    """Histories of one server, half as many of three servers, and mutants."""
+    for servers, wanted in ((1, histories), (3, histories // 2)):
+        file = out / f"sim-{servers}.json"
+        words = [sys.executable, "-m", "tests.sim", "--servers", str(servers), "--seeds", str(wanted)]
+        words += ["--jobs", str(jobs), "--out", str(file)]
+        code = subprocess.run(words, stdout=subprocess.DEVNULL, check=False).returncode
+        told = json.loads(file.read_text()) if file.exists() else {}
+        wrong = code or told.get("histories") != wanted or told["failures"]
+        failure = f"simulated histories fail; see {file}" if wrong else ""
+        name = "histories" if servers == 1 else f"histories of {servers} servers"
+        results.add(name, counts={"histories": told.get("histories", 0)}, failure=failure)
     words = [sys.executable, "-m", "tests.sim", "--mutants", str(_MUTANT_HISTORIES)]
     with (out / "mutants.txt").open("w") as found:
         missed = subprocess.run(words, stdout=found, check=False).returncode
