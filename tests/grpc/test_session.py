@@ -273,6 +273,29 @@ def test_an_unknown_session_joins_again_as_the_same_member(federation: Federatio
         assert a.membership == membership
 
 
+def test_a_worker_of_a_restored_server_leaves_out_samples_whose_withdrawal_the_server_lost(
+    federation: Federation, tmp_path: Path
+) -> None:
+    offer, running = Offer(data=["p-0", "p-1", "p-2"], manifest=MANIFEST), Running(wait_seconds=1.0, heartbeats=False)
+    with connect(federation.target, offer, name="a", state=tmp_path / "client", running=running) as a:
+        known = a._support.samples
+        assert known is not None
+        key = known.state.request_key(["p-0"])
+        known.state.prepare(key, ["p-0"])
+        request = tk.UnlearningRequest(request_key=key, scope=tk.SCOPE_SAMPLES, forget_samples=1, retain_samples=2)
+        ticket = a.transport.file_unlearning(pb.FileUnlearningRequest(request=request)).ticket.id
+        known.state.filed(key, ticket)
+        # The owner withdrew it. The server was restored from a backup in which it is open, and which knows no session.
+        known.state.withdraw(key)
+        assert known.trainable().tolist() == [0, 1, 2]
+        a._id = "99.unknown"
+        with join(federation, "b"):
+            work = next_work(a)
+            assert isinstance(work, Assignment)
+            assert work.indices is not None
+            assert work.indices.tolist() == [1, 2]
+
+
 def test_a_new_number_of_samples_is_announced_by_the_same_worker(federation: Federation) -> None:
     counts = iter([10, 10, 7])
     with connect(federation.target, Offer(samples=lambda: next(counts)), name="a") as a:

@@ -121,6 +121,8 @@ class SimTransport:
         checker = self._world.checker
 
         def withdraw() -> pb.WithdrawUnlearningReply:
+            if self._server.view is not None:
+                self._server.engine.refresh()
             ticket = self._server.engine.state.tickets.get(request.ticket_id)
             if ticket is not None:
                 checker.taken_back(ticket)

@@ -12,7 +12,6 @@ from puf_client.session.assignment import Assignment
 from puf_client.session.session import Session as Membership
 from puf_client.state.directory import StateDirectory
 from puf_client.transport.base import Transport
-from puf_client.worker.membership import reconciled
 from puf_client.worker.worker import Worker
 from puf_common.errors import PufError, Superseded
 from puf_common.logging import get_logger
@@ -39,7 +38,6 @@ class Session:
     def __init__(self, worker: Worker, membership: Membership, state: StateDirectory, transport: Transport) -> None:
         self._worker, self._membership, self._state, self._transport = worker, membership, state, transport
         self._job: Job | None = None
-        self._joins = membership.joins
 
     @property
     def name(self) -> str:
@@ -65,10 +63,6 @@ class Session:
 
     def __iter__(self) -> Iterator[Job]:
         for work in self._membership:
-            if self._membership.joins != self._joins:
-                # Another server process answers now, possibly with an older state.
-                reconciled(self._transport, self._state)
-                self._joins = self._membership.joins
             if not isinstance(work, Assignment):
                 self._worker.do(work, self._membership)
                 continue

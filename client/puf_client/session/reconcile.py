@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from puf_client.state.directory import StateDirectory
 from puf_client.transport.base import Transport
-from puf_common.errors import Mismatch, NotFound, NotNow, StorageCorrupted, TransferCorrupted
+from puf_common.errors import Mismatch, NotFound, NotNow, NotYours, StorageCorrupted, TransferCorrupted
 from puf_common.logging import get_logger
 from puf_common.receipts import signed_receipt
 from puf_common.v1 import federation_pb2 as pb
@@ -58,6 +58,15 @@ def reconcile(transport: Transport, state: StateDirectory) -> list[str]:
             )
             reopened.append(receipt.ticket)
     return reopened
+
+
+def reconciled(transport: Transport, state: StateDirectory) -> list[str]:
+    """Returns the tickets that the server opened again; none if the server no longer accepts calls of this client."""
+    try:
+        return reconcile(transport, state)
+    except (NotYours, NotFound) as error:
+        log.debug("not reconciled", reason=error.message)
+        return []
 
 
 def agree(state: StateDirectory, tickets: Iterable[tk.Ticket]) -> None:

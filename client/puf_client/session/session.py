@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from puf_client.session.assignment import Assignment, EvaluationRequest, Work
 from puf_client.session.recent import FetchedModel, Recent
+from puf_client.session.reconcile import reconciled
 from puf_client.session.rounding import Rounding
 from puf_client.session.samples import CannotDo, LoopSupport
 from puf_client.session.settings import Running
@@ -67,7 +68,7 @@ class Session:
         *,
         owns_transport: bool,
     ) -> None:
-        machine = running.machine
+        machine = self._machine = running.machine
         self.transport = transport
         self.description = description
         self.manifest = Manifest.from_pb(description.manifest)
@@ -77,8 +78,6 @@ class Session:
         self.activity = "waiting"
         self.heartbeat_seconds = 5.0
         self.membership = 0
-        # Number of joins. It grows when the server no longer knows the session.
-        self.joins = 0
         # The server's key, which signs receipts.
         self.server_key = b""
         # What the server stores about clients because the federation's method needs it.
@@ -91,7 +90,6 @@ class Session:
         self._request.manifest_fingerprint = self.manifest.fingerprint
         self._request.recipe_fingerprint = description.recipe.fingerprint
         self._wait_seconds = running.wait_seconds
-        self._machine = machine
         self._owns_transport = owns_transport
         self._id = ""
         self._digest_kind: DigestKind = "sha256"
@@ -353,6 +351,9 @@ class Session:
                 self._recent.outdate()
                 if self._current is not None:
                     self._current.abandoned.set()
+                if (samples := self._support.samples) is not None:
+                    # A restored server may have requests that this client knows otherwise.
+                    reconciled(self.transport, samples.state)
                 self._join()
 
     def _join(self) -> None:
@@ -376,7 +377,6 @@ class Session:
         self.server_stores = tuple(reply.remembers)
         self._id = reply.session
         self._digest_kind = next(filter(None, map(digest_kind, reply.digest_kinds)), "sha256")
-        self.joins += 1
         self.membership = reply.membership
         self.position = reply.position
         self.heartbeat_seconds = reply.heartbeat_seconds or self.heartbeat_seconds

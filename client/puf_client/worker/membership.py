@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import time
 
-from puf_client.session.reconcile import reconcile
+from puf_client.session.reconcile import reconciled
 from puf_client.state.directory import StateDirectory
 from puf_client.transport.base import Transport
-from puf_common.errors import Forgotten, NotFound, NotYours
-from puf_common.logging import get_logger
+from puf_common.errors import Forgotten
 from puf_common.v1 import federation_pb2 as pb
-
-log = get_logger("puf_client.worker.membership")
 
 
 def refuse_forgotten(
@@ -33,12 +30,3 @@ def refuse_forgotten(
             f"{transport.name} was forgotten by {description.title} on {day}; to return, the operator "
             f"runs `puf-server clients readmit {transport.name}`, then this client runs `puf-client run --rejoin`"
         )
-
-
-def reconciled(transport: Transport, state: StateDirectory) -> list[str]:
-    """Returns the tickets that the server opened again; none if the server no longer accepts calls of this client."""
-    try:
-        return reconcile(transport, state)
-    except (NotYours, NotFound) as error:
-        log.debug("not reconciled", reason=error.message)
-        return []

@@ -20,7 +20,7 @@ from puf_client.terminal import Display
 from puf_client.transport.base import Transport
 from puf_client.transport.dial import dial
 from puf_client.worker.lease import leased
-from puf_client.worker.membership import reconciled, refuse_forgotten
+from puf_client.worker.membership import refuse_forgotten
 from puf_common.config.exit_codes import Exit
 from puf_common.logging import get_logger
 from puf_common.v1 import federation_pb2 as pb
@@ -90,12 +90,7 @@ def _work(
             **({"the_server_stores": list(session.server_stores)} if session.server_stores else {}),
         )
         display.say("waiting for work")
-        joins = session.joins
         for assigned in session:
-            if session.joins != joins:
-                # Another server process answers now, possibly with an older state.
-                reconciled(session.transport, state)
-                joins = session.joins
             worker.do(assigned, session)
             display.say("waiting for work")
         return _exit_of(session, state)

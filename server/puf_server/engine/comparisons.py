@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from puf_server.core.state.rounds import Round, RoundPhase
 from puf_server.core.state.state import State
@@ -48,3 +48,20 @@ def completes(before: State, after: State) -> bool:
 
 def _completed(state: State) -> set[str]:
     return {t.id for t in state.tickets.values() if t.state is TicketState.COMPLETED}
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaning:
+    """What changes leave to do without the engine's lock."""
+
+    # Files that no record names may be there.
+    freed: bool = False
+    # A request was completed: its records must leave the database's log.
+    completed: bool = False
+
+    def joined(self, before: State, after: State) -> Cleaning:
+        """The same, and what this change leaves."""
+        return Cleaning(self.freed or frees_files(before, after), self.completed or completes(before, after))
+
+
+NOTHING = Cleaning()

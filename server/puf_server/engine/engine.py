@@ -24,6 +24,7 @@ from puf_server.core.state.presence import Presence, after_restart, joined_elsew
 from puf_server.core.state.rounds import Round, RoundKind, RoundPhase
 from puf_server.core.state.state import State
 from puf_server.engine import audit_log, comparisons
+from puf_server.engine.comparisons import NOTHING, Cleaning
 from puf_server.engine.deletion import Deletion
 from puf_server.engine.log_purge import LogPurge
 from puf_server.engine.sharing import Sharing
@@ -67,6 +68,7 @@ class Engine:
         self.presence = Presence()
         self._listeners: list[Listener] = []
         self._advanced: State | None = None
+        self._left_by_others = NOTHING
         self._lock = threading.Lock()
         self._deletion = Deletion(store, self.troubles, self._newest)
         self._purge = LogPurge(store, self.troubles)
@@ -180,6 +182,8 @@ class Engine:
             self.state = newest
             presence = joined_elsewhere(self.presence, before, newest, self.clock())
             self.presence = settled(presence, before, newest)
+            # The other process may have died before it cleaned up.
+            self._left_by_others = self._left_by_others.joined(before, newest)
             for listener in self._listeners:
                 listener(before, newest)
             return True
@@ -211,29 +215,29 @@ class Engine:
             after, result = change(before, now)
             presence = settled(attend(self._with_disk(self.presence, before), now), before, after)
             after = scheduler.advance(after, presence, self.config, now, since=self._advanced)
-            completed = comparisons.completes(before, after)
-            if completed:
+            cleaning = NOTHING.joined(before, after)
+            if cleaning.completed:
                 hit("completion.before")
             self._replace(before, after, settled(presence, before, after), fold=fold)
             self._advanced = self.state
-            if completed:
+            if cleaning.completed:
                 hit("completion.after")
-                self._purge.want()
             if after.round is not before.round and self.round_to_fold() is not None:
                 hit("round.closed")
-        if comparisons.frees_files(before, after):
-            self.delete_orphans()
-        if completed:
-            self._mark_completed()
-            self._purge.run()
+        self._clean(cleaning)
         return result
 
-    def _mark_completed(self) -> None:
-        try:
-            self.store.mark_completed()
-        except (PufError, OSError) as error:
-            # The request is completed. The next one writes the mark.
-            log.error("a completed request is not marked beside the database", error=str(error))
+    def _clean(self, cleaning: Cleaning) -> None:
+        if cleaning.freed:
+            self.delete_orphans()
+        if cleaning.completed:
+            try:
+                self.store.mark_completed()
+            except (PufError, OSError) as error:
+                # The request is completed. The next one writes the mark.
+                log.error("a completed request is not marked beside the database", error=str(error))
+            self._purge.want()
+            self._purge.run()
 
     def _replace(
         self, before: State, after: State, presence: Presence, now: float | None = None, fold: int | None = None
@@ -264,6 +268,9 @@ class Engine:
         """Lets time pass: deadlines, absences, and work that is retried."""
         # The message that another process has changed the state may be lost.
         self.refresh()
+        with self._lock:
+            cleaning, self._left_by_others = self._left_by_others, NOTHING
+        self._clean(cleaning)
         self._time.check()
         self.call(lambda state, now: (state, None))
         self._report_space()
