@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from functools import cache
-from typing import Any
+from typing import cast
 
 import pytest
 
@@ -163,19 +163,21 @@ def test_a_fault_in_the_code_is_found(mutate: Mutation) -> None:
     assert caught(mutate, MUTANT_HISTORIES) is not None
 
 
-class Fitting(pytest.MonkeyPatch):
-    """Requires that a function is replaced by one with as many parameters."""
+class Fitting:
+    """A patch that requires that a function is replaced by one with as many parameters."""
 
-    def setattr(self, target: Any, name: Any, value: Any = None, raising: bool = True) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+
+    def setattr(self, target: object, name: str, value: object, raising: bool = True) -> None:
         old = inspect.getattr_static(target, name)
         if inspect.isfunction(old) and inspect.isfunction(value):
             had, has = inspect.signature(old).parameters, inspect.signature(value).parameters
             takes_all = any(p.kind is p.VAR_POSITIONAL for p in has.values())
             assert takes_all or len(had) == len(has), f"{name}{tuple(had)} is replaced by {tuple(has)}"
-        super().setattr(target, name, value, raising)
+        self._patch.setattr(target, name, value, raising)
 
 
 @pytest.mark.parametrize("mutate", ALL)
-def test_a_mutant_fits_the_code_that_it_replaces(mutate: Mutation) -> None:
-    with Fitting.context() as patch:
-        mutate(patch)
+def test_a_mutant_fits_the_code_that_it_replaces(mutate: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(cast(pytest.MonkeyPatch, Fitting(monkeypatch)))
