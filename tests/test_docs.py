@@ -62,7 +62,7 @@ RUN_BY = {
     "own-code.md": {"sh": (1, "tests/grpc/test_own_code_page.py"), "python": (1, "tests/grpc/test_own_code_page.py")},
     "tracking.md": {"sh": (1, "tests/e2e/test_tracking_page.py")},
     "install.md": {"sh": (3, "tests/e2e/test_install_page.py")},
-    "lora.md": {"sh": (2, "integrations/tests/test_lora.py"), "python": (1, "integrations/tests/test_lora.py")},
+    "lora.md": {"sh": (3, "integrations/tests/test_lora.py"), "python": (1, "integrations/tests/test_lora.py")},
     "flower.md": {"sh": (1, "extra"), "python": (2, "integrations/tests/test_flower.py")},
     "flare.md": {"sh": (1, "extra"), "python": (1, "integrations/tests/test_flare.py")},
 }
@@ -145,7 +145,7 @@ def test_every_flag_on_a_page_exists() -> None:
     known = set[str]().union(*map(flags, PROGRAMS))
     assert len(known) > 100
     others = re.compile(
-        r"docker|npm ci|kubectl|systemctl|systemd-run|useradd|runuser|venv|--scale|flower-super|ssh-keygen|tests\.sim"
+        r"docker|npm ci|kubectl|systemctl|systemd-run|useradd|runuser|venv|--scale|flower-super|ssh-keygen|tests\.sim|measure\.py"
     )
     unknown = [
         f"{path.name}: {flag}"
