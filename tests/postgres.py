@@ -48,14 +48,14 @@ class Postgres:
     def __enter__(self) -> Postgres:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+            self.port = free.getsockname()[1]
         self._run("initdb", "-D", self._data, "-U", _ACCOUNT, "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "-N")
-        settings = {**_SETTINGS, "unix_socket_directories": self._directory, "port": self._port, **self._certificates()}
+        settings = {**_SETTINGS, "unix_socket_directories": self._directory, "port": self.port, **self._certificates()}
         with (self._data / "postgresql.conf").open("a") as file:
             for name, value in settings.items():
                 file.write(f"{name} = '{value}'\n")
         self.start()
-        self._administer(f"CREATE ROLE {_ROLE} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE", "CREATE DATABASE puf")
+        self.administer(f"CREATE ROLE {_ROLE} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE", "CREATE DATABASE puf")
         return self
 
     def __exit__(
@@ -92,16 +92,16 @@ class Postgres:
     def address(self, *, ca: Path | None = None) -> str:
         """The address of a new schema, for the role with the fewest rights. With `ca` it uses TLS, else a Unix socket."""
         schema = f"s{secrets.token_hex(6)}"
-        self._administer(f"CREATE SCHEMA {schema} AUTHORIZATION {_ROLE}", database="puf")
+        self.administer(f"CREATE SCHEMA {schema} AUTHORIZATION {_ROLE}", database="puf")
         options = quote(f"-csearch_path={schema}", safe="")
         if ca is not None:
             tls = f"sslmode=verify-full&sslrootcert={quote(str(ca), safe='')}"
-            return f"postgresql://{_ROLE}@localhost:{self._port}/puf?{tls}&options={options}"
+            return f"postgresql://{_ROLE}@localhost:{self.port}/puf?{tls}&options={options}"
         where = quote(str(self._directory), safe="")
-        return f"postgresql://{_ROLE}@/puf?host={where}&port={self._port}&options={options}"
+        return f"postgresql://{_ROLE}@/puf?host={where}&port={self.port}&options={options}"
 
-    def _administer(self, *statements: str, database: str = "postgres") -> None:
-        where: dict[str, Any] = {"host": str(self._directory), "port": self._port, "user": _ACCOUNT, "dbname": database}
+    def administer(self, *statements: str, database: str = "postgres") -> None:
+        where: dict[str, Any] = {"host": str(self._directory), "port": self.port, "user": _ACCOUNT, "dbname": database}
         with psycopg.connect(**where, autocommit=True) as db:
             for statement in statements:
                 db.execute(statement.encode())
