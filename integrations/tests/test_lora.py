@@ -10,10 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.e2e.pasting import Terminal, commands
+from tests.e2e.pasting import Terminal, blocks
 
 from puf_common.tensors.model_file import read_manifest
-from puf_lab.federations.processes import wait_until
 from puf_lab.reporting.results import read
 
 ROOT = Path(__file__).parents[2]
@@ -65,43 +64,44 @@ def test_the_example_forgets_a_clients_text(tmp_path: Path) -> None:
 
 
 def test_the_commands_of_the_page_work_and_a_service_forgets_a_clients_text(tmp_path: Path) -> None:
-    """Every command of the page but those of the lab, which the test above runs."""
-    shown: dict[str, str] = {}
+    """Every command of the page but that of the lab, which the test above runs."""
+    first, live, floor = blocks((ROOT / "docs" / "lora.md").read_text())
+    code = shutil.copytree(EXAMPLE, tmp_path / "examples" / "lora")
     with ExitStack() as stack:
-        directory = shutil.copytree(EXAMPLE, tmp_path / "lora")
-        terminal = Terminal(directory, stack, programs=PROGRAMS, seconds=SECONDS)
+        terminal = Terminal(tmp_path, stack, programs=PROGRAMS, seconds=SECONDS)
         terminal.env |= ENVIRONMENT
-        # The first block has no server yet: `check` would ask one that is named.
-        server_named = {"PUF_SERVER": terminal.env.pop("PUF_SERVER")}
-        for line in commands((ROOT / "docs" / "lora.md").read_text()):
-            if line.startswith(("cd ", "puf-lab ")):
-                continue
-            if line.startswith("puf-server serve"):
-                terminal.env |= server_named
-            done = terminal.paste(line)
-            assert done is None or done.code == 0, f"{line}\n{done.out}{done.err}"
-            shown[line] = done.out if done is not None else ""
-            if line.startswith("puf-server serve"):
-                [server] = terminal.running.values()
-                wait_until(lambda: '"serving"' in server.log.read_text(), SECONDS, server)  # noqa: B023
-        for process in terminal.running.values():
-            assert process.wait(SECONDS) == 0
-    request = next(text for line, text in shown.items() if line.startswith("puf-client --unlearn"))
-    assert "request of client-0 was applied" in request
-    before, after = (_measured(text) for line, text in shown.items() if line.startswith("python measure.py"))
-    assert before["extracted"] > after["extracted"] == 0
-    assert before["its text"] + 1 < after["its text"]
-    only = read_manifest(terminal.directory / "after.safetensors")[0]
+        # `check` asks a server that is named, and the first block has none.
+        named = terminal.env.pop("PUF_SERVER")
+        shown = [_pasted(terminal, "".join(line for line in first.splitlines(True) if not line.startswith("puf-lab")))]
+        terminal.directory, terminal.env["PUF_SERVER"] = code, named
+        shown += [_pasted(terminal, live), _pasted(terminal, floor)]
+    assert "frozen parameters stay here" in shown[0]
+    assert "request of client-0 was applied" in shown[1]
+    found = _measured(shown[2])
+    before, after, retrained = found["before"], found["after"], (found["without-1"], found["without-2"])
+    # The third column is the number of extracted canaries.
+    assert before[2] > after[2] == retrained[0][2] == retrained[1][2] == 0
+    # Losses on the text and on the canaries: more than before by more than the noise floor.
+    for column in (0, 1):
+        assert found["noise floor"][column] == pytest.approx(
+            abs(retrained[0][column] - retrained[1][column]), abs=0.011
+        )
+        assert after[column] - before[column] > 2 * found["noise floor"][column]
+    only = read_manifest(code / "after.safetensors")[0]
     assert {spec.name for spec in only.tensors}
     assert all("lora_B" in spec.name for spec in only.tensors)
-    assert "frozen parameters stay here" in shown[next(line for line in shown if line.startswith("puf-client check"))]
 
 
-def _measured(text: str) -> dict[str, float]:
-    """The losses by their names, and the number of extracted canaries."""
-    losses = {name.strip(): float(loss) for name, loss in re.findall(r"^(.+?) +loss ([\d.]+)", text, re.MULTILINE)}
-    [extracted] = re.findall(r"(\d+) of 4 extracted", text)
-    return {**losses, "extracted": int(extracted)}
+def _pasted(terminal: Terminal, block: str) -> str:
+    done = terminal.paste_block(block)
+    assert done.code == 0, f"{block}\n{done.out}{done.err}"
+    return done.out
+
+
+def _measured(text: str) -> dict[str, list[float]]:
+    """The figures of measure.py by the name of their row."""
+    rows = re.findall(r"^(\S[\w -]+?) {2,}(\S.*)$", text.partition("text of no client")[2], re.MULTILINE)
+    return {name: [float(number) for number in re.sub(r" of \d+", "", cells).split()] for name, cells in rows}
 
 
 def test_the_same_code_with_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from tests.e2e.federation import SECONDS, Finished, command, environment
@@ -15,7 +17,7 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_lab.federations.processes import Process, program, wait_until
 from puf_server.cli.operator_client import OperatorClient
 
-__all__ = ["Terminal", "commands"]
+__all__ = ["Terminal", "blocks", "commands"]
 
 OURS = ("puf-server", "puf-client", "puf-lab", "python")
 # Commands that are not ours.
@@ -24,9 +26,12 @@ SHELL = ("echo ", "cp ", "mkdir ", "for ", "kubectl ")
 LASTING = ("puf-server serve", "puf-server dashboard", "puf-client run", "python own_loop.py", "node client.mjs run")
 
 
+def blocks(text: str) -> list[str]:
+    return re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+
+
 def commands(text: str) -> list[str]:
-    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-    return [line for block in blocks for line in block.splitlines() if line]
+    return [line for block in blocks(text) for line in block.splitlines() if line]
 
 
 class Terminal:
@@ -65,10 +70,34 @@ class Terminal:
             self.running[line] = self._stack.enter_context(process)
             return None
         if line.startswith(SHELL):
-            ours = self.env | {"PATH": f"{self._programs}:{self.env['PATH']}"}
-            subprocess.run(line, shell=True, check=True, cwd=self.directory, timeout=self._seconds, env=ours)
+            subprocess.run(line, shell=True, check=True, cwd=self.directory, timeout=self._seconds, env=self._shell())
             return None
         return command(self._found(shlex.split(line)), env=self.env, cwd=self.directory, seconds=self._seconds)
+
+    def paste_block(self, block: str) -> Finished:
+        """The result of a whole block in one shell, which ends at the first command that fails. Nothing is left running."""
+        out, err = self._log("block-out"), self._log("block-err")
+        out.parent.mkdir(exist_ok=True)
+        with out.open("w") as shown, err.open("w") as told:
+            shell = subprocess.Popen(
+                ["bash", "-eu", "-c", block],
+                stdin=subprocess.DEVNULL,
+                stdout=shown,
+                stderr=told,
+                cwd=self.directory,
+                env=self._shell(),
+                start_new_session=True,
+            )
+            try:
+                code = shell.wait(self._seconds)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(shell.pid, signal.SIGKILL)
+        return Finished(code, out.read_text(), err.read_text())
+
+    def _shell(self) -> dict[str, str]:
+        """The environment of a shell, which finds our programs first."""
+        return self.env | {"PATH": f"{self._programs}:{self.env['PATH']}"}
 
     def _found(self, words: list[str]) -> list[str]:
         """The command with the path of its program, if that is one of ours."""

@@ -126,8 +126,7 @@ def test_the_commands_for_many_machines_work(reader: Reader) -> None:
         reader.read(line)
     with OperatorClient.of_state(reader.directory / "state", start_seconds=SECONDS) as control:
         wait_until(lambda: any(c.name == "clinic-7" for c in control.clients()), SECONDS, *reader.running.values())
-    saving = re.findall(r"```\n(puf-server backup.*?)```", section("state.md", "Backup and restore"), re.DOTALL)
-    for line in saving[0].splitlines():
+    for line in commands(section("state.md", "Backup and restore")):
         # No client was forgotten since the backup.
         reader.read(line.replace("--receipts receipts/", "--no-receipts"))
     assert (reader.directory / "new" / "federation.json").exists()

@@ -27,6 +27,19 @@ def test_a_command_waits_for_a_server_that_starts(tmp_path: Path, capsys: pytest
     assert "paused" in capsys.readouterr().out
 
 
+def test_a_command_that_waits_for_the_end_of_the_work_also_waits_for_a_slow_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = make_state(tmp_path / "state", tiny_config(plan={"min_clients": 1}))
+    monkeypatch.setattr("puf_server.cli.connection._START_SECONDS", 0.0)
+    assert main(["status", "--state", str(state)]) == Exit.USAGE
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(main, ["status", "--state", str(state), "--until-idle"])
+        with running(state), OperatorClient.of_state(state, start_seconds=60) as control:
+            control.pause()
+            assert asked.result(60) == Exit.FAILURE
+
+
 def test_a_command_ignores_the_access_file_of_a_killed_server(tmp_path: Path) -> None:
     state = make_state(tmp_path / "state", tiny_config(plan={"min_clients": 1}))
     pki = Pki(tmp_path / "pki")

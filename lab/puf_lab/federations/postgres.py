@@ -53,7 +53,7 @@ class Postgres:
             for name, value in {**_SETTINGS, **where, **self._settings, **self._more_settings()}.items():
                 file.write(f"{name} = '{value}'\n")
         self.start()
-        self._administer(f"CREATE ROLE {ROLE} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE", "CREATE DATABASE puf")
+        self.administer(f"CREATE ROLE {ROLE} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE", "CREATE DATABASE puf")
         return self
 
     def __exit__(
@@ -84,7 +84,7 @@ class Postgres:
     def new_schema(self) -> str:
         """The part of an address that names a new schema, for the role with the fewest rights."""
         schema = f"s{secrets.token_hex(6)}"
-        self._administer(f"CREATE SCHEMA {schema} AUTHORIZATION {ROLE}", database="puf")
+        self.administer(f"CREATE SCHEMA {schema} AUTHORIZATION {ROLE}", database="puf")
         return "options=" + quote(f"-csearch_path={schema}", safe="")
 
     def address(self) -> str:
@@ -97,7 +97,7 @@ class Postgres:
         if os.geteuid() == 0:
             shutil.chown(path, _ACCOUNT)
 
-    def _administer(self, *statements: str, database: str = "postgres") -> None:
+    def administer(self, *statements: str, database: str = "postgres") -> None:
         where: dict[str, Any] = {"host": str(self._directory), "port": self.port, "user": _ACCOUNT, "dbname": database}
         with psycopg.connect(**where, autocommit=True) as db:
             for statement in statements:

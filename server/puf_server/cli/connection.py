@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 OPERATOR = "127.0.0.1:7301"
 # A command right after `puf-server serve &` or `docker compose up -d` meets a server that is still starting.
 _START_SECONDS = 5.0
+# A command that waits for the end of the work also waits for a server that starts slowly, as long as a client does.
+_PATIENT_SECONDS = 30.0
 
 
 def add_state(command: argparse.ArgumentParser) -> None:
@@ -56,13 +58,14 @@ def connect(arguments: argparse.Namespace) -> OperatorClient:
     """Connects with the TLS flags if given, else with the state directory, else without TLS."""
     from puf_server.cli.operator_client import OperatorClient
 
+    seconds = _PATIENT_SECONDS if getattr(arguments, "until_idle", False) else _START_SECONDS
     target = arguments.operator or os.environ.get("PUF_OPERATOR") or ""
     if arguments.tls_ca or arguments.tls_cert or arguments.tls_key:
         from puf_common.network.tls import ClientTls
 
         tls = ClientTls.load(arguments.tls_ca, arguments.tls_cert, arguments.tls_key, arguments.tls_server_name)
-        return OperatorClient(target or OPERATOR, tls, start_seconds=_START_SECONDS)
+        return OperatorClient(target or OPERATOR, tls, start_seconds=seconds)
     state = arguments.state or os.environ.get("PUF_STATE")
     if state:
-        return OperatorClient.of_state(directory(state), target, start_seconds=_START_SECONDS)
-    return OperatorClient(target or OPERATOR, start_seconds=_START_SECONDS)
+        return OperatorClient.of_state(directory(state), target, start_seconds=seconds)
+    return OperatorClient(target or OPERATOR, start_seconds=seconds)

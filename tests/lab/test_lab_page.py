@@ -1,0 +1,73 @@
+"""The settings, the code and the first commands of docs/lab.md work as written. `test_own_method.py` has its method."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.e2e.pasting import blocks
+
+from puf_client.cli.main import main as puf_client
+from puf_common.config.exit_codes import Exit
+from puf_lab.cli.main import main as puf_lab
+from puf_lab.spec.settings_files import load_experiment
+
+PAGE = (Path(__file__).parents[2] / "docs" / "lab.md").read_text()
+SETTINGS = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+SMALL = 'rounds = 1\nrecovery_rounds = 1\nhorizon = 1\npersistence = []\nmethods = ["natural"]\n'
+SPLIT = """
+def by_hospital(labels, shards, seed):
+    return [range(shard, len(labels), shards) for shard in range(shards)]
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The reader's directory, with the files of `puf-client init` and a small version of the page's setting."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_task", raising=False)
+    assert puf_client(["init"]) == Exit.OK
+    Path("my_split.py").write_text(SPLIT)
+    Path("mine.toml").write_text(SMALL + SETTINGS[2])
+    return tmp_path
+
+
+def run(line: str) -> None:
+    program, *words = shlex.split(line, comments=True)
+    assert program == "puf-lab"
+    assert puf_lab(["mine.toml" if word == "digits" else word for word in words]) == Exit.OK, line
+
+
+def test_the_code_and_the_first_commands(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [code] = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "import puf_lab" in block]
+    first, tables = code.split("results.frame()")
+    names: dict[str, Any] = {}
+    exec(first, names)
+    with monkeypatch.context() as patched:
+        # Of pandas, the lab uses this constructor only.
+        patched.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
+        exec(f"results.frame(){tables}", names)
+    assert {row["seed"] for row in names["results"].table()} == {1, 2}
+    for line in blocks(PAGE)[0].splitlines():
+        run(line)
+    assert (here / "runs" / "report" / "report.html").exists()
+
+
+def test_the_settings(here: Path) -> None:
+    small, tuned, own = SETTINGS
+    Path("small.toml").write_text(small)
+    found = load_experiment("small.toml")
+    assert (found.targets, found.horizon) == (((0,), (3,), (1, 2)), 5)
+    Path("own.toml").write_text(own)
+    assert load_experiment("own.toml").title == "Mine"
+    [chosen] = re.findall(r'"(runs/[^"]+)"', tuned)
+    Path(chosen).parent.mkdir(parents=True)
+    Path(chosen).write_text("")
+    Path("tuned.toml").write_text(tuned)
+    assert load_experiment("tuned.toml").targets == load_experiment("digits-all").targets
