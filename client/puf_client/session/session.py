@@ -61,16 +61,17 @@ class Session:
         self,
         transport: Transport,
         description: pb.DescribeReply,
+        manifest: Manifest,
         request: pb.JoinRequest,
         support: LoopSupport,
         running: Running,
         *,
         owns_transport: bool,
     ) -> None:
-        machine = running.machine
+        self._machine = machine = running.machine
         self.transport = transport
         self.description = description
-        self.manifest = Manifest.from_pb(description.manifest)
+        self.manifest = manifest
         self.position = description.position
         self.leave: pb.LeaveOrder | None = None
         # What the worker is doing. Heartbeats send it; operators see it.
@@ -91,7 +92,6 @@ class Session:
         self._request.manifest_fingerprint = self.manifest.fingerprint
         self._request.recipe_fingerprint = description.recipe.fingerprint
         self._wait_seconds = running.wait_seconds
-        self._machine = machine
         self._owns_transport = owns_transport
         self._id = ""
         self._digest_kind: DigestKind = "sha256"
