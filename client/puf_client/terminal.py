@@ -48,9 +48,13 @@ class Display:
 
     def say(self, text: str) -> None:
         """Shows an activity without a count."""
+        if self._progress.disable:
+            return
         self._progress.reset(self._line, description=text, total=None, note="")
 
     def count(self, done: int, total: int) -> None:
+        if self._progress.disable:
+            return
         self._progress.update(self._line, completed=done, total=total, note=f"{done} of {total}")
 
     def __enter__(self) -> Self:

@@ -60,6 +60,7 @@ POINTS: dict[str, str] = {
     "commit.unlearn.after": "model, round, roster and tickets are committed",
     "commit.recover.before": "the model of a recovery round is durable, no record names it",
     "commit.recover.after": "model, round and tickets are committed",
+    "difference.made": "a difference between models has its name; no client has got it",
     "audit.write": "inside a transaction, before its entries of the audit log",
     "orphans.before_delete": "files that no record names are about to be deleted",
     "orphans.after_delete": "files that no record names are deleted",

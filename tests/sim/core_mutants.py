@@ -57,7 +57,7 @@ def closes_without_its_targets(patch: pytest.MonkeyPatch) -> None:
         current = state.round
         if current is None or current.phase is not RoundPhase.COLLECTING:
             return state
-        return state if rounds.hopeful(current, presence, config, now) else rounds.close(state, now)
+        return state if rounds.awaits(current, presence, config, now) else rounds.close(state, now)
 
     patch.setattr(jobs, "close_if_due", close_if_due)
 

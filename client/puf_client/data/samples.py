@@ -75,10 +75,12 @@ def count(dataset: Samples) -> int:
 
 def stacked_if_tensors(dataset: Samples, device: torch.device) -> Samples:
     """Returns tensors and batch datasets on the device, other datasets unchanged."""
+    if isinstance(dataset, Resident | TensorDataset):
+        return resident(dataset, device)
     if isinstance(dataset, Batches):
         with explain_out_of_memory(device, "storing the data"):
             return dataset.on(device)
-    return resident(dataset, device) if isinstance(dataset, Resident | TensorDataset) else dataset
+    return dataset
 
 
 def batch(dataset: Samples, indices: Sequence[int], device: torch.device | None = None) -> tuple[Tensor, Tensor]:

@@ -50,13 +50,20 @@ def connect(
     )
     transport = _dialled(server, name, tls) if isinstance(server, str) else server
     try:
-        description = _described(transport, description, offer.manifest)
+        description = description or transport.describe()
+        manifest = _manifest(description, offer.manifest)
         known = _known(offer.data, transport, description, state)
         support = LoopSupport(
             _count(offer.samples, known, request), frozenset(offer.parts), frozenset(offer.routines), known
         )
         return Session(
-            transport, description, request, support, running or Running(), owns_transport=transport is not server
+            transport,
+            description,
+            manifest,
+            request,
+            support,
+            running or Running(),
+            owns_transport=transport is not server,
         )
     except BaseException:
         if transport is not server:
@@ -70,12 +77,14 @@ def _dialled(server: str, name: str, tls: ClientTls | None) -> Transport:
     return GrpcTransport(server, name, tls=tls)
 
 
-def _described(transport: Transport, description: pb.DescribeReply | None, own: Manifest | None) -> pb.DescribeReply:
-    """Returns the federation's description. Raises if its model is not the client's own."""
-    description = description or transport.describe()
-    if own is not None:
-        Manifest.from_pb(description.manifest).require(own.fingerprint, "the local model")
-    return description
+def _manifest(description: pb.DescribeReply, own: Manifest | None) -> Manifest:
+    """Returns the manifest of the federation's model. Raises if it is not the client's own."""
+    manifest = Manifest.from_pb(description.manifest)
+    if own is None:
+        return manifest
+    manifest.require(own.fingerprint, "the local model")
+    # Sessions in one process share it, and what it computes once.
+    return own
 
 
 def _known(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -68,7 +68,7 @@ class KnownSamples:
             log.error("cannot do the work", reason=differs.explained(str(self.state.path)))
             raise CannotDo(f"{differs.counts}: use the data of training")
         if named is None:
-            return np.union1d(self.trainable(), taken)
+            return np.union1d(self.trainable(), taken) if len(taken) else self.trainable()
         return np.union1d(named, self.trainable()) if routine_of(work) in WITH_RETAINED_SAMPLES else named
 
     def named(self, work: pb.TrainWork) -> NDArray[np.intp] | None:
@@ -77,12 +77,14 @@ class KnownSamples:
             return None
         return self.state.forget_indices(self.ids, work.forget_request)
 
-    def taken(self, request_keys: Iterable[str], membership: int) -> NDArray[np.intp]:
+    def taken(self, request_keys: Collection[str], membership: int) -> NDArray[np.intp]:
         """Returns the positions of samples that these requests name and that were trained on in a membership.
 
         They are out of training. A request for the whole client took them over and unlearns them, too. Without a record, as
         after the loss of the state directory, all of them count.
         """
+        if not request_keys:
+            return np.array((), dtype=np.intp)
         trained = self._usage.trained(membership)
         named = {int(i) for key in request_keys for i in self.state.forget_indices(self.ids, key)}
         known = (i for i in named if not trained or self.state.salted(self.ids[i]) in trained)

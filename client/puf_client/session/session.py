@@ -62,16 +62,17 @@ class Session:
         self,
         transport: Transport,
         description: pb.DescribeReply,
+        manifest: Manifest,
         request: pb.JoinRequest,
         support: LoopSupport,
         running: Running,
         *,
         owns_transport: bool,
     ) -> None:
-        machine = self._machine = running.machine
+        self._machine = machine = running.machine
         self.transport = transport
         self.description = description
-        self.manifest = Manifest.from_pb(description.manifest)
+        self.manifest = manifest
         self.position = description.position
         self.leave: pb.LeaveOrder | None = None
         # What the worker is doing. Heartbeats send it; operators see it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -13,8 +13,8 @@ from puf_client.session.rounding import Rounding
 from puf_common.errors import InvalidUpdate
 from puf_common.receipts.gap import DoseReport
 from puf_common.tensors.chunks import Payload
-from puf_common.tensors.digests import DigestKind, digest, to_pb
-from puf_common.tensors.encodings import compact, expand
+from puf_common.tensors.digests import DigestKind, digest_of, to_pb
+from puf_common.tensors.encodings import compact, expand, expanded
 from puf_common.tensors.finite import all_finite
 from puf_common.tensors.manifest import UPDATE, Manifest, TensorSpec
 from puf_common.tensors.scaling import scale_update
@@ -123,20 +123,25 @@ def upload_of(
         payload = bytearray(payload)
         scale_update(layout, payload, scale)
     sent = payload
+    # The decoded bytes, in blocks.
+    summed: Iterable[Payload] = [payload]
     if encoding != tensors_pb2.ENCODING_UNSPECIFIED:
         name = tensors_pb2.Encoding.Name(encoding).removeprefix("ENCODING_").lower()
         rounding = rounding or Rounding()
         wanted = rounding.corrected(layout, payload)
         sent = compact(layout, wanted, name, rounding.seed)
-        payload = expand(layout, sent, name)
-        rounding.keep_error(layout, wanted, payload)
+        summed = expanded(layout, sent, name)
+        if rounding.errors is not None:
+            whole = expand(layout, sent, name)
+            rounding.keep_error(layout, wanted, whole)
+            summed = [whole]
     header = pb.UpdateHeader(
         key=work.key,
         base_version=work.base_version,
         samples=update.samples,
         applied_scale=scale,
-        byte_length=len(payload),
-        digest=digest(payload, digest_kind),
+        byte_length=layout.nbytes(UPDATE),
+        digest=digest_of(summed, digest_kind),
         digest_kind=to_pb(digest_kind),
         manifest_fingerprint=manifest.fingerprint,
         train_loss=update.train_loss,
@@ -172,6 +177,10 @@ def _array(spec: TensorSpec, value: Any) -> NDArray[Any]:
 
 
 def _finite(manifest: Manifest, payload: Payload) -> Payload:
+    kinds = {tensor.dtype for tensor in manifest.ranges(UPDATE)}
+    # Most models have one type, and all their tensors can be checked at once.
+    if len(kinds) == 1 and manifest.tensors[0].floating and all_finite(np.frombuffer(payload, kinds.pop())):
+        return payload
     for spec, tensor in zip(manifest.tensors, manifest.views(payload, UPDATE).values(), strict=True):
         if spec.floating and not all_finite(tensor):
             raise InvalidUpdate(f"tensor {spec.name} is not finite: training diverged", tensor=spec.name)

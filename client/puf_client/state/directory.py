@@ -88,6 +88,7 @@ class StateDirectory:
 
     def __init__(self, path: Path, files: Writes = DISK) -> None:
         self.path = path
+        self._requests = path / "requests"
         self._files = files
         self._hashed: tuple[Sequence[str], list[str]] | None = None
 
@@ -104,11 +105,15 @@ class StateDirectory:
 
     def exclusions(self) -> list[Exclusion]:
         """Returns all requests by key, also withdrawn ones."""
-        return [read_json(path, Exclusion.parse) for path in sorted((self.path / "requests").glob("*.json"))]
+        # A worker calls this several times for each assignment, mostly without any request.
+        try:
+            names = os.listdir(self._requests)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [read_json(self._requests / n, Exclusion.parse) for n in sorted(names) if n.endswith(".json")]
 
     def exclusion(self, request_key: str) -> Exclusion | None:
-        path = self._file(request_key)
-        return read_json(path, Exclusion.parse) if path.exists() else None
+        return find_json(self._file(request_key), Exclusion.parse)
 
     def prepare(self, request_key: str, ids: Iterable[str]) -> Exclusion:
         """Stores a request before it is filed. It takes effect when its ticket is known.
@@ -245,14 +250,13 @@ class StateDirectory:
             raise UsageError(f"cannot write to {path}: {error.strerror}; choose another --state") from None
 
     def _json(self, name: str, parse: Callable[[dict[str, Any]], T]) -> T | None:
-        path = self.path / name
-        return read_json(path, parse) if path.exists() else None
+        return find_json(self.path / name, parse)
 
     def _write_json(self, name: str, **content: object) -> None:
         self.write(self.path / name, json.dumps(content).encode())
 
     def _file(self, request_key: str) -> Path:
-        return self.path / "requests" / f"{_safe(request_key)}.json"
+        return self._requests / f"{_safe(request_key)}.json"
 
     def _known(self, request_key: str) -> Exclusion:
         known = self.exclusion(request_key)
@@ -281,7 +285,8 @@ class StateDirectory:
     def _salt(self) -> bytes:
         """The salt of this directory. Concurrent processes create only one. A new salt would match no stored hash."""
         path = self.path / "salt"
-        if not path.exists():
+        salt = _content(path)
+        if salt is None:
             known = next((p for folder in ("requests", "used") for p in (self.path / folder).glob("*")), None)
             if known is not None:
                 raise StorageCorrupted(
@@ -291,10 +296,9 @@ class StateDirectory:
                     file=path,
                 )
             self._make_directory(path.parent)
-            if not path.exists():
-                with suppress(FileExistsError):
-                    create_once(path, secrets.token_bytes(_SALT_BYTES), self._files)
-        salt = path.read_bytes()
+            with suppress(FileExistsError):
+                create_once(path, secrets.token_bytes(_SALT_BYTES), self._files)
+            salt = path.read_bytes()
         if len(salt) != _SALT_BYTES:
             raise StorageCorrupted(f"{path} is damaged; without it forgotten samples cannot be recognised", file=path)
         return salt
@@ -305,10 +309,29 @@ def damaged(path: Path) -> StorageCorrupted:
     return StorageCorrupted(f"{path} is missing or damaged; restore it from a backup", file=path)
 
 
+def _content(path: Path) -> bytes | None:
+    """Returns the content of a file; None if there is none."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 def read_json(path: Path, parse: Callable[[dict[str, Any]], T]) -> T:
     """Returns the parsed content of a JSON file. Raises `StorageCorrupted` if it is not what `parse` expects."""
+    found = find_json(path, parse)
+    if found is None:
+        raise damaged(path)
+    return found
+
+
+def find_json(path: Path, parse: Callable[[dict[str, Any]], T]) -> T | None:
+    """Returns what `read_json` returns; None if there is no file."""
+    written = _content(path)
+    if written is None:
+        return None
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(written)
         if isinstance(content, dict):
             return parse(content)
     except (KeyError, TypeError, ValueError):

@@ -13,13 +13,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from puf_client.state.directory import StateDirectory, damaged, read_json
+from puf_client.state.directory import StateDirectory, damaged, find_json, read_json
 
 _BYTES = 32
 Rounds = tuple[int, int] | None
@@ -74,12 +74,14 @@ class SampleUsage:
 
     def _add(self, ids: Sequence[str], indices: NDArray[np.intp], used: Used, membership: int) -> None:
         path = self._folder / f"{self._set(ids, indices)}.json"
-        known, memberships = read_json(path, _record) if path.exists() else (Used(), frozenset[int]())
+        found = find_json(path, _record)
+        known, memberships = found or (Used(), frozenset[int]())
         now = known | used
         # A set of an older version, in which the memberships are not known, stays one.
         also = memberships if used.trained is None or memberships is None else memberships | {membership}
-        if (now, also) != (known, memberships) or not path.exists():
-            content = asdict(now) | ({} if also is None else {"memberships": sorted(also)})
+        if (now, also) != found:
+            rounds = {"trained": now.trained, "unlearned": now.unlearned}
+            content = rounds | ({} if also is None else {"memberships": sorted(also)})
             self._state.write(path, json.dumps(content).encode())
 
     def look_up(self, sample_id: str) -> Used | None:
@@ -118,11 +120,11 @@ class SampleUsage:
         chosen = indices.tobytes()
         if self._last is not None and self._last[0] is ids and self._last[1] == chosen:
             return self._last[2]
-        hashes = {self._state.salted(ids[i]) for i in indices}
-        digest = digest_of(hashes)[:32]
+        content = _content({self._state.salted(ids[i]) for i in indices.tolist()})
+        digest = hashlib.sha256(content).hexdigest()[:32]
         path = self._folder / f"{digest}.ids"
         if not path.exists():
-            self._state.write(path, _content(hashes))
+            self._state.write(path, content)
         self._last = (ids, chosen, digest)
         return digest
 

@@ -89,7 +89,7 @@ class ModelMeasurer:
             if ticket.request.scope == tk.SCOPE_SAMPLES:
                 indices = self._state.forget_indices(trainer.data.ids, ticket.request.request_key)
             else:
-                taken = (e.request_key for e in self._state.exclusions() if e.ticket_id in ticket.took_over)
+                taken = [e.request_key for e in self._state.exclusions() if e.ticket_id in ticket.took_over]
                 indices = np.union1d(samples.trainable(), samples.taken(taken, ticket.membership))
             if not indices.size:
                 # A client that only evaluates models.

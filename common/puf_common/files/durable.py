@@ -92,13 +92,13 @@ class Disk:
         os.close(handle)
 
     def rename(self, source: Path, target: Path) -> None:
-        source.replace(target)
+        os.replace(source, target)
 
     def link(self, source: Path, target: Path) -> None:
         os.link(source, target)
 
     def unlink(self, path: Path) -> None:
-        path.unlink()
+        os.unlink(path)
 
     def mkdir(self, path: Path) -> None:
         path.mkdir(mode=0o700)
@@ -127,8 +127,8 @@ class UnsyncedDisk(Disk):
     def rename(self, source: Path, target: Path) -> None:
         # Some file systems write a file to the disk when it replaces another one.
         with suppress(FileNotFoundError):
-            target.unlink()
-        source.rename(target)
+            os.unlink(target)
+        os.rename(source, target)
 
     def fsync_dir(self, directory: Path) -> None:
         pass

@@ -7,7 +7,9 @@ are, and a digest states which ones they are. torch is imported inside the funct
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import cache
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +51,7 @@ def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def _dtype(tensor: torch.Tensor) -> str:
     """The name of the type in a manifest; PyTorch's name where a manifest has none."""
-    return _names().get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
+    return _names().get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
 
 
 @cache
@@ -73,7 +75,7 @@ def _spec(name: str, tensor: torch.Tensor) -> TensorSpec:
 def _frozen(tensor: torch.Tensor) -> bool:
     import torch
 
-    return isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
+    return not tensor.requires_grad and isinstance(tensor, torch.nn.Parameter)
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:
@@ -114,24 +116,35 @@ def _bytes(tensor: torch.Tensor) -> memoryview:
 
 def _fitting(model: nn.Module, manifest: Manifest) -> dict[str, torch.Tensor]:
     """The model's tensors that travel, detached. Raises Mismatch unless they are those of the manifest."""
+    tensors = _tensors(model)
+    frozen = {name for name, tensor in tensors.items() if _frozen(tensor)}
+    if frozen and not any(spec.name in frozen for spec in manifest.tensors):
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in frozen}
+    if len(tensors) != len(manifest.tensors) or not all(map(_is, tensors, tensors.values(), manifest.tensors)):
+        raise _mismatch([_spec(name, tensor) for name, tensor in tensors.items()], manifest)
+    return {name: tensor.detach() for name, tensor in tensors.items()}
+
+
+def _is(name: str, tensor: torch.Tensor, spec: TensorSpec) -> bool:
+    """Whether `_spec` would return this spec. A worker asks for every tensor in every assignment."""
+    import torch
+
+    role = "parameter" if isinstance(tensor, torch.nn.Parameter) else "buffer"
+    return (spec.name, spec.shape, spec.role) == (name, tensor.shape, role) and spec.dtype == _dtype(tensor)
+
+
+def _mismatch(here: Sequence[TensorSpec], manifest: Manifest) -> Mismatch:
+    """The error that shows the first tensor that differs."""
 
     def shown(spec: TensorSpec | None) -> str:
         return f"{spec.role} {spec.name} {spec.dtype} {list(spec.shape)}" if spec else "nothing"
 
-    tensors = _tensors(model)
-    frozen = {name for name, tensor in tensors.items() if _frozen(tensor)}
-    if not any(spec.name in frozen for spec in manifest.tensors):
-        tensors = {name: tensor for name, tensor in tensors.items() if name not in frozen}
-    here = [_spec(name, tensor) for name, tensor in tensors.items()]
-    for i in range(max(len(here), len(manifest.tensors))):
-        ours = here[i] if i < len(here) else None
-        theirs = manifest.tensors[i] if i < len(manifest.tensors) else None
-        if ours != theirs:
-            raise Mismatch(
-                f"the model here is not the federation's: tensor {i} is {shown(ours)} here and {shown(theirs)} there; "
-                "check --model and its options, and which parameters are frozen (requires_grad=False)"
-            )
-    return {name: tensor.detach() for name, tensor in tensors.items()}
+    pairs = zip_longest(here, manifest.tensors)
+    i, ours, theirs = next((i, ours, theirs) for i, (ours, theirs) in enumerate(pairs) if ours != theirs)
+    return Mismatch(
+        f"the model here is not the federation's: tensor {i} is {shown(ours)} here and {shown(theirs)} there; "
+        "check --model and its options, and which parameters are frozen (requires_grad=False)"
+    )
 
 
 def _as_tensor(view: NDArray[Any], spec: TensorSpec, use: Use) -> torch.Tensor:

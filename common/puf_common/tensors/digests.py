@@ -8,6 +8,7 @@ collide with. A peer without BLAKE3 checks and states SHA-256: the contract has 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Literal, Protocol
 
 from blake3 import blake3
@@ -36,8 +37,14 @@ def hasher(kind: DigestKind = "sha256") -> Hasher:
 
 def digest(payload: Payload, kind: DigestKind = "sha256") -> bytes:
     """The digest of a whole payload, as headers state it."""
+    return digest_of([payload], kind)
+
+
+def digest_of(blocks: Iterable[Payload], kind: DigestKind = "sha256") -> bytes:
+    """The digest of a payload that comes in blocks."""
     computed = hasher(kind)
-    computed.update(payload)
+    for block in blocks:
+        computed.update(block)
     return computed.digest()
 
 

@@ -11,6 +11,7 @@ Length and digest in an update's header are those of the expanded update. Both s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -75,11 +76,20 @@ def compact(manifest: Manifest, payload: Payload, encoding: str, seed: int = 0) 
 
 def expand(manifest: Manifest, wire: Payload, encoding: str) -> bytearray:
     """The update that the receiver gets from a compact one."""
-    expander, whole = Expander(manifest, encoding), bytearray()
-    view = memoryview(wire)
-    for begin in range(0, len(view), _BLOCK):
-        whole += expander.feed(view[begin : begin + _BLOCK])
+    # One allocation: memory that grows is copied again and again.
+    whole, at = bytearray(manifest.nbytes(UPDATE)), 0
+    for block in expanded(manifest, wire, encoding):
+        whole[at : at + len(block)] = block
+        at += len(block)
+    del whole[at:]
     return whole
+
+
+def expanded(manifest: Manifest, wire: Payload, encoding: str) -> Iterator[bytes]:
+    """The bytes of `expand` in blocks, without memory for the whole update."""
+    expander, view = Expander(manifest, encoding), memoryview(wire)
+    for begin in range(0, len(view), _BLOCK):
+        yield expander.feed(view[begin : begin + _BLOCK])
 
 
 class Expander:

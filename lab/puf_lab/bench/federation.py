@@ -18,7 +18,7 @@ from puf_common.tensors.chunks import CHUNK_BYTES
 from puf_common.tensors.manifest import MODEL, Manifest, TensorSpec
 from puf_common.tensors.model_file import save
 from puf_common.v1 import operator_pb2 as op
-from puf_lab.bench.counting_relay import CountingRelay
+from puf_lab.bench.relay import Relay
 from puf_lab.federations.processes import Process, ServerProcess, run_server_command, wait_until
 from puf_server.cli.operator_client import OperatorClient
 
@@ -87,7 +87,7 @@ class Federation:
         flags: Sequence[str] = (),
         *,
         mtls: bool = False,
-        relay: CountingRelay | None = None,
+        relay: Relay | None = None,
         serving: Serving = _SQLITE,
     ) -> None:
         start = ["--plan-start-clients", str(clients), *flags]
@@ -103,7 +103,7 @@ class Federation:
             self.control = OperatorClient.of_state(state)
             address = self.server.address
             if relay is not None:
-                relay.target, address = ("127.0.0.1", self.server.port), relay.address
+                relay.port, address = self.server.port, relay.address
             self.clients: dict[str, Process] = {}
             for group in (names[i::_PROCESSES] for i in range(min(clients, _PROCESSES))):
                 words = [address, ",".join(group), *(_tls_files(scratch / "certs", group[0]) if mtls else [])]

@@ -22,12 +22,11 @@ from puf_common.tensors.chunks import Payload
 from puf_common.tensors.manifest import UPDATE
 from puf_common.v1 import federation_pb2 as fed
 from puf_lab.bench.federation import PARAMETERS, init_state
+from puf_lab.bench.relay import Line, Relay
 from puf_lab.bench.report import Report, seconds, spread
-from puf_lab.bench.slow_relay import SlowRelay
 from puf_lab.federations.processes import ServerProcess
 
-_RATE = 100e6 / 8
-_ROUND_TRIP = 0.02
+_LINE = Line(rate=100e6 / 8, round_trip=0.02)
 _CASES = {
     "full": ("full", "full"),
     "i8_updates_and_differences": ("i8", "difference"),
@@ -82,7 +81,7 @@ def _rounds(scratch: Path, updates: str, steps: str, repeats: int) -> tuple[list
     uploads: list[float] = []
     with ExitStack() as stack:
         server = stack.enter_context(ServerProcess(state, scratch / "server.log"))
-        relay = stack.enter_context(SlowRelay(server.port, _RATE, _ROUND_TRIP))
+        relay = stack.enter_context(Relay(server.port, _LINE))
         transport = stack.enter_context(_Timed(relay.address))
         session = stack.enter_context(connect(transport, Offer(samples=1), name=transport.name))
         update = np.empty(session.manifest.nbytes(UPDATE) // 4, "<f4")

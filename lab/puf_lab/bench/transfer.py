@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from puf_lab.bench.counting_relay import CountingRelay
 from puf_lab.bench.federation import PARAMETERS, Federation
 from puf_lab.bench.raw_tcp import serve
+from puf_lab.bench.relay import Relay
 from puf_lab.bench.report import Report, seconds, spread
 from puf_lab.federations.processes import Process
 
@@ -74,7 +74,7 @@ def _raw_tcp(scratch: Path, *options: str) -> float:
 
 def wire(report: Report, scratch: Path, repeats: int) -> None:
     """Bytes on the wire in both directions, counted by a relay."""
-    with CountingRelay() as proxy, Federation(scratch, 2, PARAMETERS, relay=proxy) as federation:
+    with Relay() as proxy, Federation(scratch, 2, PARAMETERS, relay=proxy) as federation:
         proxy.reset()
         for _ in range(repeats):
             federation.round()

@@ -11,6 +11,7 @@ from puf_common.errors import PufError
 from puf_common.tensors.chunks import Payload, chunks
 from puf_common.v1 import federation_pb2 as fed
 from puf_server.core.state.models import ModelVersion
+from puf_server.core.unlearning import model_versions
 from puf_server.rpc.requests import Handlers
 
 
@@ -20,6 +21,8 @@ class SharedModels:
     def __init__(self, handlers: Handlers) -> None:
         self._handlers = handlers
         self._payloads: OrderedDict[str, memoryview] = OrderedDict()
+        # The digests of the last two models between which a difference was asked for, and its length.
+        self._difference: tuple[tuple[str, str], int] = (("", ""), 0)
 
     def payload(self, model: ModelVersion) -> memoryview:
         if model.digest not in self._payloads:
@@ -28,6 +31,20 @@ class SharedModels:
             while len(self._payloads) > MODELS_KEPT:
                 self._payloads.popitem(last=False)
         return self._payloads[model.digest]
+
+    def sent_nbytes(self, model: ModelVersion, held: int) -> int:
+        """Bytes that the service would send to a client with the version `held`: of a difference, or of the whole model."""
+        engine = self._handlers.engine
+        pair = (held, model.version)
+        if engine.config.plan.step_encoding == "full" or pair not in model_versions.differences(engine.state):
+            return model.nbytes
+        base = engine.state.models[pair[0]]
+        digests = (base.digest, model.digest)
+        if self._difference[0] != digests:
+            files = engine.store.differences
+            found = files.find(base, model) or files.make(base, model, lambda: True)
+            self._difference = digests, found.nbytes if found else model.nbytes
+        return self._difference[1]
 
 
 class DirectTransport:
@@ -67,7 +84,7 @@ class DirectTransport:
         if version in self._held:
             self._held.remove(version)
         else:
-            self._handlers.count_sent(len(payload))
+            self._handlers.count_sent(self._models.sent_nbytes(model, max(self._held, default=-1)))
         self._held = [*self._held, version][-MODELS_KEPT:]
         return self._handlers.model_header(model), payload
 

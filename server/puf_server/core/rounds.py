@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -187,8 +187,7 @@ def close_if_due(state: State, presence: Presence, config: FederationConfig, now
         return abandon(state, now, f"{len(current.assignments)} clients are left in it, the plan requires {least}")
     if not current.missing:
         return close(state, now)
-    waiting = hopeful(current, presence, config, now)
-    if waiting:
+    if awaits(current, presence, config, now):
         return state
     if has_quorum(current, config):
         return close_without(state, now)
@@ -202,15 +201,20 @@ def close_without(state: State, now: float) -> State:
     return close(state.note("round.closed_without", now, round=current.number, clients=_names(current.missing)), now)
 
 
-def hopeful(current: Round, presence: Presence, config: FederationConfig, now: float) -> tuple[Assignment, ...]:
+def hopeful(current: Round, presence: Presence, config: FederationConfig, now: float) -> Iterator[Assignment]:
     """Assignments whose update may still come in time: not declined, not late, the client alive."""
     if current.deadline_at is not None and now >= current.deadline_at:
-        return ()
-    return tuple(
-        s
-        for s in current.missing
-        if s.key not in current.declined and roster.worker_alive(presence, s.client, config, now)
-    )
+        return
+    for s in current.assignments:
+        if s.key in current.received or s.key in current.declined:
+            continue
+        if roster.worker_alive(presence, s.client, config, now):
+            yield s
+
+
+def awaits(current: Round, presence: Presence, config: FederationConfig, now: float) -> bool:
+    """Whether an update may still come in time. Runs for every update, and mostly looks at a few assignments."""
+    return any(True for _ in hopeful(current, presence, config, now))
 
 
 def stalled(state: State, presence: Presence, config: FederationConfig, now: float) -> bool:
@@ -218,7 +222,7 @@ def stalled(state: State, presence: Presence, config: FederationConfig, now: flo
     current = state.round
     if current is None or current.phase is not RoundPhase.COLLECTING:
         return False
-    return not hopeful(current, presence, config, now) and not has_quorum(current, config)
+    return not awaits(current, presence, config, now) and not has_quorum(current, config)
 
 
 def has_quorum(current: Round, config: FederationConfig) -> bool:

@@ -70,7 +70,7 @@ def _next(state: State, presence: Presence, config: FederationConfig, now: float
     if state.round is not None:
         if state.round.kind is RoundKind.UNLEARN:
             return jobs.close_if_due(state, presence, config, now)
-        if rounds.stalled(state, presence, config, now) and jobs.ready(state, presence, config, now):
+        if jobs.ready(state, presence, config, now) and rounds.stalled(state, presence, config, now):
             return rounds.abandon(state, now, "it cannot close, and a request to be forgotten waits")
         return rounds.close_if_due(state, presence, config, now)
     if state.evaluation is not None:

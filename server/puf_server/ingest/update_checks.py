@@ -43,7 +43,10 @@ class UpdateCheck:
 
     def feed(self, data: Payload) -> None:
         """Checks the next bytes of the update."""
-        view = memoryview(data)
+        with np.errstate(all="ignore"):
+            self._feed(memoryview(data))
+
+    def _feed(self, view: memoryview) -> None:
         while view:
             tensor = self._ranges[self._index]
             left = tensor.offset + tensor.nbytes - self._at
@@ -72,15 +75,14 @@ class UpdateCheck:
             look(tensor, np.frombuffer(piece[:cut], tensor.dtype))
 
     def _float(self, tensor: TensorRange, values: NDArray[Any]) -> None:
-        with np.errstate(all="ignore"):
-            square = float(np.dot(values, values))
-            if not math.isfinite(square):
-                if not np.isfinite(values).all():
-                    name = tensor.spec.name
-                    raise InvalidUpdate(f"tensor {name} has values that are not finite", tensor=name)
-                # The values are finite; their squares overflow in this type.
-                wide = values.astype(np.float64)
-                square = float(np.dot(wide, wide))
+        square = float(np.dot(values, values))
+        if not math.isfinite(square):
+            if not np.isfinite(values).all():
+                name = tensor.spec.name
+                raise InvalidUpdate(f"tensor {name} has values that are not finite", tensor=name)
+            # The values are finite; their squares overflow in this type.
+            wide = values.astype(np.float64)
+            square = float(np.dot(wide, wide))
         self._squares[self._index] += square
         if tensor.spec.role == "parameter":
             self._parameters += square

@@ -15,6 +15,7 @@ from puf_common.tensors.digests import hasher
 from puf_common.tensors.exact_difference import encoded
 from puf_common.tensors.manifest import MODEL, Manifest
 from puf_server.core.state.models import ModelVersion
+from puf_server.failpoints import hit
 from puf_server.storage.layout import DIFFERENCES, difference_name
 from puf_server.storage.model_files import ModelFiles
 from puf_server.storage.stored_files import StoredFile, StoredFiles
@@ -81,6 +82,7 @@ class DifferenceFiles:
         except BaseException:
             file.discard()
             raise
+        hit("difference.made")
         if wanted():
             return made
         self._files.delete([made.name])

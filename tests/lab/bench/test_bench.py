@@ -12,8 +12,8 @@ import pytest
 from puf_common.errors import UsageError
 from puf_common.tensors.chunks import CHUNK_BYTES
 from puf_lab.bench import large
-from puf_lab.bench.counting_relay import CountingRelay
 from puf_lab.bench.picture import draw
+from puf_lab.bench.relay import Line, Relay
 from puf_lab.bench.report import Figure, Report, spread
 from puf_lab.bench.run import run_bench
 
@@ -50,9 +50,10 @@ def test_an_unknown_part_is_refused(tmp_path: Path) -> None:
         run_bench(tmp_path, parts=["speed"], repeats=1)
 
 
-def test_the_relay_counts_each_direction() -> None:
-    with CountingRelay() as relay, socket.create_server(("127.0.0.1", 0)) as listener:
-        relay.target = ("127.0.0.1", listener.getsockname()[1])
+@pytest.mark.parametrize("line", [None, Line(rate=1e6, round_trip=0.002)])
+def test_the_relay_forwards_and_counts_each_direction(line: Line | None) -> None:
+    with Relay(line=line) as relay, socket.create_server(("127.0.0.1", 0)) as listener:
+        relay.port = listener.getsockname()[1]
 
         def answer() -> None:
             server, _ = listener.accept()

@@ -65,3 +65,16 @@ def test_clients_share_one_model_and_load_data_again_that_was_not_used(
         assert len(federation._workers) == 1
         kept = [s._recent for s in federation._sessions.values()]
         assert not any(recent._models or recent._updates for recent in kept)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "least", "most"), [("full", 1.0, 1.0), ("difference", 0.3, 0.95), ("i8", 0.25, 0.27)]
+)
+def test_downloads_are_counted_as_they_would_travel(tmp_path: Path, encoding: str, least: float, most: float) -> None:
+    spec = SETTING.model_copy(update={"plan": {"step_encoding": encoding}})
+    with InProcessFederation(spec, tmp_path / "federation") as federation:
+        federation.train()
+        whole = spec.clients * len(federation.payload())
+        first, *later = (record.nbytes_down / whole for record in federation.state.records.values())
+    assert first == 1.0
+    assert all(least <= share <= most for share in later)

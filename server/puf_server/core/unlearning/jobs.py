@@ -27,6 +27,8 @@ def ready(state: State, presence: Presence, config: FederationConfig, now: float
     """Tickets that could be served now, oldest first."""
     pending = [t for t in state.tickets.values() if t.state is TicketState.PENDING]
     waiting = [t for t in pending if t.not_before is None or now >= t.not_before]
+    if not waiting:
+        return []
     if roster.no_client_remains(state) and any(t.on_hold and t.waiting for t in state.tickets.values()):
         # No client would remain, and the operator has not approved that yet.
         return []
@@ -142,7 +144,7 @@ def close_if_due(state: State, presence: Presence, config: FederationConfig, now
         return _release(rounds.abandon(state, now, _NO_CLIENT), config, list(job.tickets), now, _NO_CLIENT)
     if not any(s.ticket for s in current.assignments):
         return _close_without_targets(state, presence, config, current, now)
-    waiting = rounds.hopeful(current, presence, config, now)
+    waiting = tuple(rounds.hopeful(current, presence, config, now))
     lost = sorted({s.ticket for s in current.missing if s.ticket and s not in waiting})
     if lost:
         reasons = "; ".join(r for key, r in current.declined.items() if any(s.key == key for s in current.missing))
@@ -186,7 +188,7 @@ def _close_without_targets(
     """Closes a round without targets like an ordinary one. A round that cannot close is planned again."""
     if current.assignments and not current.missing:
         return rounds.close(state, now)
-    if rounds.hopeful(current, presence, config, now):
+    if rounds.awaits(current, presence, config, now):
         return state
     if current.assignments and rounds.has_quorum(current, config):
         return rounds.close_without(state, now)
