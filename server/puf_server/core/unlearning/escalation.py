@@ -18,6 +18,9 @@ from puf_server.core.state.tickets import Applied, RequestForm, Ticket, TicketSt
 
 def due(state: State, config: FederationConfig) -> bool:
     """Whether a target found its data still known, and the policy names a method that can serve all tickets."""
+    if state.recovery is not None and state.recovery.reset:
+        # The model has its initial weights: no data is known to it.
+        return False
     name = config.forgetting.escalate
     open_tickets = [t for t in state.tickets.values() if t.recovering]
     if not name or any(t.escalated for t in open_tickets):

@@ -7,6 +7,7 @@ from tests.server.core.builders import Federation, config
 from tests.tickets import applied, outcome
 
 from puf_common.receipts.gap import Gap
+from puf_common.receipts.ranks import RankComparison
 from puf_server.core import tickets
 from puf_server.core.state.measurements import Measurement, Sums
 from puf_server.core.state.rounds import RoundKind
@@ -105,7 +106,6 @@ def test_a_fixed_strength_is_not_watched() -> None:
 @pytest.mark.parametrize("known", [True, False])
 def test_another_method_follows_if_the_data_is_still_known(known: bool) -> None:
     f, ticket = unlearned(escalate="retrain")
-    from puf_common.receipts.ranks import RankComparison
 
     def ranked(version: int | None, auc: float) -> None:
         assert version is not None
@@ -136,3 +136,19 @@ def test_another_method_follows_if_the_data_is_still_known(known: bool) -> None:
     assert applied(done).method == "retrain"
     assert applied(done).version_before == before
     assert len(applied(done).doses) == 1
+
+
+def test_no_method_follows_a_reset() -> None:
+    """All other clients ask, too, and the model goes back to its initial weights: it knows nobody's data."""
+    f, ticket = unlearned(escalate="retrain")
+    for version, auc in ((applied(f.ticket(ticket)).version_before, 0.9), (None, 0.8)):
+        if version is None:
+            recover(f)
+        ranks = RankComparison(auc=auc, forget_samples=400, unseen_samples=400)
+        found = Measurement(forget=FORGET, own=ranks, gap=Gap(value=auc - 0.5, error=0.02))
+        f.apply(tickets.measure(f.state, "b", ticket, version or f.state.version, found, f.now)[0])
+    others = [f.file(name).id for name in EVERYONE if name != "b"]
+    f.run_round(RoundKind.RESET)
+    f.wait(3600)
+    assert {f.ticket(t).state for t in (ticket, *others)} == {TicketState.COMPLETED}
+    assert f.ticket(ticket).escalated is None
