@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -28,7 +29,7 @@ from puf_server.core.state.rounds import Combine
 from puf_server.runtime.server import Server
 from puf_server.storage.state_store import key_fingerprint
 
-SECONDS = 60.0
+SECONDS = 90.0
 # clinic-7 leases the shard that its commands name.
 CLIENTS = {"clinic-5": "0/3", "clinic-6": "1/3", "clinic-7": "lease:2"}
 DOCS = Path(__file__).parents[2] / "docs"
@@ -78,6 +79,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     """A federation whose three clients have trained. Its directory is `state`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_task", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
     model = build("digits-cnn", {}, 1)
     manifest = manifest_of(model)
