@@ -353,8 +353,7 @@ class Session:
                 if self._current is not None:
                     self._current.abandoned.set()
                 if (samples := self._support.samples) is not None:
-                    # A restored server may have requests that this client knows otherwise.
-                    reconciled(self.transport, samples.state)
+                    reconciled(self.transport, samples.state)  # A restored server may know other requests.
                 self._join()
 
     def _join(self) -> None:
