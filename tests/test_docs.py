@@ -57,7 +57,7 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
 
 
 # Which test runs the blocks of a page, by language, and how many. `make compose` and `make systemd` run the trials in deploy. The
-# rest was run by hand: it installs an extra, which `make integrations` does, or builds images, or takes data and hours.
+# rest is not run by a test: it installs an extra, which `make integrations` does, or builds images, or takes data and hours.
 EXTRA, IMAGES, HOURS = "extra", "images", "hours"
 LORA, PAGES, COMMANDS = "integrations/tests/test_lora.py", "tests/e2e/test_pages.py", "tests/grpc/test_page_commands.py"
 LAB, DATABASE, TRIAL = "tests/lab/test_lab_page.py", "tests/e2e/test_database_pages.py", "deploy/try_pages.py"
