@@ -166,7 +166,7 @@ class Engine:
                     self.troubles.report(Trouble.STATE, error.message)
                     raise
             except PufError:
-                self.refresh()
+                self.catch_up()
                 if refused or self.state is before:
                     raise
                 refused = True
@@ -194,12 +194,12 @@ class Engine:
             self.catch_up()
 
     def newest(self, read: Callable[[], T]) -> T:
-        """The result of `read`. Where it raises and the state was not the newest one, it is called again."""
+        """The result of `read`, called again where it refuses because of an older state. Raises if no newer one can be read."""
         before = self.state
         try:
             return read()
         except PufError:
-            self.refresh()
+            self.catch_up()
             if self.state is before:
                 raise
         return read()

@@ -22,11 +22,12 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_server.core import operations, roster
 from puf_server.core.state.rounds import Round
+from puf_server.core.state.state import State
 from puf_server.engine import receipts
 from puf_server.rpc import messages
 from puf_server.storage import postgres_exchange, postgres_servers
 from puf_server.storage.postgres_tables import LOCK
-from puf_server.storage.state_database import AlreadyServed, FoldLost
+from puf_server.storage.state_database import AlreadyServed, DatabaseBusy, FoldLost
 from puf_server.storage.state_store import Store
 
 NAMES = ("a", "b", "c")
@@ -113,6 +114,28 @@ def test_a_call_that_an_older_state_would_refuse_reads_the_newest_one(
     assert "a" not in two.engine.state.members
     two.handlers.heartbeat("a", fed.HeartbeatRequest(session=session))
     assert two.engine.state.members["a"].session == session
+
+
+def test_nothing_is_refused_because_of_an_older_state_while_the_database_is_away(
+    start: Callable[[], Local], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = start(), start()
+    monkeypatch.setattr("puf_server.engine.sharing.Sharing.changed", lambda self: None)
+    one.join(*NAMES)
+    header = messages.update_header(one.header("a", update_bytes(0.1)))
+
+    def away(known: State) -> State | None:
+        raise DatabaseBusy("the connection was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(two.engine.store, "newer", away)
+        with pytest.raises(Unavailable, match="connection was lost"):
+            two.engine.newest(lambda: two.handlers.uploads.begin("a", header))
+        with pytest.raises(Unavailable, match="connection was lost"):
+            two.handlers.heartbeat("a", fed.HeartbeatRequest(session=one.engine.state.members["a"].session))
+    begun = two.engine.newest(lambda: two.handlers.uploads.begin("a", header))
+    assert begun is not None
+    begun.discard()
 
 
 def test_work_that_another_process_gave_is_not_abandoned(
