@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,15 +28,22 @@ def by_hospital(labels, shards, seed):
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The reader's directory, with the files of `puf-client init` and a small version of the page's setting."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "my_task", raising=False)
+    _unload()
     assert puf_client(["init"]) == Exit.OK
     Path("my_split.py").write_text(SPLIT)
     Path("mine.toml").write_text(SMALL + SETTINGS[2])
-    return tmp_path
+    yield tmp_path
+    _unload()
+
+
+def _unload() -> None:
+    """Other tests write modules of the same names."""
+    for name in ("my_task", "my_split"):
+        sys.modules.pop(name, None)
 
 
 def run(line: str) -> None:
