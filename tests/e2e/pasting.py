@@ -78,12 +78,12 @@ class Terminal:
         """The result of a whole block in one shell, which ends at the first command that fails. Nothing is left running."""
         out, err = self._log("block-out"), self._log("block-err")
         out.parent.mkdir(exist_ok=True)
-        with out.open("w") as shown, err.open("w") as told:
+        with out.open("w") as shown, err.open("w") as errors:
             shell = subprocess.Popen(
                 ["bash", "-eu", "-c", block],
                 stdin=subprocess.DEVNULL,
                 stdout=shown,
-                stderr=told,
+                stderr=errors,
                 cwd=self.directory,
                 env=self._shell(),
                 start_new_session=True,

@@ -154,8 +154,8 @@ def test_the_commands_of_the_pages_work(reader: Reader, tmp_path: Path, capsys: 
     reader.run(stop)
     assert public.result(SECONDS) == Exit.OK
     shown = capsys.readouterr().out
-    for told in ("request of clinic-7 was applied", "22 training rounds planned", "shard 2 is free", "SERVING"):
-        assert told in shown
+    for sentence in ("request of clinic-7 was applied", "22 training rounds planned", "shard 2 is free", "SERVING"):
+        assert sentence in shown
 
 
 def test_the_method_of_the_page() -> None:

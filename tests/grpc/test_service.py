@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,8 @@ from puf_common.v1 import federation_pb2 as fed
 from puf_common.v1 import tensors_pb2 as ts
 from puf_common.v1 import tickets_pb2 as tk
 from puf_server.cli.operator_client import OperatorClient
-from puf_server.core.state.models import ModelStatus, ModelVersion
 from puf_server.ingest.transfer_statistics import TransferRate
 from puf_server.runtime.server import Server
-from puf_server.storage.stored_files import StoredFile
 
 
 @pytest.fixture
@@ -391,24 +388,3 @@ def test_the_operator_sees_the_transfer_rates_of_each_client(server: Server, ann
     assert rates["anna"].up > 0
     assert rates["bert"] == TransferRate()
     assert server.handlers.rates.typical() == rates["anna"]
-
-
-def test_a_model_that_is_deleted_before_it_is_read_is_not_reported_as_damage(
-    server: Server, anna: Raw, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    anna.join()
-    engine = server.engine
-    read = engine.store.models.read
-
-    def deleted_first(model: ModelVersion) -> StoredFile:
-        """Another server withdraws and deletes the model after this one has chosen it."""
-        gone = replace(model, status=ModelStatus.DELETED)
-        engine.change(lambda state, _: replace(state, models={**state.models, model.version: gone}))
-        engine.delete_orphans()
-        return read(model)
-
-    monkeypatch.setattr(engine.store.models, "read", deleted_first)
-    with pytest.raises(grpc.RpcError) as caught:
-        anna.fetch(0)
-    assert status(caught.value)[0] == "NOT_FOUND"
-    assert caught.value.details() == "model 0 was deleted"

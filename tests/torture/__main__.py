@@ -88,11 +88,11 @@ def _simulate(out: Path, histories: int, jobs: int, results: Results) -> None:
         words = [sys.executable, "-m", "tests.sim", "--servers", str(servers), "--seeds", str(wanted)]
         words += ["--jobs", str(jobs), "--out", str(file)]
         code = subprocess.run(words, stdout=subprocess.DEVNULL, check=False).returncode
-        told = json.loads(file.read_text()) if file.exists() else {}
-        wrong = code or told.get("histories") != wanted or told["failures"]
+        written = json.loads(file.read_text()) if file.exists() else {}
+        wrong = code or written.get("histories") != wanted or written["failures"]
         failure = f"simulated histories fail; see {file}" if wrong else ""
         name = "histories" if servers == 1 else f"histories of {servers} servers"
-        results.add(name, counts={"histories": told.get("histories", 0)}, failure=failure)
+        results.add(name, counts={"histories": written.get("histories", 0)}, failure=failure)
     words = [sys.executable, "-m", "tests.sim", "--mutants", str(_MUTANT_HISTORIES)]
     with (out / "mutants.txt").open("w") as found:
         missed = subprocess.run(words, stdout=found, check=False).returncode
@@ -120,8 +120,8 @@ def _torture(out: Path, results: Results, wanted: int, most: int, seed: int) -> 
     references: dict[str, list[str]] = {}
     for name, kind, kills in _federations(results, wanted, most, seed):
 
-        def say(told: str, name: str = name) -> None:
-            print(f"{time.monotonic() - started:6.0f} s  {name}: {told}", flush=True)
+        def say(text: str, name: str = name) -> None:
+            print(f"{time.monotonic() - started:6.0f} s  {name}: {text}", flush=True)
 
         if kind not in references:
             references[kind] = _undisturbed(kind)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -13,62 +12,20 @@ import pytest
 from tests.databases import audit_entries
 from tests.grpc.raw import update_bytes
 from tests.postgres import Postgres
-from tests.running import make_state, tiny_config
-from tests.server.local import Clock, Local
+from tests.running import make_state
+from tests.server.engine.processes import NAMES, exchange, until
+from tests.server.local import Local
 
-from puf_common.clock import steady_time
-from puf_common.errors import TooMuch, Unavailable
+from puf_common.errors import Unavailable
 from puf_common.v1 import federation_pb2 as fed
-from puf_common.v1 import tensors_pb2 as ts
 from puf_server.core import operations, roster
 from puf_server.core.state.rounds import Round
 from puf_server.core.state.state import State
-from puf_server.engine import receipts
 from puf_server.rpc import messages
-from puf_server.storage import postgres_exchange, postgres_servers
+from puf_server.storage import postgres_exchange
 from puf_server.storage.postgres_tables import LOCK
 from puf_server.storage.state_database import AlreadyServed, DatabaseBusy, FoldLost
 from puf_server.storage.state_store import Store
-
-NAMES = ("a", "b", "c")
-
-
-@pytest.fixture
-def address(postgres: Postgres) -> str:
-    return postgres.address()
-
-
-@pytest.fixture
-def start(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Local]]:
-    """Starts a process. It exchanges with the others when the test says so."""
-    monkeypatch.setattr(postgres_servers, "EXCHANGE_SECONDS", 3600.0)
-    state = make_state(
-        tmp_path / "state", tiny_config(plan={"min_clients": 3, "rounds": 4, "absent_seconds": 60.0}), database=address
-    )
-    with ExitStack() as stack:
-
-        def started() -> Local:
-            local = Local(state, database=address)
-            stack.callback(local.engine.close)
-            return local
-
-        yield started
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for another thread."""
-    done = threading.Event()
-    while not condition():
-        done.wait(0.005)
-
-
-def exchange(local: Local) -> None:
-    """What the process does once a second."""
-    database = local.engine.store.database
-    servers, watcher = database._servers, database._servers._watcher  # type: ignore[attr-defined]
-    assert isinstance(servers, postgres_servers.Servers)
-    with psycopg.connect(**servers.address._parameters, autocommit=True) as db:
-        servers.exchange.run(db, watcher)
 
 
 def test_every_process_changes_the_state_and_hears_of_the_others(start: Callable[[], Local]) -> None:
@@ -274,35 +231,6 @@ def end_sessions(address: str, local: Local) -> None:
         )
 
 
-def test_a_silent_process_loses_its_connections_and_its_unfinished_files(
-    start: Callable[[], Local], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, two = start(), start()
-    one.join(*NAMES)
-    two.engine.catch_up()
-    upload = one.begin("a", 0.1)
-    exchange(one)
-    exchange(two)
-    assert len(two.spool()) == 1
-    clock = Clock()
-    clock.now = steady_time()
-    monkeypatch.setattr(postgres_exchange, "steady_time", clock)
-    two.engine.delete_orphans()
-    assert len(two.spool()) == 1
-    for _ in range(12):
-        clock.now += 1.0
-        exchange(two)
-    assert two.spool() == []
-    # It wakes: the update cannot be published, and its client sends it again.
-    with pytest.raises(Exception, match="not stored"):
-        one.handlers.finish_upload(upload)
-    upload.discard()
-    one.submit("a", 0.1)
-    two.engine.catch_up()
-    assert two.engine.state.round is not None
-    assert set(two.engine.state.round.received) == {"a/main"}
-
-
 def test_a_restarted_database_loses_no_change(start: Callable[[], Local], postgres: Postgres) -> None:
     one, two = start(), start()
     one.join("a")
@@ -349,71 +277,3 @@ def test_a_server_of_an_older_version_excludes_others(tmp_path: Path, address: s
         with pytest.raises(AlreadyServed, match="older PUF"):
             Store.open(state, database=address)
         old.execute("UPDATE puf_head SET tables = 2")
-
-
-def test_an_upload_that_broke_at_one_process_continues_at_another(start: Callable[[], Local]) -> None:
-    one, two = start(), start()
-    one.join(*NAMES)
-    two.engine.catch_up()
-    payload = update_bytes(0.25)
-    header = one.header("a", payload)
-    broken = one.handlers.begin_upload("a", header)
-    broken.write(ts.Chunk(offset=0, data=payload[:24]))
-    asked = messages.update_header(header)
-    # The first process was killed, or has not noticed yet that the stream is broken.
-    assert two.handlers.uploads.offset("a", asked) == 24
-    header.resume_at = 24
-    upload = two.handlers.begin_upload("a", header)
-    assert upload.received == 24
-    broken.write(ts.Chunk(offset=24, data=bytes(8)))
-    upload.write(ts.Chunk(offset=24, data=payload[24:]))
-    two.handlers.finish_upload(upload)
-    one.engine.catch_up()
-    one.handlers.uploads.keep(broken)
-    assert one.spool() == [f"1.1.a.main.{hashlib.sha256(payload).hexdigest()[:32]}"]
-    assert (two.engine.store.directory / "spool" / one.spool()[0]).read_bytes() == payload
-
-
-def test_a_client_has_one_quota_at_all_processes(start: Callable[[], Local]) -> None:
-    one, two = start(), start()
-    one.join(*NAMES)
-    two.engine.catch_up()
-    uploads = [one.begin("a", 0.1), one.begin("a", 0.2), two.begin("a", 0.3), two.begin("a", 0.4)]
-    for process in (one, two):
-        with pytest.raises(TooMuch, match="a has"):
-            process.begin("a", 0.5)
-    one.begin("b", 0.5).discard()
-    for upload in uploads[:2]:
-        upload.discard()
-    two.begin("a", 0.5).discard()
-
-
-def test_no_receipt_is_issued_while_a_dead_process_has_a_file_of_the_client(
-    start: Callable[[], Local],
-) -> None:
-    one, two = start(), start()
-    one.join(*NAMES)
-    exchange(one)
-    exchange(two)
-    # The process dies during this upload and with an older model that it did not finish.
-    upload, model = one.begin("a", 0.1), one.engine.store.models.new(1)
-    for name in NAMES:
-        two.submit(name, 0.1)
-    two.engine.fold_ready()
-    ticket = two.forget("a")
-    while two.engine.state.tickets[ticket].state != "completed":
-        for name in NAMES:
-            session = two.engine.state.members[name].session
-            if session and two.handlers.work(name, session) is not None:
-                two.submit(name, 0.1)
-        two.engine.fold_ready()
-    with pytest.raises(Unavailable, match="another server"):
-        receipts.issue(two.engine, ticket)
-    upload.discard()
-    with pytest.raises(Unavailable, match="another server"):
-        receipts.issue(two.engine, ticket)
-    model.discard()
-    # The next model of a process that lives contains nothing of the client.
-    model = one.engine.store.models.new(two.engine.state.newest + 1)
-    assert receipts.issue(two.engine, ticket)
-    model.discard()

@@ -139,7 +139,7 @@ def test_another_method_follows_if_the_data_is_still_known(known: bool) -> None:
 
 
 def test_no_method_follows_a_reset() -> None:
-    """All other clients ask, too, and the model goes back to its initial weights: it knows nobody's data."""
+    """All other clients ask, too, and the model goes back to its initial weights: it knows no client's data."""
     f, ticket = unlearned(escalate="retrain")
     for version, auc in ((applied(f.ticket(ticket)).version_before, 0.9), (None, 0.8)):
         if version is None:
