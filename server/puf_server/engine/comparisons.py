@@ -59,7 +59,7 @@ class Cleaning:
     # A request was completed: its records must leave the database's log.
     completed: bool = False
 
-    def joined(self, before: State, after: State) -> Cleaning:
+    def with_change(self, before: State, after: State) -> Cleaning:
         """The same, and what this change leaves."""
         return Cleaning(self.freed or frees_files(before, after), self.completed or completes(before, after))
 

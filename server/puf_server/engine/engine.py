@@ -183,7 +183,7 @@ class Engine:
             presence = joined_elsewhere(self.presence, before, newest, self.clock())
             self.presence = settled(presence, before, newest)
             # The other process may have died before it cleaned up.
-            self._left_by_others = self._left_by_others.joined(before, newest)
+            self._left_by_others = self._left_by_others.with_change(before, newest)
             for listener in self._listeners:
                 listener(before, newest)
             return True
@@ -215,7 +215,7 @@ class Engine:
             after, result = change(before, now)
             presence = settled(attend(self._with_disk(self.presence, before), now), before, after)
             after = scheduler.advance(after, presence, self.config, now, since=self._advanced)
-            cleaning = NOTHING.joined(before, after)
+            cleaning = NOTHING.with_change(before, after)
             if cleaning.completed:
                 hit("completion.before")
             self._replace(before, after, settled(presence, before, after), fold=fold)
@@ -228,6 +228,8 @@ class Engine:
         return result
 
     def _clean(self, cleaning: Cleaning) -> None:
+        if cleaning.completed:
+            self._purge.want()
         if cleaning.freed:
             self.delete_orphans()
         if cleaning.completed:
@@ -236,7 +238,6 @@ class Engine:
             except (PufError, OSError) as error:
                 # The request is completed. The next one writes the mark.
                 log.error("a completed request is not marked beside the database", error=str(error))
-            self._purge.want()
             self._purge.run()
 
     def _replace(
