@@ -52,12 +52,7 @@ def exposed(path: Path) -> bool:
 
 def _write(path: Path, content: bytes, mode: int, files: Writes, *, replace: bool) -> None:
     try:
-        if not files.durable:
-            _write_at_once(path, content, mode, replace)
-            return
         file = NewFile(draft_path(path), files, mode)
-    except FileExistsError:
-        raise
     except OSError as error:
         raise UsageError(f"cannot write to {path.parent}: {error.strerror}") from None
     with published(file, path, replace=replace):
@@ -66,10 +61,4 @@ def _write(path: Path, content: bytes, mode: int, files: Writes, *, replace: boo
             owner = path.parent.stat()
             with suppress(OSError):
                 os.fchown(file.handle, owner.st_uid, owner.st_gid)
-        file.write(content)
-
-
-def _write_at_once(path: Path, content: bytes, mode: int, replace: bool) -> None:
-    """Writes without a draft: an interrupted run without durability is repeated, and no process reads its files."""
-    with open(path, "wb" if replace else "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(content)

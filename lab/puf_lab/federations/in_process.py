@@ -6,7 +6,6 @@ a federation of processes.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -86,14 +85,11 @@ class InProcessFederation:
                 self.handlers.leave(member.name, fed.LeaveRequest(session=member.session))
         for shard in (*shards, *range(spec.clients, spec.shards)):
             self._sessions[shard] = self._join(shard)
-        # Sessions live as long as the federation. Python's collector need not look at all of them again and again.
-        gc.freeze()
 
     def __enter__(self) -> InProcessFederation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        gc.unfreeze()
         self.engine.close()
 
     @property
