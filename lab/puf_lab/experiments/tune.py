@@ -93,6 +93,8 @@ def sweep_of(experiment: ExperimentSpec, methods: Sequence[str]) -> ExperimentSp
         seed, target = both[0]
         raise UsageError(f"seed {seed} with target {list(target)} is reported; choose other seeds under [tuning]")
     changed = {"methods": texts, "seeds": tuning.seeds, "targets": targets, "tuned_on": None}
+    # The choice looks at completion only: no run goes on after it.
+    changed |= {"horizon": 1, "persistence": ()}
     return ExperimentSpec.checked({**dict(experiment), **changed}, experiment.name)
 
 

@@ -48,6 +48,12 @@ def test_a_sweep_writes_values_that_the_setting_reads_back(tmp_path: Path) -> No
         tuned.narrowed(seeds=[101])
 
 
+def test_runs_of_a_sweep_end_at_completion(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(SETTING.replace("horizon = 1", "horizon = 8").replace("= []", "= [5, 10]"))
+    sweep = sweep_of(load_experiment(str(tmp_path / "mine.toml")), ())
+    assert (sweep.horizon, sweep.persistence, sweep.recovery_rounds) == (1, (), 1)
+
+
 def test_runs_that_are_reported_cannot_be_tuned_on(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(SETTING)
     experiment = load_experiment(str(tmp_path / "mine.toml"))
