@@ -36,6 +36,7 @@ _INSIDE = {
 
 def mit_b0(classes: int) -> nn.Module:
     """The encoder, the mean over the positions of its last stage, and one linear layer."""
+    import torch
     from torch import nn
 
     try:
@@ -46,7 +47,9 @@ def mit_b0(classes: int) -> nn.Module:
     class MitClassifier(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.encoder = get_encoder("mit_b0", weights=None)
+            # It reads numbers from tensors while it is built, which the device "meta" does not have.
+            with torch.device("cpu"):
+                self.encoder = get_encoder("mit_b0", weights=None)
             self.head = nn.Linear(_WIDTH, classes)
 
         def forward(self, x: Tensor) -> Tensor:

@@ -74,6 +74,14 @@ class Job:
         repeats = range(2, 2 + self.experiment.references)
         return tuple(Job(self.experiment, Variant("retrain"), self.seed, self.targets, repeat=r) for r in repeats)
 
+    @cached_property
+    def recovers_by_method(self) -> bool:
+        """Whether the method has its own rounds of recovery, and the paper's rule ends them.
+
+        Other methods recover by ordinary training, which the lab plans round by round.
+        """
+        return self.kind == "forget" and self.experiment.stop == "paper" and self.variant.recovers
+
     @property
     def rounds(self) -> int:
         """Upper bound of the rounds that the job takes."""

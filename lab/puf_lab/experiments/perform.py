@@ -25,6 +25,8 @@ from puf_lab.reporting.provenance import commit
 from puf_server.core.state.state import State
 
 Tick = Callable[[int], None]
+# The service opens the first round of recovery. The experiment's stop rule decides about each further one.
+_RECOVERING = {"max_recovery_rounds": 1, "blind_recovery_rounds": 1}
 
 
 def perform(job: Job, cache: Cache, tick: Tick = lambda rounds: None) -> None:
@@ -118,12 +120,15 @@ def _forget(job: Job, folder: Path, cache: Cache, forgotten: ForgetSet, tick: Ti
     home = folder / "federation"
     # The original may have been trained for another setting, under another policy.
     policy = job.federation.forgetting.model_dump(mode="json")
-    copy_state(cache.folder(job.original) / "federation", home, {**policy, **job.variant.policy()})
+    policy |= {**job.variant.policy(), **(_RECOVERING if job.recovers_by_method else {})}
+    copy_state(cache.folder(job.original) / "federation", home, policy)
     ending = ""
     with open_federation(job.federation, home, left_out=forgotten if job.kind == "natural" else {}) as federation:
         trail = Trail(federation, evaluator, forgotten, folder)
         if by_service:
             ending = _until_completed(job, federation, forgotten, trail, stages)
+        elif job.recovers_by_method:
+            _until_recovered(job, federation, forgotten, trail, stages)
         else:
             if job.kind == "forget":
                 federation.forget(list(forgotten), **_request(job, forgotten))
@@ -154,6 +159,18 @@ def _request(job: Job, forgotten: ForgetSet) -> dict[str, Any]:
         strength["kappa"] = job.federation.forgetting.kappa
     samples = {shard: ids for shard, ids in forgotten.items() if ids is not None}
     return {"mode": job.variant.method.mode, "samples": samples, **strength}
+
+
+def _until_recovered(job: Job, federation: Federation, forgotten: ForgetSet, trail: Trail, stages: Stages) -> None:
+    """Recovers within the request, as the method does it, until the stages say that it is over."""
+    assert isinstance(federation, InProcessFederation)
+
+    def follow(_: State) -> None:
+        test = trail.add()
+        stages.add(trail.last, test)
+        federation.recover(further=stages.recovered is None)
+
+    federation.forget(list(forgotten), progress=follow, **_request(job, forgotten))
 
 
 def _until_completed(job: Job, federation: Federation, forgotten: ForgetSet, trail: Trail, stages: Stages) -> str:

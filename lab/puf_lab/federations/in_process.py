@@ -29,7 +29,7 @@ from puf_lab.federations.base import Spent, Strength
 from puf_lab.federations.direct_transport import DirectTransport, SharedModels
 from puf_lab.federations.state_directories import copy_state, create_server, leave_out
 from puf_lab.spec.federation import FederationSpec, client_name
-from puf_server.core import methods
+from puf_server.core import methods, rounds
 from puf_server.core.config import Forgetting
 from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Ticket
@@ -129,6 +129,21 @@ class InProcessFederation:
 
         self.run_until(done, progress)
         return [self.state.tickets[i] for i in ids]
+
+    def recover(self, *, further: bool) -> None:
+        """Lets recovery go on, whatever the service's stop rule says, or ends it after the newest model."""
+
+        def change(state: State, now: float) -> tuple[State, None]:
+            recovery = state.recovery
+            if recovery is None:
+                return state, None
+            if further:
+                return replace(state, recovery=replace(recovery, at_least=recovery.rounds + 2)), None
+            # The next round has been opened, but no client has been asked.
+            state = rounds.abandon(state, now, "the experiment's stop rule applies")
+            return replace(state, recovery=replace(recovery, at_least=0, at_most=recovery.rounds)), None
+
+        self.engine.call(change)
 
     @property
     def _measures(self) -> bool:

@@ -13,11 +13,15 @@ from typing import Any, Literal
 
 from puf_common.errors import UsageError
 from puf_server import plugins
+from puf_server.core.config import FederationConfig
 from puf_server.core.methods import named
+from puf_server.core.methods.base import Method as ServerMethod
 from puf_server.core.methods.federaser import FedEraserOptions
+from puf_server.core.methods.fedosd import FedOsdOptions
 from puf_server.core.methods.fukd import FukdOptions
 from puf_server.core.methods.mode import ModeOptions, phases
 from puf_server.core.methods.rapid_retraining import RapidOptions
+from puf_server.core.methods.sifu import SifuOptions
 
 Kind = Literal["original", "retrain", "natural", "forget"]
 
@@ -115,13 +119,23 @@ class Variant:
     def is_puf(self) -> bool:
         return self.method.is_puf
 
+    @property
+    def recovers(self) -> bool:
+        """Whether rounds of recovery after this method are not ordinary training: its routines, rule or rate differ."""
+        method = self._server_method
+        own_step = type(method).recovery_step is not ServerMethod.recovery_step
+        return own_step or method.rate(FederationConfig(id="", model="")) is not None
+
+    @property
+    def _server_method(self) -> ServerMethod:
+        return named(str(self.method.policy.get("method", "puf")), self.policy().get("method_options"))
+
     def own_rounds(self, trained: int, doses: int) -> int:
         """Upper bound of the method's rounds before recovery, in a federation with so many rounds.
 
         `doses` is the largest number of doses of adaptive strength.
         """
-        name = str(self.method.policy.get("method", "puf"))
-        options = named(name).options_type.model_validate(self.policy().get("method_options", {}))
+        options = self._server_method.options
         match options:
             case FedEraserOptions():
                 return -(-trained // options.delta_t)
@@ -131,6 +145,11 @@ class Variant:
                 return options.rounds or trained
             case FukdOptions():
                 return 2
+            case FedOsdOptions():
+                return options.rounds
+            case SifuOptions():
+                # The noise, and as many rounds as were lost.
+                return 1 + (options.rounds or trained)
             case _:
                 return doses if self.method.policy.get("strength") == "auto" else 1
 

@@ -172,3 +172,13 @@ def test_threads_that_build_at_the_same_time_get_the_same_weights() -> None:
         models = list(pool.map(lambda _: networks.build("digits-cnn", {}, 3), range(16)))
     first = torch.nn.utils.parameters_to_vector(models[0].parameters())
     assert all(torch.equal(first, torch.nn.utils.parameters_to_vector(m.parameters())) for m in models)
+
+
+@pytest.mark.parametrize("name", networks.built_in())
+def test_the_size_of_a_network_is_known_before_it_has_memory(name: str) -> None:
+    """A client builds the federation's network on the device "meta" first, to compare its size."""
+    pytest.importorskip({"mit-b0": "segmentation_models_pytorch", "res-unet": "monai"}.get(name, "torch"))
+    with torch.device("meta"):
+        shapes = networks.build(name, {}, 1).state_dict()
+    real = networks.build(name, {}, 1).state_dict()
+    assert {key: tensor.shape for key, tensor in shapes.items()} == {key: tensor.shape for key, tensor in real.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from puf_lab.experiments.perform import perform
 from puf_lab.experiments.runner import run_experiment
 from puf_lab.experiments.stages import Stages
 from puf_lab.spec.experiment import ExperimentSpec
+from puf_server.core.methods.base import Step, View
+from puf_server.core.methods.fedosd import FedOsd
 
 
 def held_out(experiment: ExperimentSpec) -> ExperimentSpec:
@@ -80,3 +83,50 @@ def test_the_services_rule_needs_a_federation_in_this_process(tiny: ExperimentSp
     with pytest.raises(UsageError, match="use --federation in-process"):
         run_experiment(elsewhere, tmp_path / "out", cache=Cache(tmp_path / "cache"), options=ExecutorOptions())
     assert not list(tmp_path.glob("cache/*"))
+
+
+def curve_of(experiment: ExperimentSpec, method: str, cache: Cache) -> list[list[float]]:
+    """Round, test and forget accuracy of the method's models."""
+    *_, job = jobs_of(experiment.narrowed(targets=[(0,)], methods=[method]))
+    for each in (*job.needs, job):
+        perform(each, cache)
+    curve: list[list[float]] = cache.outcome(job)["curve"]
+    return curve
+
+
+def test_a_method_with_its_own_recovery_recovers_by_it(
+    tiny: ExperimentSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FedOSD's recovery does not go back. Its rounds end by the paper's rule, and ordinary training follows."""
+    # The goal is out of reach, so that there are three rounds of recovery.
+    monkeypatch.setattr("puf_lab.experiments.stages.Stages.add", partialmethod(_given_up_after, 3))
+    cache = Cache(tmp_path / "cache")
+    asked: list[int] = []
+    own_step = FedOsd.recovery_step
+
+    def counted(self: FedOsd, view: View, step: Step) -> Step:
+        asked.append(view.state.number + 1)
+        return own_step(self, view, step)
+
+    monkeypatch.setattr(FedOsd, "recovery_step", counted)
+    own = curve_of(tiny, "fedosd rounds=2", cache)
+    # Rounds 1 and 2 are training, 3 and 4 the method's. The fourth round of recovery is given up before it begins.
+    assert asked == [5, 6, 7, 8]
+    assert [number for number, *_ in own] == [0, 1, 2, 3, 4]
+    plain = curve_of(tiny, "fedosd rounds=2 project=false", cache)
+    assert own[0] == plain[0], "the same unlearned model"
+    assert own[1:4] != plain[1:4]
+
+
+def _given_up_after(self: Stages, rounds: int, number: int, test: float) -> None:
+    if number == rounds:
+        self.complete(number, recovered=False)
+
+
+def test_recovery_within_a_request_is_training_if_the_method_does_not_change_it(
+    tiny: ExperimentSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = "fedosd rounds=1 project=false"
+    within = curve_of(tiny, method, Cache(tmp_path / "within"))
+    monkeypatch.setattr("puf_lab.spec.variants.Variant.recovers", False)
+    assert curve_of(tiny, method, Cache(tmp_path / "after")) == within
