@@ -11,12 +11,15 @@ import numpy as np
 
 from puf_common.errors import UsageError
 from puf_lab.reporting.results import Run
-from puf_lab.reporting.style import BAND, BLUE, FAINT, GRID, INK, ORANGE, colour, marker, new_figure, style_axes
+from puf_lab.reporting.style import BAND, BLUE, FAINT, GRID, INK, ORANGE, colour, marker, new_figure, stroke, style_axes
 from puf_lab.reporting.summary import Summary, SummaryRow, compared
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+# Polygons of more methods than these hide each other.
+_MOST_IN_A_PANEL = 6
 
 
 def label_distribution(path: Path, counts: Sequence[Sequence[int]], title: str) -> None:
@@ -65,7 +68,7 @@ def recovery_curves(path: Path, summary: Summary) -> None:
         for i, row in enumerate(rows):
             rounds, values = mean_curve(summary.results.of(row.method), which)
             axes.plot(
-                rounds, values, color=colour(i), marker=marker(i), linewidth=1.8, markersize=4.5,
+                rounds, values, color=colour(i), marker=marker(i), linestyle=stroke(i), linewidth=1.8, markersize=4.5,
                 markevery=max(1, len(rounds) // 12), label=_name(summary, row),
             )  # fmt: skip
         floor, retrained = summary.floor_of(name), summary.row("retrain")
@@ -100,11 +103,13 @@ def scatter(path: Path, summary: Summary) -> None:
     for rank, row in enumerate(sorted(rows, key=lambda row: row.deltas["forget"].mean)):
         i = families.index(row.method.split()[0])
         assert row.recovery is not None
-        delta = row.deltas["forget"]
+        delta = row.interval("forget")
+        assert delta is not None
         all_recovered = row.recovery.recovered == row.recovery.targets
+        ends = [] if delta.low is None or delta.high is None else [[delta.mean - delta.low], [delta.high - delta.mean]]
         axes.errorbar(
-            row.recovery.mean, delta.mean, xerr=row.recovery.sd or 0, yerr=delta.sd or 0, fmt=marker(i), color=colour(i),
-            markerfacecolor=colour(i) if all_recovered else "white", markersize=8, elinewidth=0.8, capsize=2, alpha=0.9,
+            row.recovery.mean, delta.mean, yerr=ends or None, fmt=marker(i), color=colour(i),
+            markerfacecolor=colour(i) if all_recovered else "white", markersize=8, elinewidth=1.2, capsize=3, alpha=0.9,
         )  # fmt: skip
         above = rank % 2 == 1
         axes.annotate(
@@ -125,7 +130,7 @@ def scatter(path: Path, summary: Summary) -> None:
 
 
 def radar(path: Path, summary: Summary) -> None:
-    """One axis per metric and cost. A smaller polygon is better, as in the paper.
+    """One axis per metric and cost. A smaller polygon is better, as in the paper. Many methods get a panel each.
 
     The centre is the retrained model, or the lowest cost in this figure on a logarithmic scale. The rim is the distance of
     the original, or the cost of retraining. The band at the centre is the noise floor.
@@ -141,28 +146,45 @@ def radar(path: Path, summary: Summary) -> None:
     spokes["test deficit"] = [max(0.0, 1 - row.values["test"].mean / goal) if goal else 1.0 for row in rows]
     spokes["communication"] = _expense([row.nbytes for row in rows], retrained.nbytes)
     spokes["computation"] = _expense([row.samples for row in rows], retrained.samples)
-    angles = [2 * math.pi * i / len(spokes) for i in range(len(spokes))]
-    figure = new_figure(6.6, 6.6)
-    axes: Any = figure.add_subplot(projection="polar")
+    together = len(rows) <= _MOST_IN_A_PANEL
+    columns = 1 if together else 4
+    lines = 1 if together else math.ceil(len(rows) / columns)
+    figure = new_figure(6.6, 6.6) if together else new_figure(12, 3.3 * lines)
+    panels = [
+        figure.add_subplot(lines, columns, 1 + i, projection="polar") for i in range(1 if together else len(rows))
+    ]
+    ring = [2 * math.pi * i / len(spokes) for i in range(len(spokes) + 1)]
+    for axes in panels:
+        _web(axes, ring, list(spokes), small=not together)
+        if summary.floor is not None:
+            band = [_remoteness(summary.floor, original, name) for name, _ in compared(summary)]
+            outer = [*band, *[0.0] * (len(spokes) - len(band))]
+            axes.fill_between(ring, 0.0, [*outer, outer[0]], color=BAND, label="noise floor", zorder=0)
     for i, row in enumerate(rows):
+        axes = panels[0 if together else i]
         values = [column[i] for column in spokes.values()]
-        ring, closed = [*angles, angles[0]], [*values, values[0]]
+        closed = [*values, values[0]]
         axes.plot(
             ring, closed, color=colour(i), linewidth=1.8, label=_name(summary, row), marker=marker(i), markersize=4.5
         )
-        axes.fill(ring, closed, color=colour(i), alpha=0.06)
-    if summary.floor is not None:
-        band = [_remoteness(summary.floor, original, name) for name, _ in compared(summary)]
-        outer = [*band, *[0.0] * (len(spokes) - len(band))]
-        axes.fill_between([*angles, 2 * math.pi], 0.0, [*outer, outer[0]], color=BAND, label="noise floor", zorder=0)
-    axes.set_xticks(angles, list(spokes))
+        axes.fill(ring, closed, color=colour(i), alpha=0.06 if together else 0.2)
+        if not together:
+            axes.set_title(_name(summary, row), color=colour(i), fontsize=10, fontweight="bold", pad=14)
+    if together:
+        _legend_below(figure, panels[0])
+    else:
+        figure.tight_layout()
+    figure.savefig(path)
+
+
+def _web(axes: Any, ring: Sequence[float], names: Sequence[str], *, small: bool) -> None:
+    """The spokes and rings of a radar figure."""
+    axes.set_xticks(ring[:-1], names)
     axes.set_ylim(0, 1.02)
     axes.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "", "", ""])
-    axes.tick_params(axis="x", labelcolor=INK, pad=20)
+    axes.tick_params(axis="x", labelcolor=INK, pad=4 if small else 20, labelsize=7 if small else 10)
     axes.grid(color=GRID)
     axes.spines["polar"].set_color(FAINT)
-    _legend_below(figure, axes)
-    figure.savefig(path)
 
 
 def _name(summary: Summary, row: SummaryRow) -> str:

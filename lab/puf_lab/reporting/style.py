@@ -22,7 +22,12 @@ def colour(index: int) -> str:
 
 
 def marker(index: int) -> str:
-    return MARKERS[index % len(MARKERS)]
+    """After the last colour the same colours come with the next markers, so that no two lines look the same."""
+    return MARKERS[(index + 3 * (index // len(PALETTE))) % len(MARKERS)]
+
+
+def stroke(index: int) -> str:
+    return ("-", "--", ":")[index // len(PALETTE) % 3]
 
 
 def new_figure(width: float, height: float) -> Figure:
