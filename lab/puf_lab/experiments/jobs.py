@@ -129,7 +129,7 @@ class Job:
             "recipe": {**whole["recipe"], "seed": self.federation.recipe.seed},
             "data_seed": self.federation.data_seed,
             "data": self.federation.data.model_dump(mode="json"),
-            **{name: whole[name] for name in ("task", "rounds", "participation")},
+            **{name: whole[name] for name in ("task", "rounds", "participation", "plan") if name in whole},
         }
         if self.kind != "retrain":
             facts["remembers"] = e.histories
