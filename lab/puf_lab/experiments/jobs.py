@@ -138,6 +138,8 @@ class Job:
         if self.kind not in ("original", "retrain"):
             facts |= {
                 "variant": [self.variant.name, self.variant.options],
+                "policy": {**self.federation.forgetting.model_dump(mode="json"), **self.variant.policy()},
+                "mode": self.variant.method.mode,
                 **{n: whole[n] for n in ("forgetting", "stop", "recovery_rounds", "horizon", "persistence")},
             }
         return facts
