@@ -41,7 +41,11 @@ class Batches(Protocol):
 Samples: TypeAlias = "Dataset[Any] | Resident | Batches"
 
 
-def resident(dataset: Samples, device: torch.device, *, limit_bytes: int = 2 << 30) -> Samples:
+# Largest data of a client that is stacked on its device.
+RESIDENT_BYTES = 2 << 30
+
+
+def resident(dataset: Samples, device: torch.device, *, limit_bytes: int = RESIDENT_BYTES) -> Samples:
     """Returns the dataset stacked on the device, or unchanged if it is larger than the limit.
 
     Stacking makes small models several times faster. The dataset must not augment, because every sample is fetched once.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from puf_client.data import ClientData, DataContext, load_data
-from puf_client.data.samples import Samples, batch, count, resident, select
+from puf_client.data.samples import RESIDENT_BYTES, Samples, batch, count, resident, select
 from puf_client.options import LocalOptions
 from puf_client.routines.context import Progress, RoutineContext
 from puf_client.routines.evaluate import outputs, per_sample
@@ -146,6 +146,8 @@ class Trainer:
     routines: Mapping[str, Routine] = field(default_factory=lambda: ROUTINES)
     # Of the frozen parameters, which stay here; empty if there are none.
     base_digest: bytes = b""
+    # Larger data are not stacked on the device. A process with many clients gives each a share.
+    resident_bytes: int = RESIDENT_BYTES
 
     def with_data(self, data: ClientData) -> Trainer:
         """The trainer of another client in this process, with the same model: all work begins with the server's weights."""
@@ -227,7 +229,7 @@ class Trainer:
 
     @cached_property
     def _plain(self) -> Samples:
-        return resident(self.data.train_plain, self.choice.device)
+        return resident(self.data.train_plain, self.choice.device, limit_bytes=self.resident_bytes)
 
     @cached_property
     def _train(self) -> Samples:
@@ -237,7 +239,7 @@ class Trainer:
     def _holdout(self) -> Samples:
         if self.data.holdout is None:
             raise UsageError("this client has no hold-out data")
-        return resident(self.data.holdout, self.choice.device)
+        return resident(self.data.holdout, self.choice.device, limit_bytes=self.resident_bytes)
 
 
 def settings_of(recipe: pb.Recipe, lr: float, epochs: float) -> TrainSettings:

@@ -30,6 +30,8 @@ from puf_lab.evaluation.comparison import percent
 from puf_lab.spec.federation import FederationSpec
 from puf_server.rpc.messages import recipe
 
+# Bytes of the data of all clients and the test set that are stacked on the device, in equal shares.
+_DATA_BYTES = 4 << 30
 # Models on the line between two models at which the loss is measured, with both ends.
 LINE_POINTS = 5
 # The forgotten samples of each target. None stands for all of them.
@@ -111,11 +113,15 @@ class Evaluator:
 
     @cached_property
     def _train(self) -> list[Samples]:
-        return [resident(data.train_plain, self._device) for data in self.clients]
+        return [resident(data.train_plain, self._device, limit_bytes=self._share) for data in self.clients]
 
     @cached_property
     def _test(self) -> Samples:
-        return resident(test_set(self._spec.data.name, self._spec.context(0)), self._device)
+        return resident(test_set(self._spec.data.name, self._spec.context(0)), self._device, limit_bytes=self._share)
+
+    @property
+    def _share(self) -> int:
+        return _DATA_BYTES // (self._spec.clients + 1)
 
     def check(self) -> None:
         """Raises if the test set is missing or does not fit the model and the task."""

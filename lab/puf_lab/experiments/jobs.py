@@ -129,7 +129,7 @@ class Job:
             "recipe": {**whole["recipe"], "seed": self.federation.recipe.seed},
             "data_seed": self.federation.data_seed,
             "data": self.federation.data.model_dump(mode="json"),
-            **{name: whole[name] for name in ("task", "rounds", "participation")},
+            **{name: whole[name] for name in ("task", "rounds", "participation", "plan") if name in whole},
         }
         if self.kind != "retrain":
             facts["remembers"] = e.histories
@@ -138,6 +138,8 @@ class Job:
         if self.kind not in ("original", "retrain"):
             facts |= {
                 "variant": [self.variant.name, self.variant.options],
+                "policy": {**self.federation.forgetting.model_dump(mode="json"), **self.variant.policy()},
+                "mode": self.variant.method.mode,
                 **{n: whole[n] for n in ("forgetting", "stop", "recovery_rounds", "horizon", "persistence")},
             }
         return facts

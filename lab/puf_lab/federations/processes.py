@@ -178,7 +178,7 @@ def fleet(
     return Process(
         [
             *(program("puf-client"), "fleet", "--clients", str(spec.shards), "--server", server.address),
-            *("--state", str(clients), *data_flags(spec), "--log-format", "json"),
+            *("--state", str(clients), *data_flags(spec), *_share_of_memory(spec), "--log-format", "json"),
             *("--log-dir", str(log.parent / log.stem)),
             *(word for shard in left_out for word in ("--except", str(shard))),
         ],
@@ -188,7 +188,14 @@ def fleet(
 
 def distiller(spec: FederationSpec, server: ServerProcess, clients: Path, log: Path) -> Process:
     """The client that provides the public shard."""
-    flags = ["--state", str(clients), *client_flags(spec, spec.clients), "--log-format", "json"]
+    flags = [
+        "--state",
+        str(clients),
+        *client_flags(spec, spec.clients),
+        *_share_of_memory(spec),
+        "--log-format",
+        "json",
+    ]
     return Process([program("puf-client"), "run", "--server", server.address, *flags], log)
 
 
@@ -196,5 +203,10 @@ def unlearn_command(spec: FederationSpec, server: ServerProcess, clients: Path, 
     """The command with which this client asks to be forgotten."""
     return [
         *(program("puf-client"), "--unlearn", "--yes", "--server", server.address, "--state", str(clients)),
-        *(*client_flags(spec, shard), "--receipt-dir", str(clients.parent), *more),
+        *(*client_flags(spec, shard), *_share_of_memory(spec), "--receipt-dir", str(clients.parent), *more),
     ]
+
+
+def _share_of_memory(spec: FederationSpec) -> list[str]:
+    """On GPUs: an equal share for each client's worker and request, and as much for the process that measures."""
+    return [] if spec.device == "cpu" else ["--memory-fraction", f"{1 / (2 * spec.shards + 1):.4f}"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from puf_lab.reporting.sheet import size
-from puf_lab.reporting.summary import Summary, SummaryRow
+from puf_lab.reporting.summary import Summary
 
 
 def findings(summary: Summary) -> list[str]:
@@ -40,13 +40,15 @@ def _closest(summary: Summary) -> str:
 
 
 def _cost(summary: Summary) -> str:
-    rows = [row for row in summary.recovering if summary.is_ranked(row)]
+    """The cheapest of the closest methods. Without closest ones, of those that unlearn: Natural costs least and forgets least."""
+    ranked = [row for row in summary.recovering if summary.is_ranked(row) and row.method.split()[0] != "natural"]
+    closest = [row for row in ranked if row.method in summary.best("forget")]
     retrained = summary.row("retrain")
-    if not rows or retrained is None:
-        return "No method recovered, so no cost is compared."
-    cheapest = min(rows, key=lambda row: row.nbytes)
-    return f"Of the methods that recovered, {_cheapest(cheapest)}; retraining moves {size(retrained.nbytes)}."
-
-
-def _cheapest(row: SummaryRow) -> str:
-    return f"{row.label} moves the fewest bytes: {size(row.nbytes)} in {row.rounds:.1f} rounds"
+    if not ranked or retrained is None:
+        return "No method that unlearns recovered, so no cost is compared."
+    who = "Of the closest methods" if closest else "Of the methods that unlearn and recovered"
+    cheapest = min(closest or ranked, key=lambda row: row.nbytes)
+    return (
+        f"{who}, {cheapest.label} moves the fewest bytes: {size(cheapest.nbytes)} in {cheapest.rounds:.1f} rounds; "
+        f"retraining moves {size(retrained.nbytes)}."
+    )

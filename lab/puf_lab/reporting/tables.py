@@ -7,7 +7,9 @@ from puf_lab.evaluation.statistics import MIN_CELLS
 from puf_lab.reporting.beside_paper import beside_paper
 from puf_lab.reporting.evidence_table import evidence
 from puf_lab.reporting.sheet import MISSING, Sheet, ratio, size
+from puf_lab.reporting.stop_rules import stop_rules
 from puf_lab.reporting.summary import Summary, SummaryRow, compared, format_value
+from puf_lab.reporting.tuning_note import tuning_note
 
 _UNRANKED = "‡"
 # Other numbers that RMIA gives, with their heads.
@@ -16,8 +18,8 @@ _RATES = (("rmia_member_at_1", "TPR at 1 % FPR"), ("rmia_member_at_01", "TPR at 
 
 def sheets(summary: Summary) -> list[Sheet]:
     """All tables of an experiment."""
-    made = [_efficacy(summary), _lasting(summary), evidence(summary), _pairs(summary), _costs(summary)]
-    made.append(beside_paper(summary))
+    made = [_efficacy(summary), _lasting(summary), evidence(summary), _pairs(summary), stop_rules(summary)]
+    made += [_costs(summary), beside_paper(summary)]
     return [sheet for sheet in made if sheet is not None]
 
 
@@ -65,6 +67,7 @@ def _efficacy(summary: Summary) -> Sheet:
         "over seeds and targets.",
         *_ranking_notes(summary),
         " ".join([f"Profile {experiment['profile']}.", *experiment.get("readings", ())]),
+        tuning_note(experiment, {row.method.split()[0]: row.label.split()[0] for row in summary.recovering}),
         _RECOVERY_NOTES[experiment.get("stop", "paper")],
     ]
     if any(name == "rmia" for name, _ in metrics):
@@ -168,14 +171,15 @@ def _pairs(summary: Summary) -> Sheet | None:
         cells = []
         for name, _ in metrics:
             difference, clear = summary.compare(row, baseline, name)
-            word = "" if not clear else " closer" if difference.mean < 0 else " further"
+            ranked = clear and summary.is_ranked(row) and summary.is_ranked(baseline)
+            word = "" if not ranked else " closer" if difference.mean < 0 else " further"
             cells.append(difference.text(2 if name == "loss" else 1) + word)
         body.append([_label(summary, row), *cells])
     head = [f"against {baseline.label}", *(f"Δ {label}" for _, label in metrics)]
     notes = [
         f"Δ of the method minus Δ of {baseline.label} on the same targets and seeds, with the 95 % bootstrap interval. "
         "Negative: closer to Retrain. A word follows only where the interval excludes zero and the difference exceeds "
-        f"the noise floor, with at least {MIN_CELLS} pairs.",
+        f"the noise floor, with at least {MIN_CELLS} pairs, and where both methods are ranked.",
     ]
     return Sheet("pairs", "Paired comparison", head, body, notes)
 

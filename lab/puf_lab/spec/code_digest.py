@@ -14,18 +14,25 @@ Part = Literal["training", "forgetting", "measuring"]
 
 # Runs: everything between the data and the sum of the updates, and the lab's code that drives it.
 _RUNS = (
-    "puf_common/models", "puf_common/tensors", "puf_common/seeds.py",
+    "puf_common/models", "puf_common/tensors", "puf_common/seeds.py", "puf_common/receipts/gap.py",
+    "puf_common/receipts/evidence.py",
     "puf_server/core", "puf_server/aggregation", "puf_server/engine", "puf_server/ingest",
+    "puf_server/rpc/messages.py",
     "puf_client/data", "puf_client/tasks.py", "puf_client/routines", "puf_client/session", "puf_client/worker",
-    "puf_client/unlearning",
-    "puf_lab/federations", "puf_lab/evaluation/evaluator.py",
+    "puf_client/unlearning", "puf_client/state/local_models.py",
+    "puf_lab/federations", "puf_lab/evaluation/evaluator.py", "puf_lab/evaluation/comparison.py",
     "puf_lab/experiments/perform.py", "puf_lab/experiments/forget_samples.py", "puf_lab/experiments/stages.py",
 )  # fmt: skip
 # Only runs that forget, or store history for it, depend on these.
-_FORGETTING = ("puf_server/core/methods", "puf_server/core/unlearning", "puf_client/unlearning")
+_FORGETTING = (
+    "puf_server/core/methods", "puf_server/core/unlearning", "puf_client/unlearning", "puf_common/receipts",
+    "puf_client/state/local_models.py",
+)  # fmt: skip
 # The metrics of finished runs.
 _MEASURING = (
-    "puf_client/routines/evaluate.py", "puf_client/tasks.py", "puf_lab/evaluation", "puf_lab/experiments/measuring.py",
+    "puf_client/routines/evaluate.py", "puf_client/routines/forward.py", "puf_client/routines/per_sample.py",
+    "puf_client/tasks.py", "puf_lab/evaluation", "puf_lab/experiments/measuring.py",
+    "puf_lab/experiments/forget_samples.py",
 )  # fmt: skip
 
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

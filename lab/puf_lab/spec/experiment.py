@@ -17,7 +17,7 @@ from puf_lab.spec.variants import Variant
 from puf_server.core.config import Forgetting
 
 # Keys and tables of the TOML file that describe the federation.
-_FEDERATION = ("data", "model", "task", "recipe", "rounds", "participation", "forgetting", "durability")
+_FEDERATION = ("data", "model", "task", "recipe", "rounds", "participation", "forgetting", "durability", "plan")
 _BACKDOOR_DATA = "puf_lab.federations.backdoor:data"
 # With the paper's stop rule the lab drives recovery itself, round by round: it ends at the retrained model's accuracy.
 # The bounds are wide: an experiment may ask for values that an operator would refuse.
@@ -151,6 +151,13 @@ class ExperimentSpec(Part):
         for text in self.methods:
             if Variant.parse(text, self.defaults).name == "fukd" and not self.federation.data.public:
                 raise ValueError("fukd distills on unlabeled data: set public = true under [data], for one more shard")
+        optimizer = self.federation.plan.get("server_optimizer", "sgd")
+        if optimizer != "sgd":
+            unfit = [v.name for v in self.variants if v.method.kind == "forget" and v.needs_plain_averages]
+            if unfit:
+                raise ValueError(
+                    f"{unfit[0]} needs models that are plain averages, but server_optimizer is {optimizer}"
+                )
         return self
 
     @property
@@ -230,6 +237,9 @@ class ExperimentSpec(Part):
         """The experiment in the layout of its TOML file, without what depends on the machine."""
         federation = self.federation.model_dump(mode="json", include=set(_FEDERATION))
         federation["forgetting"] = self.federation.forgetting.model_dump(mode="json", exclude_unset=True)
+        if not self.federation.plan:
+            # Files of older versions have no plan, and can be combined.
+            del federation["plan"]
         described = {**self.model_dump(mode="json", exclude={"federation"}), **federation}
         return {**described, "readings": readings(self)}
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from puf_client.data import DataContext
 from puf_client.options import RunOptions
@@ -67,7 +67,7 @@ class FederationSpec(Part):
     init_seed: int | None = None
     """Seed of the initial weights. By default it is the seed of training, which is part of the recipe."""
     plan: dict[str, Any] = {}
-    """Further fields of the server's plan."""
+    """Further fields of the server's plan, such as the server optimizer."""
     # The fields below may differ between machines. They do not change the result.
     kind: FederationKind = "in-process"
     durability: Durability = "none"
@@ -77,6 +77,16 @@ class FederationSpec(Part):
     data_dir: Path | None = None
     weights: Path | None = None
     """Published checkpoint. Only a model that is `pretrained` uses it."""
+
+    @field_validator("plan")
+    @classmethod
+    def _fits_the_server(cls, plan: dict[str, Any]) -> dict[str, Any]:
+        """The fields as given, if the server accepts them. Rounds and participation are fields of their own here."""
+        twice = sorted(plan.keys() & {"rounds", "participation"})
+        if twice:
+            raise ValueError(f"{twice[0]} is stated at the top level, not under [plan]")
+        Plan.model_validate(plan)
+        return plan
 
     @property
     def model_seed(self) -> int:

@@ -127,6 +127,10 @@ class Variant:
         return own_step or method.rate(FederationConfig(id="", model="")) is not None
 
     @property
+    def needs_plain_averages(self) -> bool:
+        return self._server_method.plain_averages
+
+    @property
     def _server_method(self) -> ServerMethod:
         return named(str(self.method.policy.get("method", "puf")), self.policy().get("method_options"))
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.databases import sqlite
 
+from puf_client.data.samples import Resident
+from puf_lab.evaluation import evaluator
+from puf_lab.evaluation.evaluator import Evaluator
 from puf_lab.federations import in_process
 from puf_lab.federations.in_process import InProcessFederation
+from puf_lab.federations.processes import _share_of_memory
 from puf_lab.spec.federation import DataSpec, Durability, FederationSpec
 from puf_server.core.config import Forgetting, Recipe
 
@@ -78,3 +83,26 @@ def test_downloads_are_counted_as_they_would_travel(tmp_path: Path, encoding: st
         first, *later = (record.nbytes_down / whole for record in federation.state.records.values())
     assert first == 1.0
     assert all(least <= share <= most for share in later)
+
+
+def test_data_without_room_on_the_device_gives_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All clients' data together have a bound. Data beyond it are fetched batch by batch."""
+    usual = forgotten(tmp_path / "usual")
+    outputs = Evaluator(SETTING).outputs(usual[1], [2])
+    for module in (in_process, evaluator):
+        monkeypatch.setattr(module, "_DATA_BYTES", 1)
+    assert forgotten(tmp_path / "little") == usual
+    with InProcessFederation(SETTING, tmp_path / "little", without=[2]) as federation:
+        trainer = federation._worker(0).trainer
+        assert not isinstance(trainer._plain, Resident)
+    little = Evaluator(SETTING).outputs(usual[1], [2])
+    assert np.array_equal(little.forget.losses, outputs.forget.losses)
+    assert np.array_equal(little.test.confidences, outputs.test.confidences)
+
+
+def test_processes_on_a_gpu_share_its_memory() -> None:
+    """A worker and a request for every client, and the process that measures."""
+    [flag, share] = _share_of_memory(SETTING.model_copy(update={"device": "cuda"}))
+    assert flag == "--memory-fraction"
+    assert (2 * SETTING.shards + 1) * float(share) == pytest.approx(1.0, abs=1e-3)
+    assert _share_of_memory(SETTING) == []

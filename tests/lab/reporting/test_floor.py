@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from puf_lab.experiments.goals import Goal, goals_of, judged
 from puf_lab.reporting import plots
+from puf_lab.reporting.findings import findings
 from puf_lab.reporting.html import Part, render, run_report
 from puf_lab.reporting.results import Results, Run, write
 from puf_lab.reporting.summary import Summary, summarise
 from puf_lab.reporting.tables import sheets, short_table
+from puf_lab.reporting.tuning_note import tuning_note
 from puf_lab.spec.experiment import Goals
 from puf_lab.spec.settings_files import load_experiment
 
@@ -97,7 +100,7 @@ def test_paired_comparison(summary: Summary) -> None:
     assert made["pairs"].head[0] == "against PUF-REGULAR"
     assert pairs["PUF-SPECIAL"][column] == "1.0 [1.0, 1.0]", "a difference inside the floor gets no word"
     assert pairs["NATURAL"][column] == "27.0 [27.0, 27.0] further"
-    assert pairs["PGA ‡"][column] == "-3.0 [-3.0, -3.0] closer"
+    assert pairs["PGA ‡"][column] == "-3.0 [-3.0, -3.0]", "a method that is not ranked gets no word"
 
 
 def test_the_report_begins_with_what_was_found(summary: Summary, tmp_path: Path) -> None:
@@ -107,6 +110,45 @@ def test_the_report_begins_with_what_was_found(summary: Summary, tmp_path: Path)
     assert "There is something to forget: on the forget data the original is 37.5 ± 1.9 points from Retrain" in text
     assert "and two retrained models differ by 2.0 [2.0, 2.0]." in text
     assert "Closest to Retrain on the forget data, outside the noise: PUF-REGULAR, PUF-SPECIAL; not ranked" in text
+    assert "Of the closest methods, PUF-REGULAR moves the fewest bytes: 100 B in 2.0 rounds; retraining moves" in text
+
+
+def test_natural_is_not_named_as_the_cheapest(summary: Summary) -> None:
+    """It unlearns nothing. Without closest methods, the cheapest of those that unlearn and recovered is named."""
+    few = Summary(summary.results, [row for row in summary.rows if row.method in ("retrain", "natural", "puf-special")])
+    assert findings(few)[2].startswith("Of the methods that unlearn and recovered, PUF-SPECIAL moves")
+    none = Summary(
+        summary.results, [row for row in summary.rows if row.method in ("retrain", "natural", "pga", "floor")]
+    )
+    assert findings(none)[2] == "No method that unlearns recovered, so no cost is compared."
+
+
+def test_the_services_stop_rule_is_beside_the_papers(summary: Summary) -> None:
+    """The service ends after round 1. The paper's rule would end there, too, except for PGA, which stays at 70."""
+    made = {sheet.name: sheet for sheet in sheets(summary)}
+    rows = {row[0]: row[1:] for row in made["stop"].rows}
+    assert rows["PUF-REGULAR"] == ["1.0 ± 0.0", "1.0 ± 0.0", "0.0 ± 0.0", "3.0 ± 0.0", "3.0 ± 0.0"]
+    assert rows["PGA"][1:] == ["≥ 9.0 ± 0.0 (0 of 6 recovered)", "–", "–", "–"]
+    assert "NATURAL" not in rows
+    runs = [replace(run, curve=[(0, 80.0, 66.0), *run.curve[2:]]) for run in summary.results.runs]
+    early = summarise(replace(summary.results, runs=runs))
+    rows = {row[0]: row[1:] for row in next(s for s in sheets(early) if s.name == "stop").rows}
+    # Retrain has 60 to 65: the distances of 66 are 6 to 1.
+    assert rows["PUF-REGULAR"][1:] == ["0.0 ± 0.0", "1.0 ± 0.0", "3.0 ± 0.0", "3.5 ± 1.9"]
+    paper = replace(summary.results, experiment={**summary.results.experiment, "stop": "paper"})
+    assert "stop" not in {sheet.name for sheet in sheets(summarise(paper))}
+
+
+def test_tables_say_which_methods_were_tuned() -> None:
+    labels = {"natural": "Natural", "pga": "PGA", "puf-regular": "PUF-Regular", "sifu": "SIFU"}
+    for name, text in {
+        "digits": "No values were chosen on other runs.",
+        "digits-tuned": "(seeds 101 and 102, targets 0): PGA, PUF-Regular, SIFU.",
+    }.items():
+        assert text in tuning_note(load_experiment(name).described(), labels)
+    partly = load_experiment("digits-tuned").described()
+    del partly["defaults"]["pga"]
+    assert tuning_note(partly, labels).endswith("PUF-Regular, SIFU. Not tuned, so no conclusion about them: PGA.")
 
 
 def test_dips_include_rounds_before_the_unlearned_model(summary: Summary) -> None:

@@ -52,6 +52,29 @@ def test_pga_has_the_values_of_the_appendix(setting: str, profile: str, batch_si
     assert (options["batch_size"], options["stop_distance"]) == (batch_size, stop_distance)
 
 
+@pytest.mark.parametrize(
+    ("setting", "rounds", "recipe"),
+    [
+        ("cifar100-iid", 200, ("sgd", 0.1, 0.998, 32, 0.0, 1)),
+        ("cifar100-noniid", 200, ("sgd", 0.1, 0.998, 32, 0.0, 1)),
+        ("cifar100-noniid-e10", 200, ("sgd", 0.1, 0.998, 32, 0.0, 10)),
+        ("cifar10-noniid", 200, ("sgd", 0.1, 0.998, 32, 0.0, 1)),
+        ("cifar100-noniid-mitb0", 50, ("adamw", 3e-4, 0.998, 32, 1e-3, 1)),
+        ("prostate", 500, ("adam", 1e-4, 1.0, 16, 1e-4, 1)),
+    ],
+)
+def test_full_size_settings_train_as_the_paper_states(setting: str, rounds: int, recipe: tuple[object, ...]) -> None:
+    experiment = load_experiment(setting)
+    r = experiment.federation.recipe
+    assert experiment.federation.rounds == rounds
+    assert (r.optimizer, r.lr, r.lr_decay, r.batch_size, r.weight_decay, r.epochs) == recipe
+    assert r.plain_unlearning == (setting != "prostate")
+    assert experiment.defaults["puf-special"]["eta_u"] == 2.0
+    # kappa = 2 for one of 10 equal clients, and of 6 in prostate, where the paper has no Regular.
+    assert experiment.defaults["puf-regular"]["eta_u"] == 2.0 * experiment.federation.clients
+    assert len(experiment.targets) == experiment.federation.clients
+
+
 def test_the_other_baselines_have_the_values_of_the_appendix() -> None:
     by = {v.name: dict(v.options) for v in load_experiment("cifar100-iid").variants}
     assert by["federaser"] == {"delta_t": "1", "epochs": "0.5"}

@@ -2,8 +2,27 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 from puf_lab.evaluation.metrics import stamps
 from puf_lab.spec.code_digest import code_digest, digest_of, sources
+
+# What modules of the digest import, and what does not decide a result: messages for people, files, network, processes,
+# receipts.
+NEUTRAL = (
+    "puf_common/audit_chain.py", "puf_common/clock.py", "puf_common/config", "puf_common/dates.py",
+    "puf_common/errors.py", "puf_common/files", "puf_common/logging.py", "puf_common/names.py", "puf_common/network",
+    "puf_common/receipts", "puf_common/tracing", "puf_common/v1", "puf_common/version.py", "puf_client/machine.py",
+    "puf_client/options.py", "puf_client/state", "puf_client/terminal.py", "puf_client/transport",
+    "puf_server/admission", "puf_server/cli", "puf_server/failpoints.py", "puf_server/rpc", "puf_server/storage",
+    "puf_server/tracking",
+    # What these decide is stated in the name of the run itself.
+    "puf_lab/experiments/cache.py", "puf_lab/experiments/jobs.py", "puf_lab/experiments/measuring.py",
+    "puf_lab/reporting", "puf_lab/spec",
+)  # fmt: skip
+REPOSITORY = Path(__file__).parents[3]
+ROOTS = {"puf_common": "common", "puf_server": "server", "puf_client": "client", "puf_lab": "lab"}
 
 METHOD = '''"""A module."""
 
@@ -38,6 +57,29 @@ def test_an_edited_method_concerns_runs_that_forget_and_no_others() -> None:
     name = "puf_server/core/methods/puf.py"
     edited = {**forgetting, name: forgetting[name] + "\nSIGN = -1\n"}
     assert digest_of(edited) != code_digest("forgetting")
+
+
+def test_every_module_that_decides_a_result_is_in_the_digest() -> None:
+    """Each import of the digest's modules is in the digest, or named above."""
+    covered = sources("forgetting")
+    missing = {name for text in covered.values() for name in _imported(text) if name not in covered}
+    assert {name for name in missing if not name.startswith(NEUTRAL)} == set()
+    measuring = sources("measuring")
+    used = {name for text in measuring.values() for name in _imported(text) if name not in measuring}
+    # The other modules of a measurement are those of the run, whose name the stamp contains.
+    assert {name for name in used if not name.startswith(NEUTRAL) and name not in covered} == set()
+
+
+def _imported(text: str) -> set[str]:
+    """The project's modules that a module imports, as the digest names them."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in ROOTS:
+            for module in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                name = module.replace(".", "/") + ".py"
+                if (REPOSITORY / ROOTS[module.split(".")[0]] / name).exists():
+                    found.add(name)
+    return found
 
 
 def test_edited_metrics_concern_no_runs() -> None:

@@ -75,6 +75,15 @@ def test_strengths_by_profile_and_by_setting() -> None:
         ('title = "x"\ntargets = [0]\nmethods = ["puf-special kappa=2 eta_u=3"]', "give one of them"),
         ('title = "x"\ntargets = [0]\n[recipe]\nlr = -1', "setting .*bad.toml: recipe.lr must be above 0"),
         (
+            'title = "x"\ntargets = [0]\n[plan]\nrounds = 3',
+            "setting .*bad.toml: plan: rounds is stated at the top level",
+        ),
+        ('title = "x"\ntargets = [0]\n[plan]\nserver_optimizer = "lamb"', "setting .*bad.toml: plan"),
+        (
+            'title = "x"\ntargets = [0]\nmethods = ["federaser"]\n[plan]\nserver_optimizer = "adam"',
+            "federaser needs models that are plain averages, but server_optimizer is adam",
+        ),
+        (
             'title = "x"\ntargets = [0]\n[defaults]\npuf-special = { kappa = 1, eta_u = 1 }',
             "defaults of puf-special: kappa and eta_u both state the strength",
         ),
@@ -167,3 +176,23 @@ def test_the_split_of_the_demo_does_not_depend_on_the_seed() -> None:
 def test_the_machine_is_not_part_of_a_runs_name(tiny: ExperimentSpec, tmp_path: Path) -> None:
     elsewhere = tiny.placed(kind="processes", device="cuda", data_dir=tmp_path, weights=tmp_path / "file")
     assert [job.key for job in jobs_of(elsewhere)] == [job.key for job in jobs_of(tiny)]
+
+
+def test_the_plan_of_a_setting_reaches_the_server_and_the_name_of_the_runs() -> None:
+    plain, yogi = load_experiment("digits"), load_experiment("digits-yogi")
+    assert yogi.federation_for(1).server_config().plan.server_optimizer == "yogi"
+    keys = [next(iter(jobs_of(e))).key for e in (plain, yogi)]
+    assert keys[0] != keys[1]
+    assert yogi.described()["plan"] == {"server_optimizer": "yogi", "server_lr": 0.01}
+    assert "plan" not in plain.described(), "files of older versions have no plan, and are combined with newer ones"
+
+
+def test_a_method_has_the_rounds_that_its_options_state() -> None:
+    rounds = {text: Variant.parse(text, {}).own_rounds(30, 8) for text in ("fedosd rounds=4", "sifu", "sifu rounds=5")}
+    assert rounds == {"fedosd rounds=4": 4, "sifu": 31, "sifu rounds=5": 6}
+
+
+def test_only_methods_with_own_rounds_of_recovery_recover_by_them() -> None:
+    own = {name for name, method in METHODS.items() if method.kind == "forget" and Variant(name).recovers}
+    assert own == {"fedosd"}
+    assert Variant.parse("fedquit recovery_lr=0.1", {}).recovers

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from puf_server.core import assignments
+from puf_server.core import assignments, scheduler
 from puf_server.core.methods import federaser, puf
 from puf_server.core.methods.base import Step, View
 from puf_server.core.state.rounds import RoundKind
+from puf_server.core.state.state import State
 from puf_server.core.state.tickets import Mode, Scope
 from tests.server.core.builders import Federation, config
 from tests.server.core.test_methods import kept
 
 # The rate of training round t: 0.1 * 0.5^(t-1).
-RATES = {1: 0.1, 2: 0.05, 3: 0.025, 4: 0.0125, 5: 0.00625}
+RATES = {t: 0.1 * 0.5 ** (t - 1) for t in range(1, 8)}
 SPECIAL: dict[str, Any] = {"mode": "special", "kappa": 2.0}
 
 
@@ -54,6 +55,17 @@ def test_only_rounds_of_training_lower_the_learning_rate() -> None:
     # FedEraser replays rounds 2 and 3 at their rates. Recovery goes on with round 4.
     replay = [lr for lr, _ in forgotten(trained(method="federaser"))]
     assert replay[1:] == pytest.approx([RATES[2], RATES[3], RATES[4]])
+
+
+def test_rounds_of_recovery_lower_the_learning_rate() -> None:
+    """The service's recovery is training. The round after it goes on with the next rate."""
+    f = trained(blind_recovery_rounds=2)
+    f.file("b", mode="special", kappa=2.0)
+    f.submit_all()
+    f.commit()
+    assert [f.run_round(RoundKind.RECOVER).lr for _ in range(2)] == pytest.approx([RATES[5], RATES[6]])
+    f.apply(replace(f.state, planned=f.state.trained + 1))
+    assert (f.round.kind, f.round.lr) == (RoundKind.TRAIN, pytest.approx(RATES[7]))
 
 
 def test_every_method_has_streams_of_its_own() -> None:
@@ -115,6 +127,17 @@ def _lr_by_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(puf, "planned_step", lambda *given: replace(original(*given), decays=False))
 
 
+def _lr_not_by_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = scheduler.commit
+
+    def mutated(state: State, *given: Any, **named: Any) -> State:
+        made = original(state, *given, **named)
+        recovering = state.round is not None and state.round.kind is RoundKind.RECOVER
+        return replace(made, decays=state.decays) if recovering else made
+
+    monkeypatch.setattr(scheduler, "commit", mutated)
+
+
 def _streams_of_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("puf_server.core.streams.number_of", lambda name, number: number)
 
@@ -143,6 +166,7 @@ def _epochs_of_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     ("mutation", "test"),
     [
         (_lr_by_every_round, test_only_rounds_of_training_lower_the_learning_rate),
+        (_lr_not_by_recovery, test_rounds_of_recovery_lower_the_learning_rate),
         (_streams_of_the_round, test_every_method_has_streams_of_its_own),
         (_plain_calibration, test_calibration_augments_as_training_does),
         (_epochs_of_the_recipe, test_the_target_trains_for_its_own_number_of_epochs),
