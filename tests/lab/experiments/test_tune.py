@@ -75,10 +75,11 @@ def test_the_grids_of_built_in_settings_name_options_that_exist() -> None:
             assert variant.own_rounds(3, 6) >= 0
 
 
-def test_the_values_in_the_repository_are_those_that_the_rows_choose(tmp_path: Path) -> None:
-    rows = Path(__file__).parents[3] / "docs" / "results" / "tuning" / "digits"
+@pytest.mark.parametrize("name", ["digits", "cifar100-iid", "cifar100-noniid"])
+def test_the_values_in_the_repository_are_those_that_the_rows_choose(name: str, tmp_path: Path) -> None:
+    rows = Path(__file__).parents[3] / "docs" / "results" / "tuning" / name
     (results,) = read([rows])
-    tuned = load_experiment("digits-tuned")
+    tuned = load_experiment(f"{name}-tuned")
     for choice in choices_of(summarise(results)):
         assert {key: float_or_text(value) for key, value in choice.best.items()} == {
             key: float_or_text(str(tuned.defaults[choice.method][key]).lower()) for key in choice.best
