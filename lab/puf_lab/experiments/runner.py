@@ -80,6 +80,9 @@ def measured(
     """Performs the missing jobs of an experiment and measures all."""
     if experiment.stop == "product" and experiment.federation.kind != "in-process":
         raise UsageError('stop = "product" follows the model of every round: use --federation in-process')
+    own = [v.name for v in experiment.variants if v.method.kind == "forget" and v.recovers]
+    if own and experiment.federation.kind != "in-process":
+        raise UsageError(f"{own[0]} has its own rounds of recovery, which the lab follows: use --federation in-process")
     console.print(f"[bold]{experiment.title}[/bold] ({experiment.name}, profile {experiment.profile})")
     for line in (experiment.note, *readings(experiment)):
         if line:

@@ -132,7 +132,10 @@ class Variant:
 
     @property
     def _server_method(self) -> ServerMethod:
-        return named(str(self.method.policy.get("method", "puf")), self.policy().get("method_options"))
+        try:
+            return named(str(self.method.policy.get("method", "puf")), self.policy().get("method_options"))
+        except ValueError as error:
+            raise UsageError(f"{self.text!r}: {error}") from None
 
     def own_rounds(self, trained: int, doses: int) -> int:
         """Upper bound of the method's rounds before recovery, in a federation with so many rounds.

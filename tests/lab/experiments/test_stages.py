@@ -78,10 +78,13 @@ def test_the_service_completes_the_request(tiny: ExperimentSpec, tmp_path: Path)
     assert cache.outcome(first)["curve"][0] == outcome["curve"][0], "the same unlearned model"
 
 
-def test_the_services_rule_needs_a_federation_in_this_process(tiny: ExperimentSpec, tmp_path: Path) -> None:
-    elsewhere = tiny.model_copy(update={"stop": "product"}).placed(kind="processes")
-    with pytest.raises(UsageError, match="use --federation in-process"):
-        run_experiment(elsewhere, tmp_path / "out", cache=Cache(tmp_path / "cache"), options=ExecutorOptions())
+def test_what_is_followed_round_by_round_needs_a_federation_in_this_process(
+    tiny: ExperimentSpec, tmp_path: Path
+) -> None:
+    elsewhere = tiny.placed(kind="processes")
+    for followed in (elsewhere.model_copy(update={"stop": "product"}), elsewhere.narrowed(methods=["fedosd"])):
+        with pytest.raises(UsageError, match="use --federation in-process"):
+            run_experiment(followed, tmp_path / "out", cache=Cache(tmp_path / "cache"), options=ExecutorOptions())
     assert not list(tmp_path.glob("cache/*"))
 
 

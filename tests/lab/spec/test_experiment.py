@@ -196,3 +196,5 @@ def test_only_methods_with_own_rounds_of_recovery_recover_by_them() -> None:
     own = {name for name, method in METHODS.items() if method.kind == "forget" and Variant(name).recovers}
     assert own == {"fedosd"}
     assert Variant.parse("fedquit recovery_lr=0.1", {}).recovers
+    with pytest.raises(UsageError, match="'rapid lr=x': method option lr"):
+        Variant.parse("rapid lr=x", {}).own_rounds(30, 8)
