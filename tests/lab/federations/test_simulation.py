@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,10 @@ SETTING = FederationSpec(
 )
 
 
-def forgotten(directory: Path, durability: Durability = "none") -> list[bytes]:
+def forgotten(directory: Path, durability: Durability = "none", plan: Mapping[str, str] = {}) -> list[bytes]:
     """The models after training and after a request."""
-    with InProcessFederation(SETTING.model_copy(update={"durability": durability}), directory) as federation:
+    spec = SETTING.model_copy(update={"durability": durability, "plan": plan})
+    with InProcessFederation(spec, directory) as federation:
         federation.train()
         trained = bytes(federation.payload())
         federation.forget([2], mode="regular", kappa=2.0)
@@ -45,6 +47,26 @@ def test_a_federation_without_syncs_has_the_same_bits_and_can_be_continued(
         again.extend(1)
         again.train()
         assert again.state.trained == 4
+
+
+def test_rounded_updates_and_steps_have_the_same_bits_without_syncs(tmp_path: Path) -> None:
+    plan = {"update_encoding": "i8", "step_encoding": "i8"}
+    assert forgotten(tmp_path / "none", "none", plan) == forgotten(tmp_path / "full", "full", plan)
+
+
+def test_updates_of_a_simulation_are_in_memory_until_their_round_is_over(tmp_path: Path) -> None:
+    models = forgotten(tmp_path / "whole")
+    directory = tmp_path / "interrupted"
+    with InProcessFederation(SETTING, directory) as federation:
+        for shard in (0, 1):
+            federation._step(shard)
+        current, stored = federation.state.round, federation.engine.store.load().round
+        assert current is not None
+        assert len(current.received) == 2
+        assert stored is not None
+        assert not stored.received
+        assert not list((directory / "server" / "spool").iterdir())
+    assert forgotten(directory) == models
 
 
 def test_the_database_of_a_simulation_does_not_wait_for_the_disk(tmp_path: Path) -> None:
