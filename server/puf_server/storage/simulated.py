@@ -16,46 +16,42 @@ from puf_server.storage.sqlite_database import SqliteDatabase
 from puf_server.storage.state_rows import changed_fields
 from puf_server.storage.stored_files import NewStoredFile, StoredFile, StoredFiles
 
+# Further updates are files, so that memory does not grow with the clients of a round.
+_MOST_BYTES = 128 << 20
+
 
 class UpdatesInMemory:
-    """The files of a federation with the spool in memory. All others are where `files` stores them."""
+    """The files of a federation with updates in memory, at most 128 MiB and one update. `files` stores all others."""
 
     def __init__(self, files: StoredFiles) -> None:
         self._files = files
         self._updates: dict[str, bytes] = {}
 
     def new(self, draft: str, points: str = "", *, cache: bool = False) -> NewStoredFile:
-        return _NewUpdate(self._updates) if _is_update(draft) else self._files.new(draft, points, cache=cache)
+        if draft.startswith(f"{SPOOL}/") and sum(map(len, self._updates.values())) < _MOST_BYTES:
+            return _NewUpdate(self._updates)
+        return self._files.new(draft, points, cache=cache)
 
     def read(self, name: str, last: int | None = None) -> StoredFile:
-        if not _is_update(name):
+        content = self._updates.get(name)
+        if content is None:
             return self._files.read(name, last)
-        if name not in self._updates:
-            raise FileNotFoundError(name)
-        content = self._updates[name]
         return _Update(content if last is None else content[len(content) - last :])
 
     def exists(self, name: str) -> bool:
-        return name in self._updates if _is_update(name) else self._files.exists(name)
+        return name in self._updates or self._files.exists(name)
 
     def names(self, folder: str = "") -> list[str]:
         return [*self._files.names(folder), *(sorted(self._updates) if folder in ("", SPOOL) else ())]
 
     def delete(self, names: Iterable[str]) -> None:
-        listed = list(names)
-        for name in filter(_is_update, listed):
-            self._updates.pop(name, None)
-        self._files.delete(name for name in listed if not _is_update(name))
+        self._files.delete([name for name in names if self._updates.pop(name, None) is None])
 
     def where(self, name: str) -> str:
         return self._files.where(name)
 
     def free_bytes(self) -> int | None:
         return self._files.free_bytes()
-
-
-def _is_update(name: str) -> bool:
-    return name.startswith(f"{SPOOL}/")
 
 
 class _NewUpdate:

@@ -13,6 +13,7 @@ from puf_lab.federations import in_process
 from puf_lab.federations.in_process import InProcessFederation
 from puf_lab.spec.federation import DataSpec, Durability, FederationSpec
 from puf_server.core.config import Forgetting, Recipe
+from puf_server.storage import simulated
 
 SETTING = FederationSpec(
     title="simulated",
@@ -67,6 +68,17 @@ def test_updates_of_a_simulation_are_in_memory_until_their_round_is_over(tmp_pat
         assert not stored.received
         assert not list((directory / "server" / "spool").iterdir())
     assert forgotten(directory) == models
+
+
+def test_updates_that_would_take_too_much_memory_are_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = forgotten(tmp_path / "in-memory")
+    # One update is in memory, and the second one is not.
+    monkeypatch.setattr(simulated, "_MOST_BYTES", 1)
+    with InProcessFederation(SETTING, tmp_path / "files") as federation:
+        for shard in (0, 1):
+            federation._step(shard)
+        assert len(list((tmp_path / "files" / "server" / "spool").iterdir())) == 1
+    assert forgotten(tmp_path / "files") == models
 
 
 def test_the_database_of_a_simulation_does_not_wait_for_the_disk(tmp_path: Path) -> None:
