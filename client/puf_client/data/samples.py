@@ -92,7 +92,7 @@ def batch(dataset: Samples, indices: Sequence[int], device: torch.device | None 
         if isinstance(indices, range):
             return dataset.x[indices.start : indices.stop], dataset.y[indices.start : indices.stop]
         chosen = torch.tensor(indices, device=dataset.y.device)
-        return dataset.x[chosen], dataset.y[chosen]
+        return dataset.x.index_select(0, chosen), dataset.y.index_select(0, chosen)
     if isinstance(dataset, Batches):
         x, y = dataset.take(indices)
         return (x, y) if device is None else (x.to(device), y.to(device))

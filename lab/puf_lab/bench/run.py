@@ -32,9 +32,11 @@ USUAL = (
     "flower",
 )
 ALL = (*USUAL, "flare")
+# Parts that also measure data sets from a directory.
+_DATA = ("encoding",)
 
 
-def run_bench(out: Path, *, parts: Sequence[str], repeats: int) -> int:
+def run_bench(out: Path, *, parts: Sequence[str], repeats: int, data_dir: Path | None = None) -> int:
     """Measures these parts one after the other. A part that fails is reported and does not stop the others."""
     configure(level="error")
     for part in parts:
@@ -52,7 +54,7 @@ def run_bench(out: Path, *, parts: Sequence[str], repeats: int) -> int:
         try:
             # Imported late, because parts import torch, matplotlib and servers.
             module = import_module(f"puf_lab.bench.{'transfer' if part == 'wire' else part}")
-            getattr(module, part)(report, scratch, repeats)
+            getattr(module, part)(report, scratch, repeats, **({"data_dir": data_dir} if part in _DATA else {}))
         except (PufError, OSError) as error:
             report.failures[part] = str(error)
             report.console.print(f"  not measured: {error}")

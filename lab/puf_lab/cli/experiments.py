@@ -131,7 +131,8 @@ def _executor_flags(run: Parser) -> None:
     run.add_argument(
         "--durability",
         choices=("none", "full"),
-        help="a federation in this process writes its files without syncs (none, the default), or as a server does (full)",
+        help="a federation in this process keeps updates in memory and syncs no file (none, the default), or stores "
+        "everything as a server does (full)",
     )
     run.add_argument(
         "--executor",

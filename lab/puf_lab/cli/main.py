@@ -43,6 +43,12 @@ def _parser() -> Parser:
     bench.add_argument("--only", default="", metavar="PART,PART", help="measure these parts; others keep their figures")
     bench.add_argument("--all", action="store_true", help="include NVIDIA FLARE, which takes long to install")
     bench.add_argument("--repeats", type=int, default=5, metavar="N", help="repeats of each measurement (default 5)")
+    bench.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="directory of CIFAR-100, which the part encoding then measures, too",
+    )
     bench.set_defaults(run=_bench)
     return parser
 
@@ -57,4 +63,5 @@ def _bench(arguments: argparse.Namespace) -> int:
     from puf_lab.bench.run import ALL, USUAL, run_bench
 
     parts = arguments.only.split(",") if arguments.only else ALL if arguments.all else USUAL
-    return run_bench(arguments.out, parts=parts, repeats=max(1, arguments.repeats))
+    data_dir = arguments.data_dir.resolve() if arguments.data_dir else None
+    return run_bench(arguments.out, parts=parts, repeats=max(1, arguments.repeats), data_dir=data_dir)

@@ -71,8 +71,9 @@ class FederationSpec(Part):
     # The fields below may differ between machines. They do not change the result.
     kind: FederationKind = "in-process"
     durability: Durability = "none"
-    """What a federation in one process stores until it is closed: "full" as a server does, "none" without syncs. A run
-    that is interrupted starts again in both cases. Processes always store everything."""
+    """What a federation in one process stores until it is closed: "full" as a server does, "none" without syncs, and with
+    the updates of the open round in memory. A run that is interrupted starts again in both cases. Processes always store
+    everything."""
     device: str = "cpu"
     data_dir: Path | None = None
     weights: Path | None = None

@@ -98,8 +98,9 @@ def expected_assignment(state: State, name: str, header: UpdateHeader) -> tuple[
     current = state.round
     assignment = None
     if current is not None and (current.number, current.attempt) == (header.number, header.attempt):
-        wanted = (name, header.membership, header.part)
-        assignment = next((a for a in current.assignments if (a.client, a.membership, a.part) == wanted), None)
+        wanted = (header.membership, header.part)
+        mine = (a for a in current.assignments if a.client == name)
+        assignment = next((a for a in mine if (a.membership, a.part) == wanted), None)
     if current is None or assignment is None:
         raise StaleRound(
             f"no update of {name} is expected for round {header.number}, attempt {header.attempt}, part {header.part}",
@@ -185,7 +186,8 @@ def close_if_due(state: State, presence: Presence, config: FederationConfig, now
     least = least_updates(current, config)
     if len(current.assignments) < least:
         return abandon(state, now, f"{len(current.assignments)} clients are left in it, the plan requires {least}")
-    if not current.missing:
+    # Mostly the count tells that some are missing. This runs for every update.
+    if len(current.received) >= len(current.assignments) and not current.missing:
         return close(state, now)
     if awaits(current, presence, config, now):
         return state

@@ -64,13 +64,15 @@ class Difference:
     deleted: Mapping[str, list[Any]]
 
 
+def changed_fields(before: State | None, after: State) -> set[str]:
+    """The stored fields that differ."""
+    names = (*SCALARS, *SINGLES, *MANY)
+    return {name for name in names if before is None or getattr(before, name) is not getattr(after, name)}
+
+
 def difference(before: State | None, after: State, now: float | None = None) -> Difference | None:
     """What turns the rows of `before` into those of `after`; None: nothing. `now` is recorded as the federation's time."""
-    changed = {
-        name
-        for name in (*SCALARS, *SINGLES, *MANY)
-        if before is None or getattr(before, name) is not getattr(after, name)
-    }
+    changed = changed_fields(before, after)
     if not changed and now is None:
         return None
     meta = [] if now is None else [(TIME, repr(now))]

@@ -32,6 +32,7 @@ from puf_server.storage.durable import DISK, Files
 from puf_server.storage.layout import HISTORY, KEY_FILE, Layout, history_name
 from puf_server.storage.model_files import ModelFiles
 from puf_server.storage.orphans import delete_orphans, unfinished_elsewhere
+from puf_server.storage.simulated import LaterRecords, UpdatesInMemory
 from puf_server.storage.spool import Spool
 from puf_server.storage.sqlite_database import SqliteDatabase
 from puf_server.storage.state_database import IDENTITY, SIGNING_KEY, AlreadyServed, StateDatabase
@@ -72,7 +73,7 @@ class Store:
 
     @classmethod
     def open(cls, directory: Path, files: Files = DISK, *, database: str = "") -> Store:
-        """Opens a federation for serving.
+        """Opens a federation for serving. With `files` that are not durable, updates stay in memory.
 
         `database` is the address of a PostgreSQL database, whose state several processes may serve; empty: the state is in
         the directory. Raises where another process serves that.
@@ -88,12 +89,14 @@ class Store:
                 opened = stack.enter_context(closing(PostgresDatabase.open(database)))
             else:
                 lock = stack.enter_context(_locked(layout))
-                opened = SqliteDatabase.open(layout.database, identity, durable=files.durable)
-                stack.enter_context(closing(opened))
-            store = cls(layout, config, manifest, opened, files, _objects(directory))
+                kind = SqliteDatabase if files.durable else LaterRecords
+                opened = stack.enter_context(closing(kind.open(layout.database, identity, durable=files.durable)))
+            stored = _objects(directory)
+            if not files.durable:
+                stored = UpdatesInMemory(stored or DirectoryFiles(directory, files))
+            store = cls(layout, config, manifest, opened, files, stored)
             store._lock = lock
-            stored = json.loads(opened.meta(IDENTITY) or "{}")
-            federation_file.require_same(stored, identity, directory)
+            federation_file.require_same(json.loads(opened.meta(IDENTITY) or "{}"), identity, directory)
             store.key = store._signing_key()
             if database:
                 store._mark = CompletedMark(store.files)

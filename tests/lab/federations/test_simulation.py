@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from puf_lab.federations.in_process import InProcessFederation
 from puf_lab.federations.processes import _share_of_memory
 from puf_lab.spec.federation import DataSpec, Durability, FederationSpec
 from puf_server.core.config import Forgetting, Recipe
+from puf_server.storage import simulated
 
 SETTING = FederationSpec(
     title="simulated",
@@ -27,9 +29,10 @@ SETTING = FederationSpec(
 )
 
 
-def forgotten(directory: Path, durability: Durability = "none") -> list[bytes]:
+def forgotten(directory: Path, durability: Durability = "none", plan: Mapping[str, str] = {}) -> list[bytes]:
     """The models after training and after a request."""
-    with InProcessFederation(SETTING.model_copy(update={"durability": durability}), directory) as federation:
+    spec = SETTING.model_copy(update={"durability": durability, "plan": plan})
+    with InProcessFederation(spec, directory) as federation:
         federation.train()
         trained = bytes(federation.payload())
         federation.forget([2], mode="regular", kappa=2.0)
@@ -50,6 +53,37 @@ def test_a_federation_without_syncs_has_the_same_bits_and_can_be_continued(
         again.extend(1)
         again.train()
         assert again.state.trained == 4
+
+
+def test_rounded_updates_and_steps_have_the_same_bits_without_syncs(tmp_path: Path) -> None:
+    plan = {"update_encoding": "i8", "step_encoding": "i8"}
+    assert forgotten(tmp_path / "none", "none", plan) == forgotten(tmp_path / "full", "full", plan)
+
+
+def test_updates_of_a_simulation_are_in_memory_until_their_round_is_over(tmp_path: Path) -> None:
+    models = forgotten(tmp_path / "whole")
+    directory = tmp_path / "interrupted"
+    with InProcessFederation(SETTING, directory) as federation:
+        for shard in (0, 1):
+            federation._step(shard)
+        current, stored = federation.state.round, federation.engine.store.load().round
+        assert current is not None
+        assert len(current.received) == 2
+        assert stored is not None
+        assert not stored.received
+        assert not list((directory / "server" / "spool").iterdir())
+    assert forgotten(directory) == models
+
+
+def test_updates_that_would_take_too_much_memory_are_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = forgotten(tmp_path / "in-memory")
+    # One update is in memory, and the second one is not.
+    monkeypatch.setattr(simulated, "_MOST_BYTES", 1)
+    with InProcessFederation(SETTING, tmp_path / "files") as federation:
+        for shard in (0, 1):
+            federation._step(shard)
+        assert len(list((tmp_path / "files" / "server" / "spool").iterdir())) == 1
+    assert forgotten(tmp_path / "files") == models
 
 
 def test_the_database_of_a_simulation_does_not_wait_for_the_disk(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files in a directory and in an object store obey the same rules."""
+"""Files in a directory, in an object store, and of a simulation obey the same rules."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 from tests.object_store import ObjectStore
 
 from puf_server.storage.directory_files import DirectoryFiles
-from puf_server.storage.durable import DISK
+from puf_server.storage.durable import DISK, UNSYNCED
 from puf_server.storage.object_files import ObjectFiles
+from puf_server.storage.simulated import UpdatesInMemory
 from puf_server.storage.stored_files import StoredFiles
 
 # More than one part of an upload, and the last part is not full.
@@ -19,11 +20,14 @@ LARGE = bytes(range(251)) * 40_000
 SMALL = b"the payload of an update"
 
 
-@pytest.fixture(params=["directory", "objects"])
+@pytest.fixture(params=["directory", "objects", "simulated"])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], StoredFiles]:
     """Opens the same files, as a process that starts."""
     if request.param == "directory":
         return lambda: DirectoryFiles(tmp_path, DISK)
+    if request.param == "simulated":
+        simulated = UpdatesInMemory(DirectoryFiles(tmp_path, UNSYNCED))
+        return lambda: simulated
     store: ObjectStore = request.getfixturevalue("object_store")
     url = store.bucket()
     return lambda: ObjectFiles(url, tmp_path)
