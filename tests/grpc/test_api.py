@@ -132,7 +132,7 @@ def test_a_loop_that_trained_on_all_samples_is_refused_and_nothing_is_sent(
         filed.start()
         reader.join()
         assert isinstance(reader.error, InvalidUpdate)
-        assert "samples, the loop trained on 20 others" in reader.error.message
+        assert "the loop states 20: 0 of the assigned are missing, " in reader.error.message
         sent = [r for r in clinic.server.engine.state.records.values() if r.kind == "unlearn"]
         assert not sent
         # The command takes the place of the loop that ended.
@@ -148,6 +148,24 @@ def test_work_that_needs_another_routine_is_declined_plainly(tmp_path: Path, mon
         ticket = clinic.ticket(2)
         assert ticket.state == tk.TICKET_STATE_FAILED
         assert "not ascent" in ticket.history[-1].note
+
+
+def test_a_loop_that_submits_nothing_is_told_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    declined: list[str] = []
+    decline = puf_client.Job.decline
+
+    def noted(job: puf_client.Job, reason: str) -> None:
+        declined.append(reason)
+        decline(job, reason)
+
+    monkeypatch.setattr(puf_client.Job, "decline", noted)
+    forgetful = DOCUMENTED.replace("        job.submit()\n", "")
+    assert forgetful != DOCUMENTED
+    with clinic_that(tmp_path, members=(0, 1)) as clinic, reading(clinic, forgetful) as reader:
+        clinic.wait_for_rounds(2)
+    reader.join()
+    assert reader.error is None
+    assert set(declined) == {"its training loop ended the job without job.submit()"}
 
 
 @contextmanager
