@@ -13,6 +13,7 @@ from pathlib import Path
 __all__ = [
     "ROOT",
     "SECONDS",
+    "available",
     "available_image",
     "check",
     "docker",
@@ -35,16 +36,23 @@ def docker(*words: str, text: str | None = None) -> str:
     return done.stdout
 
 
-def available_image(overlay: str, variable: str, stand_in: str) -> str:
-    """The image that an overlay names if it is available, otherwise one that is built from the Dockerfile `stand_in`."""
+def available(overlay: str, variable: str) -> str | None:
+    """The image that an overlay names; None if it is neither here nor in a registry that answers."""
     wanted = re.search(rf"{variable}:-([^}}]+)}}", (ROOT / "deploy" / f"{overlay}.yml").read_text())
     assert wanted is not None
     for words in (["image", "inspect"], ["pull"]):
         if subprocess.run(["docker", *words, wanted[1]], capture_output=True).returncode == 0:  # noqa: S607
             return wanted[1]
+    return None
+
+
+def available_image(overlay: str, variable: str, stand_in: str) -> str:
+    """The image that an overlay names if it is available, otherwise one that is built from the Dockerfile `stand_in`."""
+    if image := available(overlay, variable):
+        return image
     name = f"puf-trial-{variable.lower().removesuffix('_image')}"
     docker("build", "-t", name, "-", text=stand_in)
-    say(f"{wanted[1]} is not available; using an image with Debian's package")
+    say(f"the image of {overlay}.yml is not available; using one with Debian's package")
     return name
 
 

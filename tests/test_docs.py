@@ -57,15 +57,18 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
 
 
 # Which test runs the blocks of a page, by language, and how many. `make compose` and `make systemd` run the trials in deploy. The
-# rest is not run by a test: it installs an extra, which `make integrations` does, or builds images, or takes data and hours.
-EXTRA, IMAGES, HOURS = "extra", "images", "hours"
+# rest is not run by a test: it installs an extra, which `make integrations` does, or takes data and hours.
+EXTRA, HOURS = "extra", "hours"
 LORA, PAGES, COMMANDS = "integrations/tests/test_lora.py", "tests/e2e/test_pages.py", "tests/grpc/test_page_commands.py"
 LAB, DATABASE, TRIAL = "tests/lab/test_lab_page.py", "tests/e2e/test_database_pages.py", "deploy/try_pages.py"
 OWN_CODE, OWN_METHOD = "tests/grpc/test_own_code_page.py", "tests/lab/federations/test_own_method.py"
 RUN_BY: dict[str, dict[str, dict[str, int]]] = {
-    "dashboard.md": {"sh": {PAGES: 3, IMAGES: 1}},
+    "../README.md": {"sh": {"tests/e2e/test_readme.py": 4}},
+    "../examples/node-client/README.md": {"sh": {"tests/e2e/test_node_client.py": 5}},
+    "../examples/segmentation/README.md": {"sh": {"tests/e2e/test_example.py": 7}},
+    "dashboard.md": {"sh": {PAGES: 3, TRIAL: 1}},
     "deploy-hosts.md": {"sh": {PAGES: 3, TRIAL: 1, "deploy/try_systemd.py": 4}},
-    "deploy.md": {"sh": {TRIAL: 3, IMAGES: 1}, "dockerfile": {IMAGES: 1}},
+    "deploy.md": {"sh": {TRIAL: 5}, "dockerfile": {TRIAL: 1}},
     "files.md": {"sh": {DATABASE: 1}, "json": {DATABASE: 1}},
     "flare.md": {"sh": {EXTRA: 1}, "python": {"integrations/tests/test_flare.py": 1}},
     "flower.md": {"sh": {EXTRA: 1}, "python": {"integrations/tests/test_flower.py": 2}},
@@ -74,7 +77,7 @@ RUN_BY: dict[str, dict[str, dict[str, int]]] = {
     "lab.md": {"sh": {LAB: 1, OWN_METHOD: 1, HOURS: 3}, "python": {LAB: 1, OWN_METHOD: 1}, "toml": {LAB: 3}},
     "lora.md": {"sh": {LORA: 3}, "python": {LORA: 1}},
     "methods.md": {"sh": {COMMANDS: 3}, "python": {COMMANDS: 1}},
-    "monitoring.md": {"sh": {TRIAL: 1, IMAGES: 1}},
+    "monitoring.md": {"sh": {TRIAL: 2}},
     "operate.md": {"sh": {COMMANDS: 1}},
     "own-code.md": {"sh": {OWN_CODE: 1}, "python": {OWN_CODE: 1}},
     "postgres.md": {"sh": {DATABASE: 2}, "sql": {DATABASE: 1}},
@@ -95,6 +98,7 @@ def blocks_of(page: str) -> list[tuple[str, str]]:
 
 def test_every_page_with_blocks_states_what_runs_them() -> None:
     pages = {path.name for path in (ROOT / "docs").glob("*.md")}
+    pages |= {f"../{path.relative_to(ROOT)}" for path in [*ROOT.glob("*.md"), *ROOT.glob("examples/*/*.md")]}
     assert {page for page in pages if {language for language, _ in blocks_of(page)} - SHOWN} == set(RUN_BY)
 
 
@@ -108,8 +112,8 @@ def test_every_block_of_a_page_is_run(page: str) -> None:
             if test == EXTRA:
                 [extra] = re.findall(r'^pip install "puf-fl\[(\w+)\]" ', dict(blocks)[language], re.MULTILINE)
                 assert f"--extra {extra} " in (ROOT / "Makefile").read_text()
-            elif test not in (IMAGES, HOURS):
-                assert page in (ROOT / test).read_text()
+            elif test != HOURS:
+                assert Path(page).name in (ROOT / test).read_text()
 
 
 @pytest.mark.parametrize(("package", "page"), [(puf_client, "client.md"), (puf_lab, "lab.md")])

@@ -142,6 +142,22 @@ def test_the_panels_of_the_dashboard_do_not_overlap() -> None:
         taken |= cells
 
 
+def test_grafana_finds_its_data_source_and_its_dashboard() -> None:
+    """Grafana itself does not run here. Its files must fit each other and the overlay."""
+    place = DEPLOY / "monitoring/grafana/provisioning"
+    services = yaml.safe_load((DEPLOY / "monitoring.yml").read_text())["services"]
+    (source,) = yaml.safe_load((place / "datasources/prometheus.yml").read_text())["datasources"]
+    (provider,) = yaml.safe_load((place / "dashboards/puf.yml").read_text())["providers"]
+    mounts = {inside: outside for outside, inside, *_ in (v.split(":") for v in services["grafana"]["volumes"])}
+    assert mounts["/etc/grafana/provisioning"] == f"./{place.relative_to(ROOT)}"
+    assert mounts[provider["options"]["path"]] == "./deploy/monitoring/grafana/dashboards"
+    (port,) = services["prometheus"]["ports"]
+    assert source["url"] == f"http://prometheus:{port.rpartition(':')[2]}"
+    board = json.loads((DEPLOY / "monitoring/grafana/dashboards/puf.json").read_text())
+    named = {source["uid"] for panel in board["panels"] for source in [panel["datasource"]] if "targets" in panel}
+    assert named == {source["uid"]}
+
+
 @pytest.mark.parametrize("trial", ["try_compose", "try_pages", "try_systemd"])
 def test_without_an_engine_a_trial_prints_a_line_and_ends(tmp_path: Path, trial: str) -> None:
     done = subprocess.run(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.federation import SECONDS
-from tests.e2e.pasting import Terminal, commands
+from tests.e2e.pasting import Terminal, blocks, commands
 
 from puf_common.config.exit_codes import Exit
 from puf_common.tensors.model_file import read_manifest
@@ -43,6 +43,19 @@ def test_the_commands_of_the_federation_section_work(tmp_path: Path) -> None:
     # The federation has something to forget.
     assert re.search(r"Verdict: (forgotten|still known)\.", told), told
     assert read_manifest(tmp_path / "model.safetensors")[0].parameters > 10_000
+
+
+def test_the_other_commands_are_targets_of_the_makefile_and_commands_of_pages_that_are_run() -> None:
+    """`tests/test_docs.py` states what runs the pages."""
+    root = Path(__file__).parents[2]
+    targets = re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.MULTILINE)
+    known = {f"make {name}" for name in targets} | {"source .venv/bin/activate"}
+    for page in ("deploy.md", "lab.md"):
+        known |= {line.partition(" #")[0].strip() for line in commands((root / "docs" / page).read_text())}
+    shown = [block for block in blocks(README) if "puf-server init" not in block]
+    assert len(shown) == 3
+    lines = {line.partition(" #")[0].strip() for block in shown for line in block.splitlines()}
+    assert {word for line in lines for word in line.split(" && ")} <= known
 
 
 def test_every_link_leads_to_a_file_and_no_placeholder_is_left() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.grpc.test_client import CLIENTS, Clinic
 from tests.grpc.test_methods import clinic_that
 from tests.running import make_state, running, tiny_config
-from torch import nn
+from torch import Tensor, nn
 
 import puf_client
 from puf_client.cli.main import main
@@ -31,7 +31,11 @@ DOCUMENTED, OWN_BATCHES = (next(code for code in LOOPS if mark in code) for mark
 
 
 class Reader:
-    """Runs a loop of the page as client-2, with digits as data. `jobs` are (part, indices) of the jobs in its order."""
+    """Runs a loop of the page as client-2, with digits as data.
+
+    `jobs` are (part, indices) of the jobs in its order. `seen` are the positions of the samples that the model was trained on
+    in the last job of each part.
+    """
 
     def __init__(self, clinic: Clinic, code: str = DOCUMENTED) -> None:
         context = DataContext(shard=2, shards=CLIENTS, options={"per_client": "20"})
@@ -42,21 +46,32 @@ class Reader:
         assert "client-2" in self.code
         assert "state=" in self.code
         self.jobs: list[tuple[str, list[int]]] = []
+        self.seen: dict[str, list[int]] = {}
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
-        taken = puf_client.Job.submit
+        taken, model = puf_client.Job.submit, build("digits-cnn", {}, 1)
+        positions = {self.data.train[i][0].numpy().tobytes(): i for i in range(self.data.samples)}
+        trained: set[int] = set()
 
         def noted(job: puf_client.Job, **stated: Any) -> bool:
             self.jobs.append((job.part, job.indices.tolist()))
+            self.seen[job.part] = sorted(trained)
+            trained.clear()
             return taken(job, **stated)
+
+        def passes(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+            if module.training:
+                trained.update(positions[x.numpy().tobytes()] for x in given[0])
+
+        model.register_forward_pre_hook(passes)
 
         names = {
             "train": self.data.train,
             "val": self.data.holdout,
             "ids": self.data.ids,
-            "model": build("digits-cnn", {}, 1),
+            "model": model,
             "loss": nn.functional.cross_entropy,
         }
         try:
@@ -94,7 +109,8 @@ def test_the_documented_loop_forgets_the_named_samples_and_no_others(
         assert ticket.state == tk.TICKET_STATE_COMPLETED
         clinic.wait_for(lambda: reader.jobs[-1] == ("main", [i for i in range(20) if not 3 <= i < 8]))
         by_part = dict(reader.jobs)
-        assert by_part["forget"] == [3, 4, 5, 6, 7]
+        assert by_part["forget"] == reader.seen["forget"] == [3, 4, 5, 6, 7]
+        assert reader.seen["main"] == [i for i in range(20) if not 3 <= i < 8]
         expected = digest_of(map(clinic.state_of(2).salted, ids[3:8]))
         assert (ticket.unlearned_samples, ticket.unlearned_digest.hex()) == (5, expected)
         usage, applied = SampleUsage(clinic.state_of(2)), (ticket.applied_round, ticket.applied_round)
@@ -132,7 +148,7 @@ def test_a_loop_that_trained_on_all_samples_is_refused_and_nothing_is_sent(
         filed.start()
         reader.join()
         assert isinstance(reader.error, InvalidUpdate)
-        assert "samples, the loop trained on 20 others" in reader.error.message
+        assert "the loop states 20: 0 of the assigned are missing, " in reader.error.message
         sent = [r for r in clinic.server.engine.state.records.values() if r.kind == "unlearn"]
         assert not sent
         # The command takes the place of the loop that ended.
@@ -148,6 +164,24 @@ def test_work_that_needs_another_routine_is_declined_plainly(tmp_path: Path, mon
         ticket = clinic.ticket(2)
         assert ticket.state == tk.TICKET_STATE_FAILED
         assert "not ascent" in ticket.history[-1].note
+
+
+def test_a_loop_that_submits_nothing_is_told_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    declined: list[str] = []
+    decline = puf_client.Job.decline
+
+    def noted(job: puf_client.Job, reason: str) -> None:
+        declined.append(reason)
+        decline(job, reason)
+
+    monkeypatch.setattr(puf_client.Job, "decline", noted)
+    forgetful = DOCUMENTED.replace("        job.submit()\n", "")
+    assert forgetful != DOCUMENTED
+    with clinic_that(tmp_path, members=(0, 1)) as clinic, reading(clinic, forgetful) as reader:
+        clinic.wait_for_rounds(2)
+    reader.join()
+    assert reader.error is None
+    assert set(declined) == {"its training loop ended the job without job.submit()"}
 
 
 @contextmanager

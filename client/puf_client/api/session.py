@@ -69,7 +69,7 @@ class Session:
             self._job = self._begun(work)
             if self._job is not None:
                 yield self._job
-                self._job.decline("its training loop did not submit an update")
+                self._job.decline("its training loop ended the job without job.submit()")
                 self._job = None
         if self.forgotten:
             self._state.mark_forgotten(membership=self._membership.membership)

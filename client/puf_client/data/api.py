@@ -93,7 +93,10 @@ class ClientData:
             lengths["groups"] = len(groups)
         for name, length in lengths.items():
             if length != samples:
-                raise UsageError(f"the data's train has {samples} samples but {name} has {length}; they must be equal")
+                pair = "; a dataset of tensors x and y is TensorDataset(x, y)" if isinstance(train, tuple) else ""
+                raise UsageError(
+                    f"the data's train has {samples} samples but {name} has {length}; they must be equal{pair}"
+                )
         if holdout is not None:
             _length(holdout, "holdout")
         _require_names(ids, "id")

@@ -150,7 +150,7 @@ def _read_cifar(
             raise UsageError(f"downloading {kind.name} to {directory} failed: {error}") from error
         raise UsageError(
             f"{kind.name} is not in {directory}: unpack it there as {kind.folder}, "
-            "or download it with --data-option download=true"
+            "or set the data option download to true (--data-option; in the lab, options under [data])"
         ) from None
     return data.data, np.asarray(data.targets, np.int64)
 

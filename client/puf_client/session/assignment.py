@@ -163,9 +163,11 @@ class Assignment:
         elif indices is None:
             raise InvalidUpdate("state which samples were trained on: submit(..., indices=...) with those of the job")
         elif not np.array_equal(np.sort(indices), np.sort(self.indices)):
+            missing, foreign = (len(np.setdiff1d(*two)) for two in ((self.indices, indices), (indices, self.indices)))
             raise InvalidUpdate(
-                f"round {self.round} assigned {len(self.indices)} samples, the loop trained on {len(indices)} others: train "
-                "on the samples of job.indices only",
+                f"round {self.round} assigned {len(self.indices)} samples, the loop states {len(indices)}: {missing} of the "
+                f"assigned are missing, {foreign} are others; train on all samples at the positions job.indices, on no "
+                "others, and state each once",
                 expected=len(self.indices),
                 stated=len(indices),
             )

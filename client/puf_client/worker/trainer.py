@@ -36,7 +36,7 @@ from puf_client.tasks import BUILT_IN, Task, task_named
 from puf_client.worker.devices import Choice, choose
 from puf_common.config import plugins
 from puf_common.errors import Mismatch, PufError, UsageError
-from puf_common.models.module_tensors import base_digest, load_payload, manifest_of
+from puf_common.models.module_tensors import base_digest, load_payload, manifest_of, mismatch
 from puf_common.models.networks import build_any, built_in
 from puf_common.tensors.base_model import require_base
 from puf_common.tensors.chunks import Payload
@@ -88,8 +88,9 @@ def require_same_model(model: nn.Module, description: pb.DescribeReply) -> bytes
     base = b"" if whole else base_digest(model)
     if not base:
         require_base(base, description.base_digest, "the model here", seed=description.base_seed)
-    manifest = manifest_of(model, whole=whole)
-    Manifest.from_pb(description.manifest).require(manifest.fingerprint, "the model here")
+    here, expected = manifest_of(model, whole=whole), Manifest.from_pb(description.manifest)
+    if here != expected:
+        raise mismatch(here.tensors, expected)
     require_base(base, description.base_digest, "the model here", seed=description.base_seed)
     return base
 

@@ -121,7 +121,7 @@ def _fitting(model: nn.Module, manifest: Manifest) -> dict[str, torch.Tensor]:
     if frozen and not any(spec.name in frozen for spec in manifest.tensors):
         tensors = {name: tensor for name, tensor in tensors.items() if name not in frozen}
     if len(tensors) != len(manifest.tensors) or not all(map(_is, tensors, tensors.values(), manifest.tensors)):
-        raise _mismatch([_spec(name, tensor) for name, tensor in tensors.items()], manifest)
+        raise mismatch([_spec(name, tensor) for name, tensor in tensors.items()], manifest)
     return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
@@ -133,7 +133,7 @@ def _is(name: str, tensor: torch.Tensor, spec: TensorSpec) -> bool:
     return (spec.name, spec.shape, spec.role) == (name, tensor.shape, role) and spec.dtype == _dtype(tensor)
 
 
-def _mismatch(here: Sequence[TensorSpec], manifest: Manifest) -> Mismatch:
+def mismatch(here: Sequence[TensorSpec], manifest: Manifest) -> Mismatch:
     """The error that shows the first tensor that differs."""
 
     def shown(spec: TensorSpec | None) -> str:
@@ -143,7 +143,7 @@ def _mismatch(here: Sequence[TensorSpec], manifest: Manifest) -> Mismatch:
     i, ours, theirs = next((i, ours, theirs) for i, (ours, theirs) in enumerate(pairs) if ours != theirs)
     return Mismatch(
         f"the model here is not the federation's: tensor {i} is {shown(ours)} here and {shown(theirs)} there; "
-        "check --model and its options, and which parameters are frozen (requires_grad=False)"
+        "check the model (--model) and its options, and which parameters are frozen (requires_grad=False)"
     )
 
 

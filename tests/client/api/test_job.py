@@ -106,11 +106,19 @@ def _stop_early(case: Case) -> None:
     ("loop", "says"),
     [
         (lambda case: case.job.submit(), "state which samples"),
-        (lambda case: case.job.submit(indices=[1, 2, 3]), "assigned 9 samples, the loop trained on 3"),
-        (lambda case: case.job.submit(indices=range(SAMPLES)), "assigned 9 samples, the loop trained on 20"),
+        (lambda case: case.job.submit(indices=[1, 2, 3]), "states 3: 6 of the assigned are missing, 0 are others"),
+        (
+            lambda case: case.job.submit(indices=range(SAMPLES)),
+            "states 20: 0 of the assigned are missing, 11 are others",
+        ),
+        (
+            lambda case: case.job.submit(indices=[*range(9), 8]),
+            "states 10: 0 .* missing, 0 are others; .* state each once",
+        ),
+        (lambda case: case.job.submit(indices=["s1"]), "9 of the assigned are missing, 1 are others; .* the positions"),
         (_stop_early, "took 1 of 2 batches"),
     ],
-    ids=["unstated", "fewer", "all", "early"],
+    ids=["unstated", "fewer", "all", "twice", "names", "early"],
 )
 def test_a_loop_that_used_other_samples_is_refused_before_anything_is_sent(
     loop: Callable[[Case], None], says: str

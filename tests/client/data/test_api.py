@@ -49,6 +49,7 @@ class _Endless(IterableDataset[int]):
         ({"train_plain": _dataset(3)}, "train has 2 samples but train_plain has 3"),
         ({"ids": ["a"]}, "ids has 1"),
         ({"groups": ["a", "b", "c"]}, "groups has 3"),
+        ({"train": (torch.zeros(3, 1), torch.zeros(3)), "ids": ["a", "b", "c"]}, r"is TensorDataset\(x, y\)"),
         ({"ids": ["same", "same"]}, "two samples 'same'"),
         ({"ids": ["a", 2]}, "2 is a int"),
         ({"ids": ["a", ""]}, "without spaces"),

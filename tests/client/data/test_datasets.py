@@ -200,7 +200,7 @@ def test_cifar_in_parts_groups_and_sizes(cifar: Path) -> None:
 def test_missing_cifar_files_are_explained(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError,
-        match=r"cifar10 is not in .*: unpack it there as cifar-10-batches-py, or download it with .*download=true",
+        match=r"cifar10 is not in .*: unpack it there as cifar-10-batches-py, or set the data option download to true",
     ):
         data.load_data("cifar10", DataContext(directory=tmp_path))
     with pytest.raises(UsageError, match="cifar10 needs --data-dir"):

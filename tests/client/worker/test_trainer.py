@@ -12,8 +12,8 @@ from torch.utils.data import TensorDataset
 
 from puf_client.data import ClientData
 from puf_client.worker.devices import choose
-from puf_client.worker.trainer import Trainer
-from puf_common.errors import UsageError
+from puf_client.worker.trainer import Trainer, require_same_model
+from puf_common.errors import Mismatch, UsageError
 from puf_common.models.module_tensors import manifest_of
 from puf_common.v1 import federation_pb2 as pb
 
@@ -66,3 +66,9 @@ def test_labels_of_a_distiller_are_not_read() -> None:
     trainer(unlabeled).check_fit(labels=False)
     with pytest.raises(UsageError, match="does not fit"):
         trainer(unlabeled).check_fit()
+
+
+def test_another_model_is_refused_with_the_first_tensor_that_differs() -> None:
+    described = pb.DescribeReply(manifest=manifest_of(nn.Linear(3, 4)).to_pb())
+    with pytest.raises(Mismatch, match=r"tensor 0 is parameter weight f32 \[2, 3\] here and .* \[4, 3\] there"):
+        require_same_model(nn.Linear(3, 2), described)
