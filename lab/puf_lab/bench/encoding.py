@@ -81,7 +81,7 @@ def compare(
 
 def _error(values: list[float]) -> float:
     """The standard error of the mean."""
-    return statistics.stdev(values) / len(values) ** 0.5
+    return float(statistics.stdev(values) / len(values) ** 0.5)
 
 
 def _retrained(spec: FederationSpec, evaluator: Evaluator, directory: Path) -> float:

@@ -118,7 +118,7 @@ class Job:
         model = federation.model
         split = federation.data.partition if federation.data.partition.partition(":")[0] not in KINDS else ""
         own = (federation.data.name, self.federation.data.name, split, model.name, federation.task, self.variant.name)
-        facts = {
+        facts: dict[str, Any] = {
             "format": _FORMAT,
             "software": [version("puf-fl"), version("torch"), version("numpy")],
             "kind": self.kind,

@@ -94,8 +94,8 @@ def sweep_of(experiment: ExperimentSpec, methods: Sequence[str]) -> ExperimentSp
         raise UsageError(f"seed {seed} with target {list(target)} is reported; choose other seeds under [tuning]")
     changed = {"methods": texts, "seeds": tuning.seeds, "targets": targets, "tuned_on": None}
     # The choice looks at completion only: no run goes on after it.
-    changed |= {"horizon": 1, "persistence": ()}
-    return ExperimentSpec.checked({**dict(experiment), **changed}, experiment.name)
+    shorter = {"horizon": 1, "persistence": ()}
+    return ExperimentSpec.checked({**dict(experiment), **changed, **shorter}, experiment.name)
 
 
 def choices_of(summary: Summary) -> list[Choice]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from puf_server.core import assignments, scheduler
+from puf_server.core import assignments, commits
 from puf_server.core.methods import federaser, puf
 from puf_server.core.methods.base import Step, View
 from puf_server.core.state.rounds import RoundKind
@@ -128,14 +128,14 @@ def _lr_by_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _lr_not_by_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = scheduler.commit
+    original = commits.commit
 
     def mutated(state: State, *given: Any, **named: Any) -> State:
         made = original(state, *given, **named)
         recovering = state.round is not None and state.round.kind is RoundKind.RECOVER
         return replace(made, decays=state.decays) if recovering else made
 
-    monkeypatch.setattr(scheduler, "commit", mutated)
+    monkeypatch.setattr("puf_server.core.scheduler.commit", mutated)
 
 
 def _streams_of_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
