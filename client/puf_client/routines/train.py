@@ -226,10 +226,9 @@ class Sgd:
     def step(self) -> None:
         if self.plain:
             moving: list[Tensor] = [p for p in self.parameters if p.grad is not None]
-            gradients = [p.grad for p in self.parameters if p.grad is not None]
             if moving:
                 # One call for all of them: for a small model the calls take longer than the sums.
-                torch._foreach_add_(moving, gradients, alpha=-self.settings.lr)
+                torch._foreach_add_(moving, [p.grad for p in moving if p.grad is not None], alpha=-self.settings.lr)
             return
         trained = [(i, p, p.grad) for i, p in enumerate(self.parameters) if p.grad is not None]
         momenta = [self.momenta.get(i) for i, _, _ in trained]
