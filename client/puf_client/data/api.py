@@ -93,8 +93,7 @@ class ClientData:
             lengths["groups"] = len(groups)
         for name, length in lengths.items():
             if length != samples:
-                given: object = train
-                pair = "; a dataset of tensors x and y is TensorDataset(x, y)" if isinstance(given, tuple) else ""
+                pair = "; a pair of tensors is TensorDataset(x, y)" if isinstance(values["train"], tuple) else ""
                 raise UsageError(
                     f"the data's train has {samples} samples but {name} has {length}; they must be equal{pair}"
                 )
