@@ -124,6 +124,8 @@ class Servers:
                 with translated(self.address.shown):
                     db = self._connected()
                     self.exchange.run(db, self._watcher)
+                    # A notice that did not arrive costs a second.
+                    self._changed()
                     self._listen(db, steady_time() + EXCHANGE_SECONDS)
                 silent = False
             except PufError as error:

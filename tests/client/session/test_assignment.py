@@ -71,7 +71,7 @@ def test_a_sample_count_other_than_the_required_one_is_refused_before_sending() 
 @pytest.mark.parametrize("used", [[0, 1], [0, 1, 2, 3], [0, 1, 4], [0, 1, 1], None])
 def test_an_update_of_other_samples_than_the_assigned_ones_is_refused(used: list[int] | None) -> None:
     task = _task(pb.TrainWork(key=pb.WorkKey(part=pb.PART_MAIN)), pb.Recipe(), indices=np.array([0, 1, 2]))
-    with pytest.raises(InvalidUpdate, match=r"samples (were trained|of job\.indices)"):
+    with pytest.raises(InvalidUpdate, match=r"samples (were trained|at the positions job\.indices)"):
         task.submit(model(2), indices=used)
     # Their order does not matter.
     assert not task.submit(model(2), indices=[2, 0, 1])

@@ -44,6 +44,14 @@ def test_every_process_changes_the_state_and_hears_of_the_others(start: Callable
     assert [e.event for e in audit_entries(one.engine.store)].count("round.committed") == 1
 
 
+def test_a_lost_notice_does_not_hide_a_change(start: Callable[[], Local]) -> None:
+    one, two = start(), start()
+    listening = two.engine.store.database._servers._db  # type: ignore[attr-defined]
+    listening.execute("UNLISTEN *")
+    one.join("a")
+    until(lambda: "a" in two.engine.state.members)
+
+
 def test_changes_at_the_same_time_are_all_applied(start: Callable[[], Local]) -> None:
     processes = [start() for _ in range(3)]
 
