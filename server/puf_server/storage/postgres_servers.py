@@ -124,7 +124,7 @@ class Servers:
                 with translated(self.address.shown):
                     db = self._connected()
                     self.exchange.run(db, self._watcher)
-                    # A notice that did not arrive costs a second.
+                    # During the exchange this thread did not listen.
                     self._changed()
                     self._listen(db, steady_time() + EXCHANGE_SECONDS)
                 silent = False

@@ -22,7 +22,7 @@ from puf_server.core import operations, roster
 from puf_server.core.state.rounds import Round
 from puf_server.core.state.state import State
 from puf_server.rpc import messages
-from puf_server.storage import postgres_exchange
+from puf_server.storage import postgres_exchange, postgres_servers
 from puf_server.storage.postgres_tables import LOCK
 from puf_server.storage.state_database import AlreadyServed, DatabaseBusy, FoldLost
 from puf_server.storage.state_store import Store
@@ -44,7 +44,8 @@ def test_every_process_changes_the_state_and_hears_of_the_others(start: Callable
     assert [e.event for e in audit_entries(one.engine.store)].count("round.committed") == 1
 
 
-def test_a_lost_notice_does_not_hide_a_change(start: Callable[[], Local]) -> None:
+def test_a_lost_notice_does_not_hide_a_change(start: Callable[[], Local], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_servers, "EXCHANGE_SECONDS", 0.05)
     one, two = start(), start()
     listening = two.engine.store.database._servers._db  # type: ignore[attr-defined]
     listening.execute("UNLISTEN *")
