@@ -17,6 +17,8 @@ from puf_lab.reporting.summary import Summary, SummaryRow, compared
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
+    from matplotlib.transforms import Bbox
 
 # Polygons of more methods than these hide each other.
 _MOST_IN_A_PANEL = 6
@@ -99,8 +101,8 @@ def scatter(path: Path, summary: Summary) -> None:
     figure = new_figure(7.6, 5.4)
     axes = figure.subplots()
     families = list(dict.fromkeys(row.method.split()[0] for row in rows))
-    # Labels of neighbouring points alternate between above and below, so that they do not overlap.
-    for rank, row in enumerate(sorted(rows, key=lambda row: row.deltas["forget"].mean)):
+    labels = []
+    for row in sorted(rows, key=lambda row: row.deltas["forget"].mean):
         i = families.index(row.method.split()[0])
         assert row.recovery is not None
         delta = row.interval("forget")
@@ -111,10 +113,12 @@ def scatter(path: Path, summary: Summary) -> None:
             row.recovery.mean, delta.mean, yerr=ends or None, fmt=marker(i), color=colour(i),
             markerfacecolor=colour(i) if all_recovered else "white", markersize=8, elinewidth=1.2, capsize=3, alpha=0.9,
         )  # fmt: skip
-        above = rank % 2 == 1
-        axes.annotate(
-            row.label, (row.recovery.mean, delta.mean), xytext=(7, 4 if above else -4), textcoords="offset points",
-            fontsize=8.5, va="bottom" if above else "top", color=colour(i), fontweight="bold",
+        point = (row.recovery.mean, delta.mean)
+        labels.append(
+            axes.annotate(
+                row.label, point, xytext=(7, -4), textcoords="offset points",
+                fontsize=8.5, va="center", color=colour(i), fontweight="bold",
+            )
         )  # fmt: skip
     floor = summary.floor_of("forget")
     if floor is not None:
@@ -126,7 +130,18 @@ def scatter(path: Path, summary: Summary) -> None:
     x = "recovery rounds to the retrained model's test score (hollow: some runs did not recover)"
     style_axes(axes, "closer to the origin is better", x=x, y="Δ forget, points from the retrained model", whole=True)
     figure.tight_layout()
+    _separate(labels)
     figure.savefig(path)
+
+
+def _separate(labels: Sequence[Annotation]) -> None:
+    """Moves each label up, beginning with the lowest point, until it covers no earlier one."""
+    placed: list[Bbox] = []
+    for label in labels:
+        while any(label.get_window_extent().overlaps(other) for other in placed):
+            right, up = label.get_position()
+            label.set_position((right, up + 2))
+        placed.append(label.get_window_extent())
 
 
 def radar(path: Path, summary: Summary) -> None:
