@@ -40,6 +40,7 @@ ROUNDS = 2
 _SIZES = {"cifar10": 32, "cifar100": 32, "prostate": 384}
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
+_RUNS, _LINES = "cache", "lines.jsonl"
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Line:
 def run_smoke(settings: Sequence[str], out: Path, *, device: str, samples: int) -> int:
     """Runs the settings, by default all full-size ones of the paper, and prints a line per run. An error is a failure.
 
-    An interrupted command goes on where it stopped. When all runs are done, their folder is deleted.
+    An interrupted command goes on where it stopped. When all runs are done, they are deleted.
     """
     configure(level="error")
     console = new_console()
@@ -80,7 +81,7 @@ def run_smoke(settings: Sequence[str], out: Path, *, device: str, samples: int) 
             console.print(f"[{len(found)}/{total}] {line.setting}: {line.run}: {figures}", markup=False)
     rows = [[line.setting, line.run, f"{line.seconds:.1f}", size(line.peak), line.error or "ok"] for line in found]
     print_table(console, ["setting", "run", "seconds", "memory at most", "outcome"], rows, keys=2)
-    shutil.rmtree(out)
+    clear(out)
     return Exit.FAILURE if any(line.error for line in found) else Exit.OK
 
 
@@ -120,7 +121,7 @@ def smoke_experiment(name: str, *, device: str, samples: int) -> ExperimentSpec:
 def smoke(experiment: ExperimentSpec, out: Path) -> Iterator[Line]:
     """One line per run, with its measurement. Finished runs and their lines are kept in `out`."""
     device = experiment.federation.device
-    cache, path = Cache(out / "cache"), out / "lines.jsonl"
+    cache, path = Cache(out / _RUNS), out / _LINES
     cache.delete_orphans()
     before = _read(path)
     failed = False
@@ -134,6 +135,14 @@ def smoke(experiment: ExperimentSpec, out: Path) -> Iterator[Line]:
                 file.write(json.dumps(asdict(line)) + "\n")
         failed = failed or bool(line.error and not job.needs)
         yield replace(line, setting=experiment.name, run=job.title)
+
+
+def clear(out: Path) -> None:
+    """Deletes the runs and their lines, and the directory if nothing else is in it."""
+    shutil.rmtree(out / _RUNS, ignore_errors=True)
+    (out / _LINES).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        out.rmdir()
 
 
 def _line(job: Job, cache: Cache) -> Line:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from puf_lab.experiments.smoke import peak_memory, reset_peak, smoke, smoke_experiment
+from puf_lab.experiments.smoke import clear, peak_memory, reset_peak, smoke, smoke_experiment
 from puf_lab.reporting.paper_coverage import full_size
 from puf_lab.spec.federation import ModelSpec
 from puf_lab.spec.settings_files import load_experiment
@@ -42,6 +42,20 @@ def test_every_run_has_a_line_and_is_made_once(tmp_path: Path) -> None:
     again = list(smoke(experiment.model_copy(update={"name": "other"}), tmp_path))
     assert [line.seconds for line in again] == [line.seconds for line in lines]
     assert {line.setting for line in again} == {"other"}
+
+
+def test_other_files_of_the_directory_are_kept(tmp_path: Path) -> None:
+    experiment = smoke_experiment("cifar100-iid", device="cpu", samples=2)
+    small = ModelSpec(name="cifar-cnn", options={"classes": 100})
+    federation = experiment.federation.model_copy(update={"model": small})
+    own = tmp_path / "thesis.tex"
+    own.write_text("mine")
+    next(smoke(experiment.model_copy(update={"federation": federation}), tmp_path))
+    clear(tmp_path)
+    assert list(tmp_path.iterdir()) == [own]
+    own.unlink()
+    clear(tmp_path)
+    assert not tmp_path.exists()
 
 
 def test_memory_is_that_of_the_run() -> None:
