@@ -32,6 +32,9 @@ from puf_lab.reporting.terminal import new_console, print_summary
 from puf_lab.spec.experiment import ExperimentSpec
 from puf_lab.spec.readings import readings
 
+# Without a terminal, rounds are reported this often.
+SECONDS_BETWEEN_LINES = 60.0
+
 
 def run_experiment(
     experiment: ExperimentSpec,
@@ -112,18 +115,26 @@ def _bar(console: Console) -> Progress:
 def _perform(executor: JobExecutor, missing: list[Job], console: Console) -> None:
     """Performs the jobs in the order of their needs. The bar counts the upper bound of each job's rounds.
 
-    Without a terminal, a line says that the first job has started, and one follows for every finished job.
+    Without a terminal, a line says that the first job has started. One follows for every finished job, and one a minute
+    for the rounds.
     """
-    done = 0
+    done = rounds = 0
+    most = sum(job.rounds for job in missing)
+    shown = time.monotonic()
     with _bar(console) as progress:
-        bar = progress.add_task("starting", total=sum(job.rounds for job in missing))
+        bar = progress.add_task("starting", total=most)
 
         def show(event: Event) -> None:
-            nonlocal done
+            nonlocal done, rounds, shown
             progress.update(bar, advance=event.rounds, description=event.job.title)
             done += event.done
-            if event.done and not console.is_terminal:
-                console.print(f"[{done}/{len(missing)}] {event.job.title} ({event.seconds:.0f} s)", markup=False)
+            rounds += event.rounds
+            late = time.monotonic() - shown >= SECONDS_BETWEEN_LINES
+            if console.is_terminal or not (event.done or late):
+                return
+            shown = time.monotonic()
+            what = f"{event.job.title} ({event.seconds:.0f} s)" if event.done else f"round {rounds} of at most {most}"
+            console.print(f"[{done}/{len(missing)}] {what}", markup=False)
 
         for wave in ([j for j in missing if not j.needs], [j for j in missing if j.needs]):
             if wave and not console.is_terminal:

@@ -12,6 +12,7 @@ import pytest
 from puf_common.config.exit_codes import Exit
 from puf_common.errors import UsageError
 from puf_lab.cli.main import main
+from puf_lab.experiments import runner
 from puf_lab.experiments.cache import Cache
 from puf_lab.experiments.jobs import Job, jobs_of
 from puf_lab.experiments.measuring import evaluator_of, forgotten_by
@@ -227,3 +228,13 @@ def test_tables_are_complete_in_a_pipe(
     assert run(tiny_file, tmp_path / "out", "--targets", "0", "--methods", "natural") == Exit.OK
     head = next(line for line in capsys.readouterr().out.splitlines() if "recovery rounds" in line)
     assert all(label in head for label in ("Δ forget", "Δ MIA Song", "Δ MIA Yeom", "Δ RMIA AUC", "MB"))
+
+
+def test_a_log_file_names_the_rounds_of_a_long_run(
+    tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "SECONDS_BETWEEN_LINES", 0.0)
+    assert run(tiny_file, tmp_path / "out", "--targets", "0", "--methods", "natural") == Exit.OK
+    printed = capsys.readouterr().out
+    assert printed.index("[0/5] started: Original") < printed.index("[0/5] round 1 of at most 11")
+    assert printed.index("[0/5] round 2 of") < printed.index("[1/5] Original, seed")
