@@ -6,9 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from puf_lab.spec.variants import Variant
+from puf_server.core.methods.fedau import FedauOptions
 
 if TYPE_CHECKING:
     from puf_lab.spec.experiment import ExperimentSpec
+
+# In the code each of them has units or weights that contradict the method's equations.
+_PGA_IN_CODE = (
+    "PGA follows its equations, not the authors' code, in the radius (a third of the mean distance), clipping (over all "
+    "tensors), the ball's centre (weighted by samples) and the rate (0.01)."
+)
 
 
 def readings(experiment: ExperimentSpec) -> list[str]:
@@ -20,12 +27,20 @@ def readings(experiment: ExperimentSpec) -> list[str]:
         found.append("PUF, PGA, FedAU and MoDe's guidance train without augmentation.")
     if experiment.samples is not None:
         found += [_samples(v) for v in puf if v.method.mode == "regular"]
+    found += [_auxiliary_head(v) for v in variants if v.name == "fedau"]
+    if experiment.profile == "author-code" and any(v.name == "pga" for v in variants):
+        found.append(_PGA_IN_CODE)
     return list(dict.fromkeys(found))
 
 
 def _unlearning_epochs(puf: Sequence[Variant], epochs: int) -> str:
     stated = sorted({int(float(dict(v.options)["epochs"])) for v in puf})
     return f"E_u, the target's epochs in PUF's unlearning round: {', '.join(map(str, stated))} (E = {epochs})."
+
+
+def _auxiliary_head(variant: Variant) -> str:
+    weight = float(dict(variant.options).get("alpha_aux", FedauOptions().alpha_aux))
+    return f"FedAU: the auxiliary head has the weight {weight:g}, the model's own head {1 - weight:.2g}."
 
 
 def _samples(variant: Variant) -> str:

@@ -39,9 +39,8 @@ def _profile(profile: str, raw: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError(f"there is no profile {profile!r}; use one of {', '.join(PROFILES)}")
     tables = tomllib.loads(files("puf_lab.settings").joinpath("profiles", f"{profile}.toml").read_text())
     change: dict[str, Any] = tables.get(str(raw.get("data", {}).get("name", "digits")), {})
-    rate = raw.get("defaults", {}).get("puf-special", {}).get("eta_u")
-    if "samples" in raw and rate is not None:
-        change = _merged(change, {"defaults": _samples_reading(profile, rate, raw["samples"].get("fraction", 0.5))})
+    if "samples" in raw:
+        change = _merged(change, {"defaults": _samples_reading(profile, raw)})
     lr = raw.get("recipe", {}).get("lr")
     if profile == "author-code" and lr is not None:
         # In the code the two rates of MoDe's guidance are exchanged: targets learn their labels at the rate of training.
@@ -49,15 +48,21 @@ def _profile(profile: str, raw: Mapping[str, Any]) -> dict[str, Any]:
     return change
 
 
-def _samples_reading(profile: str, rate: float, share: float) -> dict[str, dict[str, Any]]:
-    """How strongly PUF forgets single samples under the literal rates.
+def _samples_reading(profile: str, raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """How PUF forgets single samples, and how strongly under the literal rates.
 
     In the code a target also sends an update of its other samples in Regular, and Special divides by all samples of the
-    target. The paper speaks of the forget data only, and its figures of both modes are alike: the same strength.
+    target. The paper speaks of the forget data only, and its figures of both modes are alike: the same strength. A
+    setting that states `rest` keeps it.
     """
+    defaults = raw.get("defaults", {})
+    rate = defaults.get("puf-special", {}).get("eta_u")
+    regular = {"rest": profile == "author-code"} | defaults.get("puf-regular", {})
+    if rate is None:
+        return {"puf-regular": regular}
     if profile == "author-code":
-        return {"puf-special": {"eta_u": rate * share}, "puf-regular": {"rest": True}}
-    return {"puf-regular": {"kappa": rate, "rest": False}}
+        return {"puf-special": {"eta_u": rate * raw["samples"].get("fraction", 0.5)}, "puf-regular": regular}
+    return {"puf-regular": {name: value for name, value in regular.items() if name != "eta_u"} | {"kappa": rate}}
 
 
 def _is_path(spec: str) -> bool:

@@ -111,3 +111,21 @@ def test_the_profiles_read_the_forgetting_of_samples_differently() -> None:
     }
     sentences = load_experiment("cifar100-iid-samples").described()["readings"]
     assert any("only its negated update, kappa = 2.0" in s for s in sentences)
+    # Class unlearning has no other clients, and a setting of `puf-lab quality` measures the product.
+    stated = {"digits-class", "quality-digits-half"}
+    settings = [name for name in names() if load_experiment(name).samples is not None]
+    assert len(settings) > 10 and stated < set(settings)
+    for name in settings:
+        for profile, rest in (("paper", "true" if name in stated else "false"), ("author-code", "true")):
+            variants_here = load_experiment(name, profile=profile).variants
+            found = {dict(v.options)["rest"] for v in variants_here if v.name == "puf-regular"}
+            assert found <= {rest}, (name, profile)
+
+
+def test_other_readings_are_stated() -> None:
+    def said(profile: str) -> str:
+        return " ".join(load_experiment("cifar100-iid", profile=profile).described()["readings"])
+
+    assert "FedAU: the auxiliary head has the weight 0.96, the model's own head 0.04." in said("paper")
+    assert "PGA" not in said("paper").replace("PUF, PGA", "")
+    assert "PGA follows its equations, not the authors' code, in" in said("author-code")
