@@ -27,7 +27,10 @@ def readings(experiment: ExperimentSpec) -> list[str]:
         found.append("PUF, PGA, FedAU and MoDe's guidance train without augmentation.")
     if experiment.samples is not None:
         found += [_samples(v) for v in puf if v.method.mode == "regular"]
-    found += [_auxiliary_head(v) for v in variants if v.name == "fedau"]
+    heads = [_auxiliary_weight(v) for v in variants if v.name == "fedau"]
+    if heads:
+        stated = ", ".join(f"{weight:g}" for weight in sorted(set(heads)))
+        found.append(f"FedAU: the weight of the auxiliary head is {stated}; the model's own head has the rest.")
     if experiment.profile == "author-code" and any(v.name == "pga" for v in variants):
         found.append(_PGA_IN_CODE)
     return list(dict.fromkeys(found))
@@ -38,9 +41,8 @@ def _unlearning_epochs(puf: Sequence[Variant], epochs: int) -> str:
     return f"E_u, the target's epochs in PUF's unlearning round: {', '.join(map(str, stated))} (E = {epochs})."
 
 
-def _auxiliary_head(variant: Variant) -> str:
-    weight = float(dict(variant.options).get("alpha_aux", FedauOptions().alpha_aux))
-    return f"FedAU: the auxiliary head has the weight {weight:g}, the model's own head {1 - weight:.2g}."
+def _auxiliary_weight(variant: Variant) -> float:
+    return float(dict(variant.options).get("alpha_aux", FedauOptions().alpha_aux))
 
 
 def _samples(variant: Variant) -> str:

@@ -126,6 +126,6 @@ def test_other_readings_are_stated() -> None:
     def said(profile: str) -> str:
         return " ".join(load_experiment("cifar100-iid", profile=profile).described()["readings"])
 
-    assert "FedAU: the auxiliary head has the weight 0.96, the model's own head 0.04." in said("paper")
+    assert "FedAU: the weight of the auxiliary head is 0.96; the model's own head has the rest." in said("paper")
     assert "PGA" not in said("paper").replace("PUF, PGA", "")
     assert "PGA follows its equations, not the authors' code, in" in said("author-code")
