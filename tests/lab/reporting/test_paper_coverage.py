@@ -114,7 +114,8 @@ def test_the_profiles_read_the_forgetting_of_samples_differently() -> None:
     # Class unlearning has no other clients, and a setting of `puf-lab quality` measures the product.
     stated = {"digits-class", "quality-digits-half"}
     settings = [name for name in names() if load_experiment(name).samples is not None]
-    assert len(settings) > 10 and stated < set(settings)
+    assert len(settings) > 10
+    assert stated < set(settings)
     for name in settings:
         for profile, rest in (("paper", "true" if name in stated else "false"), ("author-code", "true")):
             variants_here = load_experiment(name, profile=profile).variants
