@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.databases import audit_entries
 from tests.grpc.test_client import CLIENTS, Clinic
 from tests.running import make_state, running, tiny_config
 from tests.tickets import applied
@@ -21,18 +22,27 @@ from puf_common.models.module_tensors import manifest_of, payload_of
 from puf_common.models.networks import build
 from puf_common.tensors.manifest import UPDATE
 from puf_common.v1 import tickets_pb2 as tk
+from puf_server.core import server_optimizer
 from puf_server.core.methods.layers import outputs
 from puf_server.core.state.rounds import RoundKind
 from puf_server.core.state.tickets import TicketState
 
 
 @contextmanager
-def clinic_that(tmp_path: Path, members: tuple[int, ...] = (0, 1, 2), **forgetting: Any) -> Iterator[Clinic]:
+def clinic_that(
+    tmp_path: Path, members: tuple[int, ...] = (0, 1, 2), *, plan: dict[str, Any] | None = None, **forgetting: Any
+) -> Iterator[Clinic]:
     model = build("digits-cnn", {}, 1)
     manifest = manifest_of(model)
     config = tiny_config(
         recipe={"batch_size": 10},
-        plan={"rounds": 2, "min_clients": CLIENTS, "heartbeat_seconds": 0.2, "absent_seconds": 3.0},
+        plan={
+            "rounds": 2,
+            "min_clients": CLIENTS,
+            "heartbeat_seconds": 0.2,
+            "absent_seconds": 3.0,
+            **(plan or {}),
+        },
         forgetting={"measure_seconds": 60.0, "max_recovery_rounds": 1, **forgetting},
     ).model_copy(update={"model": "digits-cnn"})
     make_state(tmp_path / "server", config, manifest, payload_of(model, manifest))
@@ -101,6 +111,29 @@ def test_a_client_is_forgotten_by(
         if method == "fedau":
             head = outputs(clinic.server.engine.manifest, ("@head",))
             assert [r.nbytes_up for r in asked] == [head.nbytes(UPDATE)]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "yogi"])
+@pytest.mark.parametrize("mode", ["regular", "special"])
+def test_a_client_is_forgotten_under_a_server_optimizer(
+    optimizer: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = {"server_optimizer": optimizer, "server_lr": 0.02}
+    with clinic_that(tmp_path, plan=plan, measure_seconds=0.0) as clinic:
+        engine = clinic.server.engine
+        trained = server_optimizer.moments(engine.state)
+        assert trained is not None
+        assert main(["--unlearn", *clinic.flags(2), "--yes", "--mode", mode, "--kappa", "1"]) == Exit.OK
+        ticket = clinic.ticket(2)
+        assert (ticket.state, ticket.method) == (tk.TICKET_STATE_COMPLETED, f"puf-{mode}")
+        # The unlearning round is a plain step. It deletes the moments, and recovery begins new ones.
+        [asked] = [r for r in engine.state.records.values() if r.kind is RoundKind.UNLEARN]
+        assert asked.contributions == (3 if mode == "regular" else 1)
+        left = server_optimizer.moments(engine.state)
+        assert left is not None
+        assert {record.digest for record in left}.isdisjoint({record.digest for record in trained})
+        assert [e.event for e in audit_entries(engine.store)].count("optimizer.reset") == 1
 
 
 @pytest.mark.parametrize(
