@@ -158,7 +158,7 @@ def test_a_loop_that_trained_on_all_samples_is_refused_and_nothing_is_sent(
 
 def test_work_that_needs_another_routine_is_declined_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    forgetting = {"measure_seconds": 0.0, "method": "pga", "method_options": {"epochs": "1"}}
+    forgetting: dict[str, Any] = {"measure_seconds": 0.0, "method": "pga", "method_options": {"epochs": "1"}}
     with clinic_that(tmp_path, members=(0, 1), **forgetting) as clinic, reading(clinic):
         assert main(["--unlearn", *clinic.flags(2), "--yes"]) != Exit.OK
         ticket = clinic.ticket(2)
