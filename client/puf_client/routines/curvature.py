@@ -82,10 +82,7 @@ def descend_by_curvature(
 def gradient_and_fisher(
     model: nn.Module, task: Task, trained: Mapping[str, Tensor], x: Tensor, y: Tensor, how: Acceleration = PLAIN
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """Returns the mean loss, the mean gradient, and the mean of the samples' squared gradients.
-
-    The gradients of single samples are not compiled.
-    """
+    """Returns the mean loss, the mean gradient, and the mean of the samples' squared gradients."""
     x = arranged(x, how)
 
     def loss_of(weights: dict[str, Tensor], one_x: Tensor, one_y: Tensor) -> Tensor:
@@ -94,6 +91,8 @@ def gradient_and_fisher(
         return task.loss(output, one_y[None])
 
     of_every_sample = vmap(grad_and_value(loss_of), in_dims=(None, 0, 0), randomness="different")
+    if how.compile:  # torch finds what it compiled for this code and this model in an earlier batch
+        of_every_sample = torch.compile(of_every_sample)
     weights = {name: p.detach() for name, p in trained.items()}
     loss = torch.zeros((), device=x.device)
     gradients = {name: torch.zeros_like(p) for name, p in weights.items()}

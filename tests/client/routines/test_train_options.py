@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,17 +96,13 @@ REQUIRED = {
 }
 
 
-@pytest.mark.parametrize("name", ROUTINES)
-@pytest.mark.parametrize("used", [True, False])
-def test_every_routine_computes_as_the_recipe_says(name: str, used: bool) -> None:
-    torch.manual_seed(1)
-    model = Net()
+def inputs_of(model: Net, name: str, settings: TrainSettings) -> RoutineInputs:
     data = Resident(torch.randn(12, 3, 6, 6), torch.arange(12) % 3)
-    inputs = RoutineInputs(
+    return RoutineInputs(
         model=model,
         samples=data,
         task=task_named("classification"),
-        settings=replace(SETTINGS, amp=used, channels_last=used),
+        settings=settings,
         options=REQUIRED.get(name, {}),
         outputs=(),
         forget=None,
@@ -114,10 +111,37 @@ def test_every_routine_computes_as_the_recipe_says(name: str, used: bool) -> Non
         plain=data,
         holdout=Resident(torch.randn(60, 3, 6, 6), torch.arange(60) % 3),
     )
+
+
+@pytest.mark.parametrize("name", ROUTINES)
+@pytest.mark.parametrize("used", [True, False])
+def test_every_routine_computes_as_the_recipe_says(name: str, used: bool) -> None:
+    torch.manual_seed(1)
+    model = Net()
+    inputs = inputs_of(model, name, replace(SETTINGS, amp=used, channels_last=used))
     run_routine(name, inputs, RoutineContext(CPU, lambda epoch: epoch))
     assert model.types == {torch.bfloat16 if used else torch.float32}
     assert model.last == {used}
     assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", ROUTINES)
+def test_every_routine_compiles_if_the_recipe_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's compiler takes a minute: here a stand-in for torch.compile counts the calls of what it returned."""
+    calls: list[str] = []
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*values: Any) -> Any:
+            calls.append(name)
+            return function(*values)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", counted)
+    torch.manual_seed(1)
+    run_routine(name, inputs_of(Net(), name, replace(SETTINGS, compile=True)), RoutineContext(CPU, lambda epoch: epoch))
+    # FedAU reads the features with a hook, which a compiled model does not call.
+    assert bool(calls) == (name != "aux_head")
 
 
 def test_evaluation_computes_as_the_recipe_says() -> None:
