@@ -26,7 +26,10 @@ def add_experiments(commands: Any) -> None:
     plan.add_argument("setting", metavar="SETTING", help="a name from `puf-lab list`, or FILE.toml")
     _setting_flags(plan)
     plan.add_argument(
-        "--seconds-per-round", type=float, metavar="S", help="use this figure instead of a measurement on this machine"
+        "--seconds-per-round",
+        type=float,
+        metavar="S",
+        help="use this figure instead of a measurement on this machine; hours are then without measuring",
     )
     plan.set_defaults(run=_plan)
 

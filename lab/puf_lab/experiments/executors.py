@@ -20,13 +20,12 @@ from typing import Any, Literal, Protocol, get_args
 from puf_common.errors import UsageError
 from puf_common.logging import configure
 from puf_lab.experiments.cache import Cache
-from puf_lab.experiments.jobs import Job
+from puf_lab.experiments.jobs import Job, Pair
 from puf_lab.experiments.measuring import score
 from puf_lab.experiments.perform import perform
 
 ExecutorKind = Literal["local", "pool", "ray"]
 EXECUTORS: tuple[ExecutorKind, ...] = get_args(ExecutorKind)
-Pair = tuple[Job, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
