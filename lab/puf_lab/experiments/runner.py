@@ -90,6 +90,7 @@ def measured(
     for line in (experiment.note, *readings(experiment)):
         if line:
             console.print(line, markup=False)
+    experiment = experiment.placed(sharing=executor.processes)
     # Loads the user's data, model and task before the first run, which may take hours.
     evaluator_of(experiment.federation_for(experiment.seeds[0])).check()
     jobs = list(jobs_of(experiment))
