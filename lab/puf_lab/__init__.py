@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from puf_lab.experiments.api import run
+    from puf_lab.experiments.api import run, run_results
 
-__all__ = ["run"]
+__all__ = ["run", "run_results"]
 
 
 def __getattr__(name: str) -> object:
-    """`puf_lab.run`, imported when it is used: the lab's commands must start quickly."""
-    if name == "run":
-        from puf_lab.experiments.api import run
+    """`run` or `run_results`, imported when it is used: the lab's commands must start quickly."""
+    if name in __all__:
+        from puf_lab.experiments import api
 
-        return run
+        return getattr(api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,9 +7,9 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import pandas
 import pytest
 from tests.e2e.pasting import blocks
 
@@ -52,16 +52,13 @@ def run(line: str) -> None:
     assert puf_lab(["mine.toml" if word == "digits" else word for word in words]) == Exit.OK, line
 
 
-def test_the_code_and_the_first_commands(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_and_the_first_commands(here: Path) -> None:
     [code] = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "import puf_lab" in block]
-    first, tables = code.split("results.frame()")
     names: dict[str, Any] = {}
-    exec(first, names)
-    with monkeypatch.context() as patched:
-        # Of pandas, the lab uses this constructor only.
-        patched.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
-        exec(f"results.frame(){tables}", names)
-    assert {row["seed"] for row in names["results"].table()} == {1, 2}
+    exec(code, names)
+    assert isinstance(names["frame"], pandas.DataFrame)
+    assert set(names["frame"]["seed"]) == {1, 2}
+    assert set(names["means"].index.get_level_values("label")) == set(names["frame"]["label"])
     for line in blocks(PAGE)[0].splitlines():
         run(line)
     assert (here / "runs" / "report" / "report.html").exists()

@@ -26,7 +26,10 @@ def add_experiments(commands: Any) -> None:
     plan.add_argument("setting", metavar="SETTING", help="a name from `puf-lab list`, or FILE.toml")
     _setting_flags(plan)
     plan.add_argument(
-        "--seconds-per-round", type=float, metavar="S", help="use this figure instead of a measurement on this machine"
+        "--seconds-per-round",
+        type=float,
+        metavar="S",
+        help="use this figure instead of a measurement on this machine; hours are then without measuring",
     )
     plan.set_defaults(run=_plan)
 
@@ -170,6 +173,11 @@ def _experiment(arguments: argparse.Namespace, kind: str = "in-process") -> Expe
     )
 
 
+def _durability(arguments: argparse.Namespace) -> dict[str, str]:
+    """The field of the federation that the flag changes. Without the flag the setting decides."""
+    return {"durability": arguments.durability} if arguments.durability else {}
+
+
 def _list(_: argparse.Namespace) -> int:
     from rich.table import Table
 
@@ -203,9 +211,7 @@ def _run(arguments: argparse.Namespace) -> int:
     kind, executor = _ENGINES.get(arguments.engine, (arguments.federation or "in-process", arguments.executor))
     if kind == "processes" and arguments.durability == "none":
         raise UsageError("server and client processes always sync their files; leave out --durability none")
-    experiment = _experiment(arguments, kind)
-    if arguments.durability:
-        experiment = experiment.placed(durability=arguments.durability)
+    experiment = _experiment(arguments, kind).placed(**_durability(arguments))
     return run_experiment(
         experiment,
         arguments.out or Path("runs") / experiment.name,
@@ -234,6 +240,7 @@ def _tune(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         data_dir=arguments.data_dir.resolve() if arguments.data_dir else None,
         weights=arguments.weights.resolve() if arguments.weights else None,
+        **_durability(arguments),
     )
     return run_tuning(
         placed,
@@ -260,7 +267,7 @@ def _quality(arguments: argparse.Namespace) -> int:
         place={
             "device": arguments.device,
             "data_dir": arguments.data_dir.resolve() if arguments.data_dir else None,
-            **({"durability": arguments.durability} if arguments.durability else {}),
+            **_durability(arguments),
         },
         cache=Cache(arguments.cache.resolve()),
         options=ExecutorOptions.of(arguments.executor, arguments.jobs, arguments.ray_address),

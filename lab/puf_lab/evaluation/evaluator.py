@@ -30,8 +30,6 @@ from puf_lab.evaluation.comparison import percent
 from puf_lab.spec.federation import FederationSpec
 from puf_server.rpc.messages import recipe
 
-# Bytes of the data of all clients and the test set that are stacked on the device, in equal shares.
-_DATA_BYTES = 4 << 30
 # Models on the line between two models at which the loss is measured, with both ends.
 LINE_POINTS = 5
 # The forgotten samples of each target. None stands for all of them.
@@ -121,7 +119,8 @@ class Evaluator:
 
     @property
     def _share(self) -> int:
-        return _DATA_BYTES // (self._spec.clients + 1)
+        """Bytes on the device for each client's data and for the test set."""
+        return self._spec.data_bytes // (self._spec.clients + 1)
 
     def check(self) -> None:
         """Raises if the test set is missing or does not fit the model and the task."""

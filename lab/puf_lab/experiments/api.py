@@ -1,11 +1,12 @@
-"""`puf_lab.run`: an experiment from Python, with its results as a table."""
+"""`puf_lab.run` and `puf_lab.run_results`: an experiment from Python."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from puf_common.errors import UsageError
 from puf_lab.evaluation.metrics import names_for
 from puf_lab.experiments.cache import Cache
 from puf_lab.experiments.executors import ExecutorOptions, open_executor
@@ -15,8 +16,24 @@ from puf_lab.reporting.terminal import new_console
 from puf_lab.spec.experiment import ExperimentSpec
 from puf_lab.spec.settings_files import load_experiment
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
-def run(
+
+def run(setting: str | Path | ExperimentSpec, **options: Any) -> DataFrame:
+    """A pandas DataFrame with one row per value of a setting, after running what is missing.
+
+    Its columns are setting, profile, method, label, targets, seed, recovered, stage, round, metric and value.
+    `options` are those of `run_results`.
+    """
+    try:
+        import pandas  # noqa: F401
+    except ImportError:
+        raise UsageError("puf_lab.run() needs the package pandas: pip install 'puf-fl[lab]'") from None
+    return run_results(setting, **options).frame()
+
+
+def run_results(
     setting: str | Path | ExperimentSpec,
     *,
     metrics: Sequence[str] = (),
@@ -27,7 +44,7 @@ def run(
     place: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Results:
-    """Runs what is missing of a setting and returns its results. `results.frame()` is a table of pandas.
+    """Results of a setting, after running what is missing: the values, and the facts about every run.
 
     `setting` is a name from `puf-lab list`, a TOML file or an `ExperimentSpec`. `changes` are fields of the experiment,
     such as `targets`, `seeds` and `methods`. `place` has device, data_dir and weights. With `out`, results.jsonl is written.

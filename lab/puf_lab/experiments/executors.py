@@ -20,13 +20,12 @@ from typing import Any, Literal, Protocol, get_args
 from puf_common.errors import UsageError
 from puf_common.logging import configure
 from puf_lab.experiments.cache import Cache
-from puf_lab.experiments.jobs import Job
+from puf_lab.experiments.jobs import Job, Pair
 from puf_lab.experiments.measuring import score
 from puf_lab.experiments.perform import perform
 
 ExecutorKind = Literal["local", "pool", "ray"]
 EXECUTORS: tuple[ExecutorKind, ...] = get_args(ExecutorKind)
-Pair = tuple[Job, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,17 @@ class ExecutorOptions:
             raise UsageError(f"--ray-address is for --executor ray; --executor {kind} does not use it")
         return cls(kind, jobs or (os.cpu_count() or 1 if kind == "pool" else 1), ray_address)
 
+    @property
+    def processes(self) -> int:
+        """Processes that use one device: those of a pool, or a task of Ray, and this one, which looks at the test data."""
+        return 1 if self.kind == "local" else 1 + self.jobs
+
 
 class JobExecutor(Protocol):
+    @property
+    def processes(self) -> int:
+        """Processes that use one device."""
+
     def perform(self, jobs: Sequence[Job], on_event: OnEvent) -> None:
         """Performs independent jobs."""
 
@@ -78,19 +86,21 @@ def open_executor(options: ExecutorOptions, cache: Cache, device: str) -> Iterat
         from puf_lab.experiments.ray_executor import ray_tasks
 
         with ray_tasks(options.ray_address, device) as run_all:
-            yield TaskExecutor(cache, run_all)
+            yield TaskExecutor(cache, run_all, processes=options.processes)
     elif options.kind == "pool":
         # Not forked: a fork of a process in which torch or gRPC has run may hang.
         context = multiprocessing.get_context("spawn")
         ticks = context.SimpleQueue()
         with ProcessPoolExecutor(options.jobs, mp_context=context, initializer=_begin, initargs=(ticks,)) as pool:
-            yield TaskExecutor(cache, partial(_pooled, pool), ticks)
+            yield TaskExecutor(cache, partial(_pooled, pool), ticks, processes=options.processes)
     else:
         yield LocalExecutor(cache)
 
 
 class LocalExecutor:
     """One job after the other in this process, with an event for every round."""
+
+    processes = 1
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
@@ -128,7 +138,8 @@ class TaskExecutor:
     If the processes of the tasks send their rounds to the queue `ticks`, there is an event for these, too.
     """
 
-    def __init__(self, cache: Cache, run_all: RunAll, ticks: Ticks | None = None) -> None:
+    def __init__(self, cache: Cache, run_all: RunAll, ticks: Ticks | None = None, *, processes: int = 1) -> None:
+        self.processes = processes
         self._cache = cache
         self._run_all = run_all
         self._ticks = ticks

@@ -145,6 +145,7 @@ class Job:
         return facts
 
 
+Pair = tuple[Job, tuple[int, ...]]
 _DIGESTS: dict[str, str] = {}
 
 
@@ -170,3 +171,15 @@ def jobs_of(experiment: ExperimentSpec) -> Iterator[Job]:
                     yield from (job, *job.references)
                 else:
                     yield job.floor if variant.name == "floor" else job
+
+
+def pairs_of(experiment: ExperimentSpec) -> list[Pair]:
+    """The jobs whose metrics are computed, each with the targets whose data are the forget set."""
+    jobs = list(jobs_of(experiment))
+    return [
+        (job, targets)
+        for seed in experiment.seeds
+        for targets in experiment.targets
+        for job in jobs
+        if job.seed == seed and job.targets in ((), targets) and job.repeat < 2
+    ]

@@ -15,28 +15,51 @@ from puf_lab.spec.user_code import digest
 BACKDOOR_SET = "puf_lab.federations.backdoor:triggered"
 
 
+def scored(
+    job: Job, targets: tuple[int, ...], cache: Cache, names: tuple[str, ...]
+) -> dict[str, dict[str, float]] | None:
+    """The stored metrics of every stage of a job. None if they are to be computed: for the first time or again."""
+    known = cache.noted(job, _file(targets))
+    if known is None or known["stamps"] != _made_by(job, targets, names):
+        return None
+    stages: dict[str, dict[str, float]] = known["stages"]
+    return stages
+
+
 def score(job: Job, targets: tuple[int, ...], cache: Cache, names: tuple[str, ...]) -> dict[str, dict[str, float]]:
     """The metrics of every stage of a finished job, with the forget set of these targets. They are computed once."""
-    file = f"scores-{'+'.join(map(str, targets))}.json"
-    known = cache.noted(job, file)
-    retrained = Job(job.experiment, job.retrain.variant, job.seed, targets)
+    known = scored(job, targets, cache, names)
+    if known is not None:
+        return known
+    stages = cache.outcome(job).get("stages") or {"trained": None}
+    retrained = _retrained(job, targets)
+    forgotten = forgotten_by(retrained)
+    beside = _beside(retrained, cache, forgotten)
+    # One evaluator for all models of a target: the attacks draw the same samples for each of them.
+    evaluator = evaluator_of(retrained.federation)
+    found: dict[int | None, dict[str, float]] = {}
+    for number in stages.values():
+        if number not in found:
+            found[number] = compute(evaluator.outputs(cache.payload(job, number), forgotten, beside), names)
+    scores = {stage: found[number] for stage, number in stages.items()}
+    cache.note(job, _file(targets), {"stamps": _made_by(job, targets, names), "stages": scores})
+    return scores
+
+
+def _file(targets: tuple[int, ...]) -> str:
+    return f"scores-{'+'.join(map(str, targets))}.json"
+
+
+def _retrained(job: Job, targets: tuple[int, ...]) -> Job:
+    return Job(job.experiment, job.retrain.variant, job.seed, targets)
+
+
+def _made_by(job: Job, targets: tuple[int, ...], names: tuple[str, ...]) -> list[str]:
+    """What the metrics depend on: their code, the models they are compared with, and the evaluation sets."""
+    retrained = _retrained(job, targets)
     others = (job.original, retrained, *retrained.references)
     sets = [f"{name} {digest(spec)}" for name, spec in sorted(sets_of(job.experiment).items())]
-    made_by = [*stamps(names), *(model.key for model in others), *sets]
-    if known is None or known["stamps"] != made_by:
-        stages = cache.outcome(job).get("stages") or {"trained": None}
-        forgotten = forgotten_by(retrained)
-        beside = _beside(retrained, cache, forgotten)
-        # One evaluator for all models of a target: the attacks draw the same samples for each of them.
-        evaluator = evaluator_of(retrained.federation)
-        found: dict[int | None, dict[str, float]] = {}
-        for number in stages.values():
-            if number not in found:
-                found[number] = compute(evaluator.outputs(cache.payload(job, number), forgotten, beside), names)
-        known = {"stamps": made_by, "stages": {stage: found[number] for stage, number in stages.items()}}
-        cache.note(job, file, known)
-    scores: dict[str, dict[str, float]] = known["stages"]
-    return scores
+    return [*stamps(names), *(model.key for model in others), *sets]
 
 
 # A process works on one experiment at a time. It loads the data once, and evaluates each reference model once per target.

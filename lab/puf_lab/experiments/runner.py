@@ -21,9 +21,9 @@ from puf_common.errors import UsageError
 from puf_common.logging import configure
 from puf_lab.evaluation.metrics import names_for
 from puf_lab.experiments.cache import Cache
-from puf_lab.experiments.executors import Event, ExecutorOptions, JobExecutor, Pair, open_executor
+from puf_lab.experiments.executors import Event, ExecutorOptions, JobExecutor, open_executor
 from puf_lab.experiments.goals import goals_of, judged, stated_goals
-from puf_lab.experiments.jobs import Job, jobs_of
+from puf_lab.experiments.jobs import Job, Pair, jobs_of, pairs_of
 from puf_lab.experiments.measuring import evaluator_of, score
 from puf_lab.reporting.provenance import commit
 from puf_lab.reporting.results import Results, Run, write
@@ -90,18 +90,13 @@ def measured(
     for line in (experiment.note, *readings(experiment)):
         if line:
             console.print(line, markup=False)
+    experiment = experiment.placed(sharing=executor.processes)
     # Loads the user's data, model and task before the first run, which may take hours.
     evaluator_of(experiment.federation_for(experiment.seeds[0])).check()
     jobs = list(jobs_of(experiment))
     missing = [job for job in jobs if not cache.has(job)]
     console.print(f"{len(jobs)} runs, {len(jobs) - len(missing)} of them done before")
-    pairs = [
-        (job, targets)
-        for seed in experiment.seeds
-        for targets in experiment.targets
-        for job in jobs
-        if job.seed == seed and job.targets in ((), targets) and job.repeat < 2
-    ]
+    pairs = pairs_of(experiment)
     _perform(executor, missing, console)
     _score(executor, pairs, names, console)
     return _collect(experiment, pairs, cache, names)

@@ -44,8 +44,6 @@ _PLAN = {"absent_seconds": 1e9, "heartbeat_seconds": 5.0, "min_clients": 1}
 _FORGETTING = {"measure_seconds": 0.0}
 # Clients whose data stays in memory. Others load it again when they are asked.
 _WORKERS_KEPT = 128
-# Bytes of all clients' data on the device. Each client that is kept has an equal share, for training data and hold-out.
-_DATA_BYTES = 4 << 30
 
 
 class InProcessFederation:
@@ -270,7 +268,8 @@ class InProcessFederation:
             options = self.spec.client_options(shard).model_copy(update={"routine": self._own_routines})
             transport = self._transport(options.name)
             if self._trainer is None:
-                share = _DATA_BYTES // (2 * min(self.spec.shards, _WORKERS_KEPT))
+                # Each client that is kept has an equal share of the device, for training data and hold-out.
+                share = self.spec.data_bytes // (2 * min(self.spec.shards, _WORKERS_KEPT))
                 self._trainer = replace(prepare(options, self._description), resident_bytes=share)
             trainer = self._trainer.with_data(load_data(options.data, context_of(options)))
             state = self._state_dir(transport)

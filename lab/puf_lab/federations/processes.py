@@ -208,5 +208,8 @@ def unlearn_command(spec: FederationSpec, server: ServerProcess, clients: Path, 
 
 
 def _share_of_memory(spec: FederationSpec) -> list[str]:
-    """On GPUs: an equal share for each client's worker and request, and as much for the process that measures."""
-    return [] if spec.device == "cpu" else ["--memory-fraction", f"{1 / (2 * spec.shards + 1):.4f}"]
+    """On GPUs: an equal share for each client's worker and request, and as much for the process that measures.
+
+    Federations that run at the same time divide the memory.
+    """
+    return [] if spec.device == "cpu" else ["--memory-fraction", f"{1 / spec.sharing / (2 * spec.shards + 1):.6f}"]

@@ -13,10 +13,13 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from puf_common.errors import UsageError
 from puf_common.files.private import write_over
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 FILE = "results.jsonl"
 # Stage name of values of every round. Other stages have the value of every metric at one round.
@@ -77,13 +80,12 @@ class Results:
     def methods(self) -> list[str]:
         return list(dict.fromkeys(run.method for run in self.runs))
 
-    def frame(self) -> Any:
-        """`table` as a DataFrame of pandas, which is not one of the lab's own requirements."""
-        try:
-            import pandas
-        except ImportError:
-            raise UsageError("frame() needs pandas: pip install pandas, or use table()") from None
-        return pandas.DataFrame(self.table())
+    def frame(self) -> DataFrame:
+        """`table` as a pandas DataFrame. It needs the extra `lab`."""
+        # Imported here, because the lab's commands must start quickly.
+        from pandas import DataFrame
+
+        return DataFrame(self.table())
 
     def table(self) -> list[dict[str, Any]]:
         """One row per value, with method, target, seed, stage, round and metric."""

@@ -21,6 +21,8 @@ DISTILLER = "distiller"
 FederationKind = Literal["in-process", "processes"]
 Durability = Literal["none", "full"]
 KINDS: tuple[FederationKind, ...] = ("in-process", "processes")
+# Bytes of all clients' data that are stacked on a device, and of those of the evaluation.
+DATA_BYTES = 4 << 30
 
 
 def client_name(shard: int) -> str:
@@ -76,6 +78,8 @@ class FederationSpec(Part):
     everything."""
     device: str = "cpu"
     data_dir: Path | None = None
+    sharing: int = Field(1, ge=1)
+    """Processes of the lab that use the device. Each has an equal share of its memory."""
     weights: Path | None = None
     """Published checkpoint. Only a model that is `pretrained` uses it."""
 
@@ -93,6 +97,11 @@ class FederationSpec(Part):
     def model_seed(self) -> int:
         """The seed that builds the model: its initial weights, and its frozen ones."""
         return self.recipe.seed if self.init_seed is None else self.init_seed
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all clients' data that one process stacks on the device, and of those of the evaluation."""
+        return DATA_BYTES if self.device == "cpu" else DATA_BYTES // self.sharing
 
     @property
     def clients(self) -> int:

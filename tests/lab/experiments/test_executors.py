@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from puf_common.errors import PufError, UsageError
 from puf_lab.experiments.cache import Cache
-from puf_lab.experiments.executors import EXECUTORS, ExecutorKind, ExecutorOptions, open_executor
-from puf_lab.experiments.jobs import jobs_of
+from puf_lab.experiments.executors import EXECUTORS, ExecutorKind, ExecutorOptions, TaskExecutor, open_executor
+from puf_lab.experiments.jobs import Job, jobs_of
 from puf_lab.experiments.perform import perform
 from puf_lab.experiments.ray_executor import gpus_of_a_task
-from puf_lab.experiments.runner import run_experiment
+from puf_lab.experiments.runner import measured, run_experiment
+from puf_lab.reporting.terminal import new_console
 from puf_lab.spec.experiment import ExperimentSpec
-from puf_lab.spec.federation import KINDS, FederationKind
+from puf_lab.spec.federation import DATA_BYTES, KINDS, FederationKind, FederationSpec
 
 
 def models(cache: Cache) -> dict[str, bytes]:
@@ -103,3 +106,35 @@ def test_executors_from_flags() -> None:
     for kind, jobs, address in (("local", 2, None), ("ray", 2, None), (None, 0, None), ("pool", 2, "host:6379")):
         with pytest.raises(UsageError):
             ExecutorOptions.of(kind, jobs, address)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "processes"),
+    [
+        (ExecutorOptions.of(None, None, None), 1),
+        (ExecutorOptions.of("pool", 1, None), 2),
+        (ExecutorOptions.of(None, 4, None), 5),
+        (ExecutorOptions.of("ray", None, None), 2),
+    ],
+)
+def test_processes_that_share_a_device_share_the_bound_on_data(options: ExecutorOptions, processes: int) -> None:
+    """The process that the user starts is one of them: it looks at the test data first."""
+    assert options.processes == processes
+    shared = FederationSpec(device="cuda", sharing=options.processes)
+    assert DATA_BYTES - processes < processes * shared.data_bytes <= DATA_BYTES
+    assert FederationSpec(sharing=options.processes).data_bytes == DATA_BYTES, "a CPU's memory is not divided"
+
+
+def test_every_task_knows_with_how_many_it_shares_the_device(tiny: ExperimentSpec, tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache")
+    shares: list[int] = []
+
+    def run_all(function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
+        for index, task in enumerate(tasks):
+            jobs = [task[1]] if isinstance(task[1], Job) else [job for job, _ in task[1]]
+            shares.extend(job.federation.sharing for job in jobs)
+            yield index, function(*task)
+
+    experiment = tiny.narrowed(targets=[(0,)], methods=["natural"])
+    measured(experiment, TaskExecutor(cache, run_all, processes=5), cache, ("test", "forget"), new_console())
+    assert set(shares) == {5}

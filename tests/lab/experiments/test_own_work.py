@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
+import pandas
 import pytest
 
 import puf_lab
 from puf_client.cli.main import main as client
 from puf_client.data.partition import partition
 from puf_common.errors import UsageError
+from puf_lab.reporting.summary import summarise
 
 SETTING = """
 title = "Mine"
@@ -43,19 +45,32 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_template_runs_in_the_lab(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (own / "my_metric.py").write_text("def spread(outputs):\n    return float(outputs.forget.losses.std())\n")
-    results = puf_lab.run("mine.toml", cache=own / "cache", metrics=["my_metric:spread"], out=own / "out")
-    table = results.table()
-    found = {(row["label"], row["stage"], row["metric"]) for row in table}
+    frame = puf_lab.run("mine.toml", cache=own / "cache", metrics=["my_metric:spread"], out=own / "out")
+    assert isinstance(frame, pandas.DataFrame)
+    found = set(frame[["label", "stage", "metric"]].itertuples(index=False, name=None))
     for metric in ("test", "forget", "rmia", "spread", "closer"):
         assert ("PUF-Regular", "recovered", metric) in found
+    assert frame["value"].dtype == "float64"
     assert (own / "out" / "results.jsonl").exists()
+
+    # The same runs from the cache, with what is beside the values.
+    results = puf_lab.run_results("mine.toml", cache=own / "cache", metrics=["my_metric:spread"])
+    pandas.testing.assert_frame_equal(results.frame(), frame)
+    assert results.table() == frame.astype(object).where(frame.notna(), None).to_dict("records")
+    assert results.facts[0]["federation"] == "in-process"
+    assert {row.label for row in summarise(results).rows} == set(frame["label"])
+
     # An entry of None stands for a module that cannot be imported.
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(UsageError, match="pip install pandas"):
-        results.frame()
-    # Of pandas, the lab uses this constructor only.
-    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
-    assert results.frame() == table
+    with pytest.raises(UsageError, match=r"pip install 'puf-fl\[lab\]'"):
+        puf_lab.run("mine.toml", cache=own / "other")
+    assert not (own / "other").exists(), "refused before the first run"
+
+
+def test_only_the_frame_imports_pandas() -> None:
+    program = "import sys, puf_lab.experiments.api, puf_lab.cli.main; puf_lab.run; print('pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_data_without_a_test_set_is_refused_before_the_first_run(own: Path) -> None:

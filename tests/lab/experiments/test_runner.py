@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -193,8 +194,11 @@ def test_plan_and_list(tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFi
     printed = " ".join(capsys.readouterr().out.split())
     # 2 rounds of the original, 2 of each of six retrained, 2 + 1 of each of two Natural, 1 + 2 + 1 of each of four others.
     assert "13 of 13 runs to do, at most 36 rounds of 3600.0 s (as given): 36.0 hours" in printed
+    assert "without measuring" in printed
     assert main(["plan", str(tiny_file), "--cache", cache]) == Exit.OK
-    assert "measured on 3 batches here, cpu" in " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "measured on 3 batches here, cpu" in printed
+    assert re.search(r" measuring \d+\.\d\d .* one after the other, \d+\.\d of them for measuring;", printed)
     assert main(["list"]) == Exit.OK
     assert "cifar100-noniid-mitb0-two" in capsys.readouterr().out
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from puf_common.config.exit_codes import Exit
 from puf_common.errors import UsageError
+from puf_lab.cli.main import main
 from puf_lab.experiments.cache import Cache
 from puf_lab.experiments.executors import ExecutorOptions
 from puf_lab.experiments.tune import choices_of, run_tuning, sweep_of
@@ -46,6 +49,26 @@ def test_a_sweep_writes_values_that_the_setting_reads_back(tmp_path: Path) -> No
     assert tuned.defaults["puf-regular"]["kappa"] in (0.5, 2.0)
     with pytest.raises(UsageError, match="values were chosen on seed 101"):
         tuned.narrowed(seeds=[101])
+
+
+def test_a_sweep_stores_as_durably_as_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.toml").write_text(SETTING)
+    syncs: list[int] = []
+    sync = os.fsync
+
+    def counted(handle: int) -> None:
+        syncs.append(handle)
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", counted)
+
+    def tuned(durability: str) -> int:
+        syncs.clear()
+        flags = ("--methods", "puf-regular", "--durability", durability, "--out", str(tmp_path / "out"))
+        assert main(["tune", str(tmp_path / "mine.toml"), *flags, "--cache", str(tmp_path / durability)]) == Exit.OK
+        return len(syncs)
+
+    assert tuned("full") > 10 * tuned("none")
 
 
 def test_runs_of_a_sweep_end_at_completion(tmp_path: Path) -> None:

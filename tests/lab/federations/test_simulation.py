@@ -11,11 +11,11 @@ import pytest
 from tests.databases import sqlite
 
 from puf_client.data.samples import Resident
-from puf_lab.evaluation import evaluator
 from puf_lab.evaluation.evaluator import Evaluator
 from puf_lab.federations import in_process
 from puf_lab.federations.in_process import InProcessFederation
 from puf_lab.federations.processes import _share_of_memory
+from puf_lab.spec import federation as federation_spec
 from puf_lab.spec.federation import DataSpec, Durability, FederationSpec
 from puf_server.core.config import Forgetting, Recipe
 from puf_server.storage import simulated
@@ -123,8 +123,7 @@ def test_data_without_room_on_the_device_gives_the_same_bits(tmp_path: Path, mon
     """All clients' data together have a bound. Data beyond it are fetched batch by batch."""
     usual = forgotten(tmp_path / "usual")
     outputs = Evaluator(SETTING).outputs(usual[1], [2])
-    for module in (in_process, evaluator):
-        monkeypatch.setattr(module, "_DATA_BYTES", 1)
+    monkeypatch.setattr(federation_spec, "DATA_BYTES", 1)
     assert forgotten(tmp_path / "little") == usual
     with InProcessFederation(SETTING, tmp_path / "little", without=[2]) as federation:
         trainer = federation._worker(0).trainer
@@ -139,4 +138,6 @@ def test_processes_on_a_gpu_share_its_memory() -> None:
     [flag, share] = _share_of_memory(SETTING.model_copy(update={"device": "cuda"}))
     assert flag == "--memory-fraction"
     assert (2 * SETTING.shards + 1) * float(share) == pytest.approx(1.0, abs=1e-3)
+    [_, third] = _share_of_memory(SETTING.model_copy(update={"device": "cuda", "sharing": 3}))
+    assert 3 * (2 * SETTING.shards + 1) * float(third) == pytest.approx(1.0, abs=1e-3)
     assert _share_of_memory(SETTING) == []
