@@ -14,7 +14,6 @@ from puf_lab.reporting.html import Part, render, run_report
 from puf_lab.reporting.results import Results, Run, write
 from puf_lab.reporting.summary import Summary, summarise
 from puf_lab.reporting.tables import sheets, short_table
-from puf_lab.reporting.tuning_note import tuning_note
 from puf_lab.spec.experiment import Goals
 from puf_lab.spec.settings_files import load_experiment
 
@@ -137,18 +136,6 @@ def test_the_services_stop_rule_is_beside_the_papers(summary: Summary) -> None:
     assert rows["PUF-REGULAR"][1:] == ["0.0 ± 0.0", "1.0 ± 0.0", "3.0 ± 0.0", "3.5 ± 1.9"]
     paper = replace(summary.results, experiment={**summary.results.experiment, "stop": "paper"})
     assert "stop" not in {sheet.name for sheet in sheets(summarise(paper))}
-
-
-def test_tables_say_which_methods_were_tuned() -> None:
-    labels = {"natural": "Natural", "pga": "PGA", "puf-regular": "PUF-Regular", "sifu": "SIFU"}
-    for name, text in {
-        "digits": "No values were chosen on other runs.",
-        "digits-tuned": "(seeds 101 and 102, targets 0): PGA, PUF-Regular, SIFU.",
-    }.items():
-        assert text in tuning_note(load_experiment(name).described(), labels)
-    partly = load_experiment("digits-tuned").described()
-    del partly["defaults"]["pga"]
-    assert tuning_note(partly, labels).endswith("PUF-Regular, SIFU. Not tuned, so no conclusion about them: PGA.")
 
 
 def test_dips_include_rounds_before_the_unlearned_model(summary: Summary) -> None:
