@@ -64,7 +64,8 @@ def run_tuning(
     summary = summarise(results)
     choices = choices_of(summary)
     rows = write(results, out)
-    tuned_on = TunedOn(seeds=sweep.seeds, targets=sweep.targets, remarks={c.method: c.remarks for c in choices})
+    remarks = {choice.method: choice.remarks for choice in choices}
+    tuned_on = TunedOn(seeds=sweep.seeds, targets=sweep.targets, data_seed=sweep.data_seed, remarks=remarks)
     comment = f"Chosen by `puf-lab tune {experiment.name}` on runs that are not reported. The rows are in {rows.name}."
     path = out / FILE
     write_over(path, toml_of({c.method: c.best for c in choices}, tuned_on, comment).encode(), mode=0o644)
@@ -87,10 +88,12 @@ def sweep_of(experiment: ExperimentSpec, methods: Sequence[str]) -> ExperimentSp
     if not texts:
         raise UsageError(f"no method of {experiment.name} is in its grid")
     targets = tuning.targets or experiment.targets
-    both = TunedOn(seeds=tuning.seeds, targets=targets).overlap(experiment.seeds, experiment.targets)
+    seed = experiment.data_seed
+    both = TunedOn(seeds=tuning.seeds, targets=targets, data_seed=seed).overlap(
+        experiment.seeds, experiment.targets, seed
+    )
     if both:
-        seed, target = both[0]
-        raise UsageError(f"seed {seed} with target {list(target)} is reported; choose other seeds under [tuning]")
+        raise UsageError(f"{both[0]} is reported; choose others under [tuning]")
     changed = {"methods": texts, "seeds": tuning.seeds, "targets": targets, "tuned_on": None}
     # The choice looks at completion only: no run goes on after it.
     shorter = {"horizon": 1, "persistence": ()}

@@ -58,13 +58,25 @@ class TunedOn(Part):
 
     seeds: tuple[int, ...]
     targets: tuple[tuple[int, ...], ...]
+    data_seed: int | None = None
+    """Seed of the data, if it was not the seed of each run."""
     remarks: dict[str, Remarks] = Field(default_factory=dict)
     """One entry for each method of the sweep. Files of older versions have none."""
 
-    def overlap(self, seeds: Sequence[int], targets: Iterable[tuple[int, ...]]) -> list[tuple[int, tuple[int, ...]]]:
-        """Seeds and targets that are in both."""
-        mine = {(seed, each) for seed in self.seeds for each in self.targets}
-        return sorted(mine & {(seed, each) for seed in seeds for each in targets})
+    def overlap(
+        self, seeds: Sequence[int], targets: Iterable[tuple[int, ...]], data_seed: int | None = None
+    ) -> list[str]:
+        """What is in both, in words: seeds of training with their targets, then seeds of the data with theirs."""
+        both = sorted(set(self.targets) & set(targets))
+        pairs = [
+            ("seed", set(self.seeds) & set(seeds)),
+            ("the data of seed", _data_seeds(self.seeds, self.data_seed) & _data_seeds(seeds, data_seed)),
+        ]
+        return [f"{what} {n} with target {list(each)}" for what, found in pairs for n in sorted(found) for each in both]
+
+
+def _data_seeds(seeds: Sequence[int], data_seed: int | None) -> set[int]:
+    return set(seeds) if data_seed is None else {data_seed}
 
 
 def remarks_of(method: str, chosen: Mapping[str, str], tried: Sequence[Mapping[str, str]], recovered: bool) -> Remarks:
@@ -90,6 +102,8 @@ def toml_of(chosen: Mapping[str, Mapping[str, str]], tuned_on: TunedOn, comment:
     """A setting file with the chosen values, to be named in `base`."""
     targets = [list(each) for each in tuned_on.targets]
     lines = [f"# {comment}", "", "[tuned_on]", f"seeds = {list(tuned_on.seeds)}", f"targets = {targets}"]
+    if tuned_on.data_seed is not None:
+        lines.append(f"data_seed = {tuned_on.data_seed}")
     lines += ["", "[tuned_on.remarks]"]
     for method, remarks in tuned_on.remarks.items():
         stated = remarks.model_dump(mode="json", exclude_defaults=True)

@@ -54,6 +54,24 @@ def test_a_sweep_writes_values_that_the_setting_reads_back(tmp_path: Path) -> No
         tuned.narrowed(seeds=[101])
 
 
+def test_data_on_which_values_were_chosen_are_not_reported(tmp_path: Path) -> None:
+    """The seed of the data decides who has which samples. By default it is the seed of training."""
+    tuned = load_experiment("digits-tuned")
+    with pytest.raises(UsageError, match="values were chosen on the data of seed 101 with target \\[0\\]"):
+        tuned.narrowed(data_seed=101, init_seed=101, seeds=[1])
+    assert tuned.narrowed(data_seed=101, seeds=[1], targets=[[1]]).data_seed == 101
+    assert tuned.narrowed(data_seed=5, seeds=[1]).data_seed == 5
+    with pytest.raises(UsageError, match="values were chosen on seed 101"):
+        tuned.narrowed(data_seed=5, seeds=[101])
+    (tmp_path / "mine.toml").write_text(SETTING.replace("rounds = 1\n", "rounds = 1\ndata_seed = 3\n", 1))
+    fixed = load_experiment(str(tmp_path / "mine.toml"))
+    with pytest.raises(UsageError, match="the data of seed 3 with target \\[0\\] is reported; choose others under"):
+        sweep_of(fixed, ())
+    (tmp_path / "other.toml").write_text('base = "mine.toml"\n[tuning]\ntargets = [1]\n')
+    other = sweep_of(load_experiment(str(tmp_path / "other.toml")), ())
+    assert (other.data_seed, other.targets) == (3, ((1,),))
+
+
 def test_remarks_name_values_at_the_edge_of_the_grid() -> None:
     """Words and truth values have no order. A value that the option does not let pass has nothing beyond it."""
 
