@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from puf_lab.reporting.sheet import size
-from puf_lab.reporting.summary import Summary
+from puf_lab.reporting.summary import LEAST_RECOVERED, Summary
 
 
 def findings(summary: Summary) -> list[str]:
@@ -34,9 +34,13 @@ def _closest(summary: Summary) -> str:
         text = f"Closest to Retrain on the forget data, outside the noise: {', '.join(best)}"
     else:
         text = "No method is distinguishably closer to Retrain than the others on the forget data"
-    if not unranked:
-        return f"{text}."
-    return f"{text}; not ranked, because their models did not recover: {', '.join(unranked)}."
+    if unranked:
+        text += f"; not ranked, because their models did not recover: {', '.join(unranked)}"
+    partly = [row.label for row in summary.recovering if summary.is_ranked(row) and not row.recovered_most]
+    if partly:
+        share = f"fewer than {100 * LEAST_RECOVERED:.0f} per cent of their runs recovered"
+        text += f"; not called closest, because {share}: {', '.join(partly)}"
+    return f"{text}."
 
 
 def _cost(summary: Summary) -> str:

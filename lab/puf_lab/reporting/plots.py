@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from puf_common.errors import UsageError
+from puf_lab.reporting.marks import short_name
 from puf_lab.reporting.results import Run
 from puf_lab.reporting.style import BAND, BLUE, FAINT, GRID, INK, ORANGE, colour, marker, new_figure, stroke, style_axes
 from puf_lab.reporting.summary import Summary, SummaryRow, compared
@@ -71,7 +72,7 @@ def recovery_curves(path: Path, summary: Summary) -> None:
             rounds, values = mean_curve(summary.results.of(row.method), which)
             axes.plot(
                 rounds, values, color=colour(i), marker=marker(i), linestyle=stroke(i), linewidth=1.8, markersize=4.5,
-                markevery=max(1, len(rounds) // 12), label=_name(summary, row),
+                markevery=max(1, len(rounds) // 12), label=short_name(summary, row),
             )  # fmt: skip
         floor, retrained = summary.floor_of(name), summary.row("retrain")
         if floor is not None and retrained is not None:
@@ -180,11 +181,17 @@ def radar(path: Path, summary: Summary) -> None:
         values = [column[i] for column in spokes.values()]
         closed = [*values, values[0]]
         axes.plot(
-            ring, closed, color=colour(i), linewidth=1.8, label=_name(summary, row), marker=marker(i), markersize=4.5
+            ring,
+            closed,
+            color=colour(i),
+            linewidth=1.8,
+            label=short_name(summary, row),
+            marker=marker(i),
+            markersize=4.5,
         )
         axes.fill(ring, closed, color=colour(i), alpha=0.06 if together else 0.2)
         if not together:
-            axes.set_title(_name(summary, row), color=colour(i), fontsize=10, fontweight="bold", pad=14)
+            axes.set_title(short_name(summary, row), color=colour(i), fontsize=10, fontweight="bold", pad=14)
     if together:
         _legend_below(figure, panels[0])
     else:
@@ -200,11 +207,6 @@ def _web(axes: Any, ring: Sequence[float], names: Sequence[str], *, small: bool)
     axes.tick_params(axis="x", labelcolor=INK, pad=4 if small else 20, labelsize=7 if small else 10)
     axes.grid(color=GRID)
     axes.spines["polar"].set_color(FAINT)
-
-
-def _name(summary: Summary, row: SummaryRow) -> str:
-    """The label, with the mark of tables where the models did not recover."""
-    return row.label if summary.is_ranked(row) else f"{row.label} ‡"
 
 
 def _remoteness(row: SummaryRow, original: SummaryRow, metric: str) -> float:

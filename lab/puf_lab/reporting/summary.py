@@ -27,6 +27,8 @@ from puf_lab.reporting.results import Results, Run
 
 # Metrics that are compared with the retrained model, in the order of the paper's table.
 _COMPARED = ("forget", "song", "yeom", "loss", "rmia")
+# The share of a method's runs that must recover before it is called closest.
+LEAST_RECOVERED = 0.8
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,20 @@ class SummaryRow:
     """Lowest test accuracy from the request to completion, minus that of the original."""
     deficit: float = 0.0
     """Mean of Retrain's test accuracy minus that of the model at completion."""
+
+    @property
+    def recovered_all(self) -> bool:
+        """Whether every run recovered. Natural has no request that could stay incomplete."""
+        return self.method.split()[0] == "natural" or self._recovered_share == 1
+
+    @property
+    def recovered_most(self) -> bool:
+        """Whether enough runs recovered for the method to be called closest."""
+        return self.recovered_all or self._recovered_share >= LEAST_RECOVERED
+
+    @property
+    def _recovered_share(self) -> float:
+        return self.recovery.recovered / self.recovery.targets if self.recovery else 1.0
 
     def interval(self, metric: str, stage: str = "end") -> Interval | None:
         """Mean distance to Retrain and its interval. The stage "end" is completion."""
@@ -113,9 +129,13 @@ class Summary:
         return row.recovery is not None and row.deficit <= max(NEAR_POINTS, noise.upper if noise else 0.0)
 
     def best(self, metric: str, stage: str = "end") -> frozenset[str]:
-        """The ranked methods that are closest to Retrain. Empty where differences are inside the noise."""
+        """The methods that are closest to Retrain, of those that are ranked and of which most runs recovered.
+
+        Empty where differences are inside the noise.
+        """
         floor = self.floor_of(metric)
-        rows = [row for row in self.recovering if self.is_ranked(row) and row.distances.get(stage, {}).get(metric)]
+        able = [row for row in self.recovering if self.is_ranked(row) and row.recovered_most]
+        rows = [row for row in able if row.distances.get(stage, {}).get(metric)]
         shared = set.intersection(*(set(row.distances[stage][metric]) for row in rows)) if rows else set()
         if not shared:
             return frozenset()
