@@ -74,10 +74,10 @@ def recovery_curves(path: Path, summary: Summary) -> None:
                 rounds, values, color=colour(i), marker=marker(i), linestyle=stroke(i), linewidth=1.8, markersize=4.5,
                 markevery=max(1, len(rounds) // 12), label=short_name(summary, row),
             )  # fmt: skip
-        floor, retrained = summary.floor_of(name), summary.row("retrain")
-        if floor is not None and retrained is not None:
+        noise, retrained = summary.noise(name), summary.row("retrain")
+        if noise is not None and retrained is not None:
             level = retrained.values[name].mean
-            axes.axhspan(level - floor.mean, level + floor.mean, color=BAND, label="noise floor", zorder=0)
+            axes.axhspan(level - noise, level + noise, color=BAND, label="noise floor", zorder=0)
         for method, style in (("retrain", ":"), ("original", "--")):
             reference = summary.row(method)
             if reference is not None:
@@ -98,9 +98,16 @@ def _legend_below(figure: Figure, axes: Axes) -> None:
 
 def scatter(path: Path, summary: Summary) -> None:
     """The tuning figure: recovery rounds and distance in forget accuracy. Closer to the origin is better."""
-    rows = _recovering(summary)
     figure = new_figure(7.6, 5.4)
-    axes = figure.subplots()
+    labels = scatter_on(figure.subplots(), summary)
+    figure.tight_layout()
+    _separate(labels)
+    figure.savefig(path)
+
+
+def scatter_on(axes: Axes, summary: Summary) -> list[Annotation]:
+    """Draws the points and the band of the noise floor. Returns the names of the methods, which may cover each other."""
+    rows = _recovering(summary)
     families = list(dict.fromkeys(row.method.split()[0] for row in rows))
     labels = []
     for row in sorted(rows, key=lambda row: row.deltas["forget"].mean):
@@ -121,18 +128,16 @@ def scatter(path: Path, summary: Summary) -> None:
                 fontsize=8.5, va="center", color=colour(i), fontweight="bold",
             )
         )  # fmt: skip
-    floor = summary.floor_of("forget")
-    if floor is not None:
-        axes.axhspan(0, floor.upper, color=BAND, zorder=0)
-        axes.annotate("noise floor", (0, floor.upper), xytext=(4, -3), textcoords="offset points", va="top", fontsize=8)
+    noise = summary.noise("forget")
+    if noise is not None:
+        axes.axhspan(0, noise, color=BAND, zorder=0)
+        axes.annotate("noise floor", (0, noise), xytext=(4, -3), textcoords="offset points", va="top", fontsize=8)
     furthest = max(row.recovery.mean for row in rows if row.recovery)
     axes.set_xlim(0, max(2.0, 1.25 * furthest))
     axes.set_ylim(bottom=0)
     x = "recovery rounds to the retrained model's test score (hollow: some runs did not recover)"
     style_axes(axes, "closer to the origin is better", x=x, y="Δ forget, points from the retrained model", whole=True)
-    figure.tight_layout()
-    _separate(labels)
-    figure.savefig(path)
+    return labels
 
 
 def _separate(labels: Sequence[Annotation]) -> None:

@@ -120,27 +120,34 @@ class Summary:
         return self.row("floor")
 
     def floor_of(self, metric: str) -> Interval | None:
-        """The noise floor of a metric: what two retrained models differ by."""
+        """The noise floor of a metric, with its interval: what two retrained models differ by."""
         return self.floor.interval(metric) if self.floor else None
 
+    def noise(self, metric: str) -> float | None:
+        """The floor as one number, its mean. It decides what is bold and distinguishable, and is the band in figures."""
+        floor = self.floor_of(metric)
+        return floor.mean if floor else None
+
     def is_ranked(self, row: SummaryRow) -> bool:
-        """Whether the model is good enough to be ranked: its test accuracy is not below Retrain's by more than noise."""
-        noise = self.floor_of("test")
-        return row.recovery is not None and row.deficit <= max(NEAR_POINTS, noise.upper if noise else 0.0)
+        """Whether the model is good enough to be ranked: its test accuracy is not below Retrain's by more than noise.
+
+        A method is left out only if it is clearly below: here the upper end of the floor's interval counts.
+        """
+        floor = self.floor_of("test")
+        return row.recovery is not None and row.deficit <= max(NEAR_POINTS, floor.upper if floor else 0.0)
 
     def best(self, metric: str, stage: str = "end") -> frozenset[str]:
         """The methods that are closest to Retrain, of those that are ranked and of which most runs recovered.
 
         Empty where differences are inside the noise.
         """
-        floor = self.floor_of(metric)
         able = [row for row in self.recovering if self.is_ranked(row) and row.recovered_most]
         rows = [row for row in able if row.distances.get(stage, {}).get(metric)]
         shared = set.intersection(*(set(row.distances[stage][metric]) for row in rows)) if rows else set()
         if not shared:
             return frozenset()
         found = {row.method: {cell: row.distances[stage][metric][cell] for cell in shared} for row in rows}
-        return best(found, floor.mean if floor else None)
+        return best(found, self.noise(metric))
 
     def compare(self, row: SummaryRow, other: SummaryRow, metric: str) -> tuple[Interval, bool]:
         """Difference of both methods' distances to Retrain at completion, on the same targets and seeds.
@@ -148,8 +155,8 @@ class Summary:
         Also whether it is outside the noise.
         """
         ours, theirs = row.distances["end"][metric], other.distances["end"][metric]
-        floor = self.floor_of(metric)
-        return paired(ours, theirs), floor is not None and differ(ours, theirs, floor.mean)
+        noise = self.noise(metric)
+        return paired(ours, theirs), noise is not None and differ(ours, theirs, noise)
 
     def row(self, method: str) -> SummaryRow | None:
         return next((row for row in self.rows if row.method == method), None)

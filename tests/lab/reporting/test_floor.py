@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.patches import Rectangle
 
 from puf_lab.experiments.goals import Goal, goals_of, judged
 from puf_lab.reporting import plots
 from puf_lab.reporting.findings import findings
 from puf_lab.reporting.html import Part, render, run_report
 from puf_lab.reporting.results import Results, Run, write
+from puf_lab.reporting.style import new_figure
 from puf_lab.reporting.summary import Summary, summarise
 from puf_lab.reporting.tables import sheets, short_table
 from puf_lab.spec.experiment import Goals
@@ -57,6 +59,24 @@ def summary() -> Summary:
 def test_the_floor_is_the_distance_between_two_retrained_models(summary: Summary) -> None:
     floors = {name: summary.floor_of(name) for name in ("test", "forget", "rmia")}
     assert {name: floor.mean for name, floor in floors.items() if floor} == {"test": 1.0, "forget": 2.0, "rmia": 1.0}
+
+
+def test_one_number_of_the_floor_decides_and_is_drawn(summary: Summary) -> None:
+    """The floor's forget scores are 2 and 6 points from Retrain's, by turns: 4 on average, with a wide interval."""
+    runs = [
+        replace(run, values={"trained": values(79.0, 62.0 + t + 4 * (t % 2), 51.0)}) if run.method == "floor" else run
+        for run in summary.results.runs
+        for t in [int(run.targets)]
+    ]
+    found = summarise(replace(summary.results, runs=runs))
+    floor = found.floor_of("forget")
+    assert floor is not None
+    assert (found.noise("forget"), floor.upper > 4.5) == (4.0, True)
+    axes = new_figure(6, 4).subplots()
+    plots.scatter_on(axes, found)
+    (band,) = axes.patches
+    assert isinstance(band, Rectangle)
+    assert (band.get_y(), band.get_height()) == (0.0, 4.0)
 
 
 def test_differences_inside_the_floor_are_not_ranked(summary: Summary) -> None:
