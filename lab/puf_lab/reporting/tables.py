@@ -7,6 +7,7 @@ from puf_lab.evaluation.statistics import MIN_CELLS
 from puf_lab.reporting.beside_paper import beside_paper
 from puf_lab.reporting.evidence_table import evidence
 from puf_lab.reporting.marks import full_name, mark_notes, short_name
+from puf_lab.reporting.resurfacing import resurfacing
 from puf_lab.reporting.sheet import MISSING, Sheet, ratio, size
 from puf_lab.reporting.stop_rules import stop_rules
 from puf_lab.reporting.summary import Summary, SummaryRow, compared, format_value
@@ -18,8 +19,8 @@ _RATES = (("rmia_member_at_1", "TPR at 1 % FPR"), ("rmia_member_at_01", "TPR at 
 
 def sheets(summary: Summary) -> list[Sheet]:
     """All tables of an experiment."""
-    made = [_efficacy(summary), _lasting(summary), evidence(summary), _pairs(summary), stop_rules(summary)]
-    made += [_costs(summary), beside_paper(summary)]
+    made = [_efficacy(summary), _lasting(summary), resurfacing(summary), evidence(summary), _pairs(summary)]
+    made += [stop_rules(summary), _costs(summary), beside_paper(summary)]
     return [sheet for sheet in made if sheet is not None]
 
 

@@ -91,6 +91,26 @@ def test_differences_inside_the_floor_are_not_ranked(summary: Summary) -> None:
     assert bold == {"PUF-REGULAR", "PUF-SPECIAL"}
 
 
+def test_a_change_after_completion_has_a_word_where_it_is_outside_the_noise(summary: Summary) -> None:
+    """Special goes from 4 to 15 points. Regular stays. Natural comes back by 1.5 points, inside the floor of 2."""
+    runs = []
+    for run in summary.results.runs:
+        later = run.values.get("after 8", {})
+        change = {"natural": 1.5, "pga": 0.5 - int(run.targets) % 2}.get(run.method, 0.0)
+        seen = {"after 8": later | {"forget": later["forget"] + change}} if later else {}
+        runs.append(replace(run, values=run.values | seen))
+    made = {sheet.name: sheet for sheet in sheets(summarise(replace(summary.results, runs=runs)))}
+    sheet = made["resurfacing"]
+    assert sheet.head == ["method", "change of Δ forget, 8 rounds later", "change of Δ RMIA AUC, 8 rounds later"]
+    rows = {row[0]: row[1:] for row in sheet.rows}
+    assert rows["PUF-SPECIAL"] == ["11.0 [11.0, 11.0] further", "0.0 [0.0, 0.0]"]
+    assert rows["PUF-REGULAR"] == ["0.0 [0.0, 0.0]", "0.0 [0.0, 0.0]"]
+    assert rows["NATURAL"][0] == "1.5 [1.5, 1.5]", "a change inside the floor gets no word"
+    assert rows["PGA ‡"][0] == "0.5 [0.5, 0.5]", "half a point above or below Retrain is half a point away"
+    short = replace(summary.results, experiment={**summary.results.experiment, "persistence": []})
+    assert "resurfacing" not in {sheet.name for sheet in sheets(summarise(short))}
+
+
 def test_a_model_that_did_not_recover_is_marked_and_not_ranked(summary: Summary) -> None:
     """PGA has exactly Retrain's forget accuracy, and a test accuracy ten points below."""
     pga = summary.row("pga")

@@ -80,7 +80,8 @@ def test_the_papers_figures_are_beside_with_errors_marked(results: Results) -> N
 
 def test_a_setting_outside_the_paper_has_no_such_table(results: Results) -> None:
     other = Results({**results.experiment, "paper": ""}, results.facts, results.runs)
-    assert [sheet.name for sheet in sheets(summarise(other))] == ["efficacy", "lasting", "pairs", "costs"]
+    made = [sheet.name for sheet in sheets(summarise(other))]
+    assert made == ["efficacy", "lasting", "resurfacing", "pairs", "costs"]
 
 
 def test_results_are_read_as_written(results: Results, tmp_path: Path) -> None:
