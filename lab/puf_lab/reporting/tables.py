@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from puf_lab.evaluation.costs import Cost, Shape, cost
+from puf_lab.evaluation.costs import Cost
 from puf_lab.evaluation.statistics import MIN_CELLS
 from puf_lab.reporting.beside_paper import beside_paper
 from puf_lab.reporting.evidence_table import evidence
+from puf_lab.reporting.formula_costs import formula_cost, shape_of
 from puf_lab.reporting.marks import full_name, mark_notes, short_name
 from puf_lab.reporting.resurfacing import resurfacing
 from puf_lab.reporting.sheet import MISSING, Sheet, ratio, size
@@ -179,44 +180,17 @@ def _pairs(summary: Summary) -> Sheet | None:
     return Sheet("pairs", "Paired comparison", head, body, notes)
 
 
-def _shape(summary: Summary, unlearning_epochs: float) -> Shape:
-    e, facts = summary.results.experiment, summary.results.facts[0]
-    samples = facts["samples_per_client"]
-    return Shape(
-        parameters=facts["parameters"],
-        flops_per_sample=e["model"]["flops_per_sample"],
-        samples_per_client=sum(samples) / len(samples),
-        clients=e["data"]["clients"],
-        targets=len(e["targets"][0]),
-        epochs=e["recipe"]["epochs"],
-        rounds=e["rounds"],
-        head_parameters=e["model"]["head_parameters"],
-        targets_stay=e["samples"] is not None,
-        unlearning_epochs=unlearning_epochs,
-    )
-
-
-# Names in the formulas of options of methods.
-_FORMULA = {
-    ("FedEraser", "epochs"): "calibration_epochs",
-    ("PGA", "epochs"): "ascent_epochs",
-    ("MoDe", "rounds"): "guidance_rounds",
-    ("MoDe", "degrade_rounds"): "degradation_rounds",
-}
-
-
 def _formula_cost(summary: Summary, row: SummaryRow) -> Cost | None:
     """Cost by the paper's appendix, or None for a method without a formula."""
-    name = row.label.split()[0]
-    given = dict(word.split("=", 1) for word in row.method.split()[1:])
-    options = {_FORMULA[name, key]: float(value) for key, value in given.items() if (name, key) in _FORMULA}
-    if name == "FedEraser":
-        options["retained_rounds"] = -(-summary.results.experiment["rounds"] // int(given.get("delta_t", 1)))
-    epochs = float(given.get("epochs", 1)) if name.startswith("PUF") else 1.0
-    try:
-        return cost(name, _shape(summary, epochs), row.recovery.mean if row.recovery else 0.0, **options)
-    except ValueError:
-        return None
+    facts = summary.results.facts[0]
+    samples = facts["samples_per_client"]
+    shape = shape_of(
+        summary.results.experiment,
+        parameters=facts["parameters"],
+        samples_per_client=sum(samples) / len(samples),
+    )
+    options = dict(word.split("=", 1) for word in row.method.split()[1:])
+    return formula_cost(row.label, options, shape, row.recovery.mean if row.recovery else 0.0)
 
 
 def _costs(summary: Summary) -> Sheet:
