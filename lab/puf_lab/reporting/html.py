@@ -11,6 +11,7 @@ from puf_common.config.exit_codes import Exit
 from puf_common.errors import UsageError
 from puf_lab.reporting import plots
 from puf_lab.reporting.findings import findings
+from puf_lab.reporting.radar import radar
 from puf_lab.reporting.results import FILE, Results, read
 from puf_lab.reporting.sheet import Sheet
 from puf_lab.reporting.summary import Summary, summarise
@@ -105,7 +106,7 @@ def _figures(summary: Summary, folder: Path) -> list[Figure]:
     wanted: list[tuple[str, str, Callable[[Path], None]]] = [
         ("Test and forget score after unlearning", "recovery", lambda path: plots.recovery_curves(path, summary)),
         ("Recovery rounds and distance to the retrained model", "scatter", lambda path: plots.scatter(path, summary)),
-        ("Methods compared; a smaller polygon is better", "radar", lambda path: plots.radar(path, summary)),
+        ("Methods compared; a smaller polygon is better", "radar", lambda path: radar(path, summary)),
     ]
     for seed, counts in summary.results.labels.items():
         title = f"Label distribution, {summary.results.experiment['data']['partition']}, seed {seed}"

@@ -1,28 +1,34 @@
-"""Figures of an experiment: label distribution, recovery curves, tuning scatter, radar."""
+"""Figures of an experiment: label distribution, recovery curves, tuning scatter. The radar has a module of its own."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from puf_common.errors import UsageError
 from puf_lab.reporting.marks import short_name
 from puf_lab.reporting.results import Run
-from puf_lab.reporting.style import BAND, BLUE, FAINT, GRID, INK, ORANGE, colour, marker, new_figure, stroke, style_axes
-from puf_lab.reporting.summary import Summary, SummaryRow, compared
+from puf_lab.reporting.style import (
+    BAND,
+    BLUE,
+    INK,
+    ORANGE,
+    colour,
+    legend_below,
+    marker,
+    new_figure,
+    stroke,
+    style_axes,
+)
+from puf_lab.reporting.summary import Summary, SummaryRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from matplotlib.text import Annotation
     from matplotlib.transforms import Bbox
-
-# Polygons of more methods than these hide each other.
-_MOST_IN_A_PANEL = 6
 
 
 def label_distribution(path: Path, counts: Sequence[Sequence[int]], title: str) -> None:
@@ -84,16 +90,8 @@ def recovery_curves(path: Path, summary: Summary) -> None:
                 label = f"{reference.label} (level)"
                 axes.axhline(reference.values[name].mean, color=INK, linestyle=style, linewidth=1.4, label=label)
         style_axes(axes, f"{name} {unit}, %", x="rounds after unlearning", whole=True)
-    _legend_below(figure, left)
+    legend_below(figure, left)
     figure.savefig(path)
-
-
-def _legend_below(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    rows = math.ceil(len(labels) / 4)
-    room = 0.02 + 0.055 * rows
-    figure.tight_layout(rect=(0, room, 1, 1))
-    figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False, fontsize=9, labelcolor=INK)
 
 
 def scatter(path: Path, summary: Summary) -> None:
@@ -150,84 +148,7 @@ def _separate(labels: Sequence[Annotation]) -> None:
         placed.append(label.get_window_extent())
 
 
-def radar(path: Path, summary: Summary) -> None:
-    """One axis per metric and cost. A smaller polygon is better, as in the paper. Many methods get a panel each.
-
-    The centre is the retrained model, or the lowest cost in this figure on a logarithmic scale. The rim is the distance of
-    the original, or the cost of retraining. The band at the centre is the noise floor.
-    """
-    rows = summary.recovering
-    original, retrained = summary.row("original"), summary.row("retrain")
-    if len(rows) < 2 or original is None or retrained is None:
-        raise UsageError("a radar figure compares at least two methods with Original and Retrain")
-    spokes = {}
-    for name, label in compared(summary):
-        spokes[f"Δ {label}"] = [_remoteness(row, original, name) for row in rows]
-    goal = retrained.values["test"].mean
-    spokes["test deficit"] = [max(0.0, 1 - row.values["test"].mean / goal) if goal else 1.0 for row in rows]
-    spokes["communication"] = _expense([row.nbytes for row in rows], retrained.nbytes)
-    spokes["computation"] = _expense([row.samples for row in rows], retrained.samples)
-    together = len(rows) <= _MOST_IN_A_PANEL
-    columns = 1 if together else 4
-    lines = 1 if together else math.ceil(len(rows) / columns)
-    figure = new_figure(6.6, 6.6) if together else new_figure(12, 3.3 * lines)
-    panels = [
-        figure.add_subplot(lines, columns, 1 + i, projection="polar") for i in range(1 if together else len(rows))
-    ]
-    ring = [2 * math.pi * i / len(spokes) for i in range(len(spokes) + 1)]
-    for axes in panels:
-        _web(axes, ring, list(spokes), small=not together)
-        if summary.floor is not None:
-            band = [_remoteness(summary.floor, original, name) for name, _ in compared(summary)]
-            outer = [*band, *[0.0] * (len(spokes) - len(band))]
-            axes.fill_between(ring, 0.0, [*outer, outer[0]], color=BAND, label="noise floor", zorder=0)
-    for i, row in enumerate(rows):
-        axes = panels[0 if together else i]
-        values = [column[i] for column in spokes.values()]
-        closed = [*values, values[0]]
-        axes.plot(
-            ring,
-            closed,
-            color=colour(i),
-            linewidth=1.8,
-            label=short_name(summary, row),
-            marker=marker(i),
-            markersize=4.5,
-        )
-        axes.fill(ring, closed, color=colour(i), alpha=0.06 if together else 0.2)
-        if not together:
-            axes.set_title(short_name(summary, row), color=colour(i), fontsize=10, fontweight="bold", pad=14)
-    if together:
-        _legend_below(figure, panels[0])
-    else:
-        figure.tight_layout()
-    figure.savefig(path)
-
-
-def _web(axes: Any, ring: Sequence[float], names: Sequence[str], *, small: bool) -> None:
-    """The spokes and rings of a radar figure."""
-    axes.set_xticks(ring[:-1], names)
-    axes.set_ylim(0, 1.02)
-    axes.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "", "", ""])
-    axes.tick_params(axis="x", labelcolor=INK, pad=4 if small else 20, labelsize=7 if small else 10)
-    axes.grid(color=GRID)
-    axes.spines["polar"].set_color(FAINT)
-
-
-def _remoteness(row: SummaryRow, original: SummaryRow, metric: str) -> float:
-    """0 for the retrained model, 1 for the distance of the original and everything beyond it."""
-    worst = original.deltas[metric].mean
-    return min(1.0, row.deltas[metric].mean / worst) if worst > 0 else 0.0
-
-
 def _recovering(summary: Summary) -> list[SummaryRow]:
     if not summary.recovering:
         raise UsageError("there is no method that recovers among these runs")
     return summary.recovering
-
-
-def _expense(costs: Sequence[float], reference: float) -> list[float]:
-    """0 for the lowest cost, 1 for the cost of the reference."""
-    least = min((c for c in costs if c > 0), default=reference)
-    most = math.log(reference / least) if 0 < least < reference else 0.0
-    return [0.0 if c <= 0 else min(1.0, 1 - math.log(reference / c) / most) if most else 1.0 for c in costs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -56,3 +57,12 @@ def style_axes(
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(FAINT)
+
+
+def legend_below(figure: Figure, axes: Axes) -> None:
+    """Puts the legend of these axes below the figure, in as many lines as it needs."""
+    handles, labels = axes.get_legend_handles_labels()
+    rows = math.ceil(len(labels) / 4)
+    room = 0.02 + 0.055 * rows
+    figure.tight_layout(rect=(0, room, 1, 1))
+    figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False, fontsize=9, labelcolor=INK)

@@ -12,6 +12,7 @@ from puf_lab.experiments.goals import Goal, goals_of, judged
 from puf_lab.reporting import plots
 from puf_lab.reporting.findings import findings
 from puf_lab.reporting.html import Part, render, run_report
+from puf_lab.reporting.radar import radar
 from puf_lab.reporting.results import Results, Run, write
 from puf_lab.reporting.style import new_figure
 from puf_lab.reporting.summary import Summary, summarise
@@ -249,7 +250,7 @@ def test_old_results_without_a_floor_are_shown_and_not_ranked(summary: Summary, 
     for sheet in sheets(old):
         assert not sheet.best
     assert any("no noise floor" in note for note in short_table(old).notes)
-    for draw in (plots.recovery_curves, plots.scatter, plots.radar):
+    for draw in (plots.recovery_curves, plots.scatter, radar):
         for each in (old, summary):
             draw(tmp_path / "figure.png", each)
             assert (tmp_path / "figure.png").stat().st_size > 10_000
