@@ -159,8 +159,9 @@ def test_a_method_of_which_some_runs_did_not_recover_is_marked(summary: Summary)
         assert "§" not in short_table(summary).markdown()
     assert r"PUF-REGULAR $^\S$ 4 of 6" in sheets(few)[1].latex()
     text = " ".join(findings(few))
-    assert "not called closest, because fewer than 80 per cent of their runs recovered: PUF-REGULAR" in text
-    assert "not called closest" not in " ".join(findings(most))
+    assert "not distinguishable from the closest: PUF-SPECIAL. The others are" in text
+    assert "Not called closest, because fewer than 80 per cent of their runs recovered: PUF-REGULAR" in text
+    assert "Not called closest" not in " ".join(findings(most))
 
 
 def test_natural_has_no_request_that_could_be_incomplete(summary: Summary) -> None:
@@ -190,7 +191,8 @@ def test_the_report_begins_with_what_was_found(summary: Summary, tmp_path: Path)
     text = (tmp_path / "report" / "digits" / "report.md").read_text()
     assert "There is something to forget: on the forget data the original is 37.5 ± 1.9 points from Retrain" in text
     assert "and two retrained models differ by 2.0 [2.0, 2.0]." in text
-    assert "Closest to Retrain on the forget data, outside the noise: PUF-REGULAR, PUF-SPECIAL; not ranked" in text
+    assert "not distinguishable from the closest: PUF-REGULAR, PUF-SPECIAL. The others are further from Retrain" in text
+    assert "than the closest, by more than the noise: NATURAL. Not ranked, because their models did not" in text
     assert "Of the closest methods, PUF-REGULAR moves the fewest bytes: 100 B in 2.0 rounds; retraining moves" in text
 
 
