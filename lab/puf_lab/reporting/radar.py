@@ -9,20 +9,17 @@ from typing import Any
 
 from puf_common.errors import UsageError
 from puf_lab.reporting.marks import short_name
-from puf_lab.reporting.style import BAND, FAINT, GRID, INK, colour, legend_below, marker, new_figure
+from puf_lab.reporting.style import BAND, FAINT, GRID, INK, MOST_IN_A_PANEL, colour, legend_below, marker, new_figure
 from puf_lab.reporting.summary import Summary, SummaryRow, compared
-
-# Polygons of more methods than these hide each other.
-_MOST_IN_A_PANEL = 6
 
 
 def radar(path: Path, summary: Summary) -> None:
     """One polygon for each method. Many methods get a panel each. The band at the centre is the noise floor."""
     rows, values = summary.recovering, spokes(summary)
-    together = len(rows) <= _MOST_IN_A_PANEL
+    together = len(rows) <= MOST_IN_A_PANEL
     columns = 1 if together else 4
     lines = 1 if together else math.ceil(len(rows) / columns)
-    figure = new_figure(6.6, 6.6) if together else new_figure(12, 3.3 * lines)
+    figure = new_figure(6.6, 6.6) if together else new_figure(12, 2.6 * lines)
     panels = [
         figure.add_subplot(lines, columns, 1 + i, projection="polar") for i in range(1 if together else len(rows))
     ]
@@ -31,7 +28,8 @@ def radar(path: Path, summary: Summary) -> None:
         _web(axes, ring, list(values), small=not together)
         floor = floor_spokes(summary)
         if floor:
-            axes.fill_between(ring, 0.0, [*floor, floor[0]], color=BAND, label="noise floor", zorder=0)
+            closed = [*floor, floor[0]]
+            axes.fill(ring, closed, facecolor=BAND, edgecolor=FAINT, linestyle=":", label="noise floor", zorder=0)
     for i, row in enumerate(rows):
         axes = panels[0 if together else i]
         polygon = [column[i] for column in values.values()]
@@ -40,7 +38,7 @@ def radar(path: Path, summary: Summary) -> None:
         axes.plot(ring, closed, color=colour(i), linewidth=1.8, label=name, marker=marker(i), markersize=4.5)
         axes.fill(ring, closed, color=colour(i), alpha=0.06 if together else 0.2)
         if not together:
-            axes.set_title(name, color=colour(i), fontsize=10, fontweight="bold", pad=14)
+            axes.set_title(name, color=INK, fontsize=10, fontweight="bold", pad=14)
     if together:
         legend_below(figure, panels[0])
     else:
@@ -78,7 +76,11 @@ def _web(axes: Any, ring: Sequence[float], names: Sequence[str], *, small: bool)
     axes.set_xticks(ring[:-1], names)
     axes.set_ylim(0, 1.02)
     axes.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "", "", ""])
-    axes.tick_params(axis="x", labelcolor=INK, pad=4 if small else 20, labelsize=7 if small else 10)
+    axes.tick_params(axis="x", labelcolor=INK, pad=0 if small else 4, labelsize=7.5 if small else 10)
+    for label, angle in zip(axes.get_xticklabels(), ring[:-1], strict=True):
+        # Beside the circle a label ends or begins at the rim, so that it covers no line.
+        side = math.cos(angle)
+        label.set_horizontalalignment("center" if abs(side) < 0.3 else "left" if side > 0 else "right")
     axes.grid(color=GRID)
     axes.spines["polar"].set_color(FAINT)
 

@@ -10,6 +10,7 @@ from matplotlib.patches import Rectangle
 
 from puf_lab.experiments.goals import Goal, goals_of, judged
 from puf_lab.reporting import plots
+from puf_lab.reporting.curves import mean_curve, recovery_curves
 from puf_lab.reporting.findings import findings
 from puf_lab.reporting.html import Part, render, run_report
 from puf_lab.reporting.radar import radar
@@ -252,7 +253,7 @@ def test_old_results_without_a_floor_are_shown_and_not_ranked(summary: Summary, 
     for sheet in sheets(old):
         assert not sheet.best
     assert any("no noise floor" in note for note in short_table(old).notes)
-    for draw in (plots.recovery_curves, plots.scatter, radar):
+    for draw in (recovery_curves, plots.scatter, radar):
         for each in (old, summary):
             draw(tmp_path / "figure.png", each)
             assert (tmp_path / "figure.png").stat().st_size > 10_000
@@ -262,8 +263,8 @@ def test_curves_are_aligned_by_round() -> None:
     """The first run has two rounds before the unlearned model, the second one."""
     first = Run("auto", "Auto", "0", 1, curve=[(-2, 50.0, 9.0), (-1, 40.0, 8.0), (0, 30.0, 7.0), (1, 60.0, 6.0)])
     second = Run("auto", "Auto", "1", 1, curve=[(-1, 60.0, 6.0), (0, 50.0, 5.0)])
-    assert plots.mean_curve([first, second], 1) == ([-1, 0], [50.0, 40.0])
-    assert plots.mean_curve([first, second], 2) == ([-1, 0], [7.0, 6.0])
+    assert mean_curve([first, second], 1) == ([-1, 0], [50.0, 40.0])
+    assert mean_curve([first, second], 2) == ([-1, 0], [7.0, 6.0])
 
 
 def test_best_values_are_bold_in_every_form(summary: Summary) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from puf_common.errors import UsageError
 from puf_lab.reporting import plots
+from puf_lab.reporting.curves import recovery_curves
 from puf_lab.reporting.html import Part, render
 from puf_lab.reporting.radar import radar
 from puf_lab.reporting.results import Results, Run, read, write
@@ -95,7 +96,7 @@ def test_results_are_read_as_written(results: Results, tmp_path: Path) -> None:
 
 def test_figures_are_drawn_or_refused(results: Results, tmp_path: Path) -> None:
     summary = summarise(results)
-    for draw in (plots.recovery_curves, plots.scatter, radar):
+    for draw in (recovery_curves, plots.scatter, radar):
         draw(tmp_path / "figure.png", summary)
         assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
         with pytest.raises(UsageError):
