@@ -22,7 +22,7 @@ from puf_lab.reporting.results import write
 from puf_lab.reporting.summary import Summary, SummaryRow, summarise
 from puf_lab.reporting.terminal import new_console, print_table
 from puf_lab.spec.experiment import ExperimentSpec
-from puf_lab.spec.tuning import TunedOn, toml_of
+from puf_lab.spec.tuning import Remarks, TunedOn, remarks_of, toml_of
 from puf_lab.spec.variants import Variant
 
 FILE = "tuned.toml"
@@ -41,11 +41,13 @@ class Choice:
     @property
     def best(self) -> dict[str, str]:
         """The options of the best configuration."""
-        return dict(word.split("=", 1) for word in self.rows[0].method.split()[1:])
+        return _options(self.rows[0])
 
     @property
-    def recovered(self) -> bool:
-        return self.summary.is_ranked(self.rows[0])
+    def remarks(self) -> Remarks:
+        """Whether any configuration recovered, and which chosen values are at the edge of those tried."""
+        recovered = any(self.summary.is_ranked(row) and row.recovery and row.recovery.recovered for row in self.rows)
+        return remarks_of(self.method, self.best, [_options(row) for row in self.rows], recovered)
 
 
 def run_tuning(
@@ -62,13 +64,11 @@ def run_tuning(
     summary = summarise(results)
     choices = choices_of(summary)
     rows = write(results, out)
-    tuned_on = TunedOn(seeds=sweep.seeds, targets=sweep.targets)
-    comments = [
-        f"Chosen by `puf-lab tune {experiment.name}` on runs that are not reported. The rows are in {rows.name}.",
-        *(f"{c.method}: no configuration recovered; draw no conclusion about it." for c in choices if not c.recovered),
-    ]
+    remarks = {choice.method: choice.remarks for choice in choices}
+    tuned_on = TunedOn(seeds=sweep.seeds, targets=sweep.targets, data_seed=sweep.data_seed, remarks=remarks)
+    comment = f"Chosen by `puf-lab tune {experiment.name}` on runs that are not reported. The rows are in {rows.name}."
     path = out / FILE
-    write_over(path, toml_of({c.method: c.best for c in choices}, tuned_on, comments).encode(), mode=0o644)
+    write_over(path, toml_of({c.method: c.best for c in choices}, tuned_on, comment).encode(), mode=0o644)
     table = [[row.label, _points(row), str(row.recovery)] for choice in choices for row in choice.rows]
     first = {choice.rows[0].label for choice in choices}
     marked = [[f"**{cell}**" if row[0] in first else cell for cell in row] for row in table]
@@ -88,10 +88,12 @@ def sweep_of(experiment: ExperimentSpec, methods: Sequence[str]) -> ExperimentSp
     if not texts:
         raise UsageError(f"no method of {experiment.name} is in its grid")
     targets = tuning.targets or experiment.targets
-    both = TunedOn(seeds=tuning.seeds, targets=targets).overlap(experiment.seeds, experiment.targets)
+    seed = experiment.data_seed
+    both = TunedOn(seeds=tuning.seeds, targets=targets, data_seed=seed).overlap(
+        experiment.seeds, experiment.targets, seed
+    )
     if both:
-        seed, target = both[0]
-        raise UsageError(f"seed {seed} with target {list(target)} is reported; choose other seeds under [tuning]")
+        raise UsageError(f"{both[0]} is reported; choose others under [tuning]")
     changed = {"methods": texts, "seeds": tuning.seeds, "targets": targets, "tuned_on": None}
     # The choice looks at completion only: no run goes on after it.
     shorter = {"horizon": 1, "persistence": ()}
@@ -113,6 +115,10 @@ def distance(row: SummaryRow) -> float:
     """The sum of the mean distances to Retrain that decides."""
     criteria = next(names for names in _CRITERIA if all(name in row.deltas for name in names))
     return sum(row.deltas[name].mean for name in criteria)
+
+
+def _options(row: SummaryRow) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in row.method.split()[1:])
 
 
 def _points(row: SummaryRow) -> str:

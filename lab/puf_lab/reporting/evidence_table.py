@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from puf_lab.evaluation.comparison import Mean
+from puf_lab.reporting.marks import full_name, mark_notes
 from puf_lab.reporting.results import Run
 from puf_lab.reporting.sheet import MISSING, Sheet
 from puf_lab.reporting.summary import Summary
@@ -24,7 +25,7 @@ def evidence(summary: Summary) -> Sheet | None:
         last = max((f"after {n}" for n in summary.results.experiment["persistence"]), key=_number, default="")
         rows.append(
             [
-                row.label,
+                full_name(summary, row),
                 row.values["closer"].text(),
                 _verdicts(runs),
                 row.values["moved"].text(2),
@@ -45,6 +46,7 @@ def evidence(summary: Summary) -> Sheet | None:
         "Rise of the loss: by how much the forget loss between the model before and this model exceeds the straight "
         "line. About 0 means that no barrier separates this model from the one that knew the data. Later rounds are of "
         "retained clients only.",
+        *mark_notes(summary),
     ]
     if planted:
         notes.append(

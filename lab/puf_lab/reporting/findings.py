@@ -1,13 +1,15 @@
-"""What an experiment found, in three sentences: what there is to forget, who forgets it, and at what cost."""
+"""What an experiment found, in a few sentences: what there is to forget, who forgets it, and at what cost."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from puf_lab.reporting.sheet import size
-from puf_lab.reporting.summary import Summary
+from puf_lab.reporting.summary import LEAST_RECOVERED, Summary, SummaryRow
 
 
 def findings(summary: Summary) -> list[str]:
-    """Three sentences. Differences inside the noise floor are not called differences."""
+    """What there is to forget, who forgets it, the cost. Differences inside the noise floor are not called differences."""
     return [_to_forget(summary), _closest(summary), _cost(summary)]
 
 
@@ -28,15 +30,27 @@ def _to_forget(summary: Summary) -> str:
 
 def _closest(summary: Summary) -> str:
     """Which methods are closest to Retrain on the forget data, as far as the noise permits to say so."""
-    best = [row.label for row in summary.recovering if row.method in summary.best("forget")]
-    unranked = [row.label for row in summary.recovering if not summary.is_ranked(row)]
+    best = summary.best("forget")
+    unranked = [row for row in summary.recovering if not summary.is_ranked(row)]
+    partly = [row for row in summary.recovering if summary.is_ranked(row) and not row.recovered_most]
+    compared = [row for row in summary.recovering if row not in unranked and row not in partly]
+    found = ["No method is distinguishably closer to Retrain than the others on the forget data."]
     if best:
-        text = f"Closest to Retrain on the forget data, outside the noise: {', '.join(best)}"
-    else:
-        text = "No method is distinguishably closer to Retrain than the others on the forget data"
-    if not unranked:
-        return f"{text}."
-    return f"{text}; not ranked, because their models did not recover: {', '.join(unranked)}."
+        closest, others = ([row for row in compared if (row.method in best) is among] for among in (True, False))
+        found = [
+            f"Closest to Retrain on the forget data, or not distinguishable from the closest: {_names(closest)}.",
+            f"The others are further from Retrain than the closest, by more than the noise: {_names(others)}.",
+        ]
+    if unranked:
+        found.append(f"Not ranked, because their models did not recover: {_names(unranked)}.")
+    if partly:
+        share = f"fewer than {100 * LEAST_RECOVERED:.0f} per cent of their runs recovered"
+        found.append(f"Not called closest, because {share}: {_names(partly)}.")
+    return " ".join(found)
+
+
+def _names(rows: Sequence[SummaryRow]) -> str:
+    return ", ".join(row.label for row in rows)
 
 
 def _cost(summary: Summary) -> str:

@@ -10,6 +10,7 @@ from importlib.resources import files
 
 from puf_lab.evaluation.metrics import names_for
 from puf_lab.paper import tables
+from puf_lab.reporting.formula_costs import formula_cost, shape_of
 from puf_lab.spec.experiment import ExperimentSpec
 from puf_lab.spec.settings_files import load_experiment, names
 
@@ -41,8 +42,8 @@ def numbers() -> Iterator[tuple[tables.Row, str, str | None]]:
         experiment = found.get(row.setting)
         for column, value in row.values.items():
             if value is not None:
-                gives = experiment is not None and _gives(experiment, row.method, column)
-                yield row, column, row.setting if gives else None
+                given = experiment is not None and gives(experiment, row.method, column)
+                yield row, column, row.setting if given else None
 
 
 def full_size() -> list[str]:
@@ -50,12 +51,15 @@ def full_size() -> list[str]:
     return [name for name in names() if not load_experiment(name).note]
 
 
-def _gives(experiment: ExperimentSpec, method: str, column: str) -> bool:
-    if method not in {v.label(experiment.defaults) for v in experiment.variants}:
+def gives(experiment: ExperimentSpec, method: str, column: str) -> bool:
+    """Whether the setting gives the number in this row and column of the paper's table."""
+    variants = {v.label(experiment.defaults): v for v in experiment.variants}
+    if method not in variants:
         return False
-    if column == "computation":
-        return experiment.federation.model.flops_per_sample > 0
     if column in _COSTS:
-        return True
+        # The sizes of model and data are known when they are loaded. Whether there is a figure does not depend on them.
+        shape = shape_of(experiment.described(), parameters=1, samples_per_client=1)
+        found = formula_cost(method, dict(variants[method].options), shape, recovery_rounds=1)
+        return found is not None and getattr(found, column) > 0
     metric = column.removesuffix("_sd").removesuffix("_delta")
     return metric in names_for(experiment.federation.task)

@@ -1,27 +1,29 @@
-"""Figures of an experiment: label distribution, recovery curves, tuning scatter, radar."""
+"""Figures of an experiment: label distribution, and recovery rounds with distance to Retrain."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from puf_common.errors import UsageError
-from puf_lab.reporting.results import Run
-from puf_lab.reporting.style import BAND, BLUE, FAINT, GRID, INK, ORANGE, colour, marker, new_figure, stroke, style_axes
-from puf_lab.reporting.summary import Summary, SummaryRow, compared
+from puf_lab.reporting.marks import short_name
+from puf_lab.reporting.style import BAND, BLUE, FAINT, INK, ORANGE, colour, marker, new_figure, style_axes
+from puf_lab.reporting.summary import Summary, SummaryRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from matplotlib.text import Annotation
     from matplotlib.transforms import Bbox
 
-# Polygons of more methods than these hide each other.
-_MOST_IN_A_PANEL = 6
+# Where the name of a point may be, in typographic points from it, best first.
+_PLACES = [
+    (side * right, up)
+    for right, up in ((9, 0), (9, 9), (9, -9), (14, 18), (14, -18), (20, 28), (20, -28), (30, 40), (30, 54))
+    for side in (1, -1)
+]
 
 
 def label_distribution(path: Path, counts: Sequence[Sequence[int]], title: str) -> None:
@@ -40,68 +42,29 @@ def label_distribution(path: Path, counts: Sequence[Sequence[int]], title: str) 
     holders, held = np.nonzero(table)
     sizes = 90 * table[holders, held] / table.max()
     axes.scatter(holders, held, s=sizes, color=ORANGE, alpha=0.85, linewidths=0)
-    axes.set_ylim(-1, classes)
+    axes.set_ylim(-0.8, classes - 0.2)
     axes.set_xticks(range(clients))
+    axes.yaxis.get_major_locator().set_params(integer=True)
     style_axes(axes, x="client", y="class")
     figure.tight_layout()
     figure.savefig(path)
 
 
-def mean_curve(runs: Sequence[Run], which: int) -> tuple[list[int], list[float]]:
-    """Mean over the runs, for the rounds that all of them have. `which` is 1 for test, 2 for forget accuracy.
-
-    Methods with several unlearning rounds begin before round 0, and not all runs at the same round.
-    """
-    curves = [{point[0]: point[which] for point in run.curve} for run in runs]
-    rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
-    return rounds, [float(np.mean([curve[number] for curve in curves])) for number in rounds]
-
-
-def recovery_curves(path: Path, summary: Summary) -> None:
-    """Test and forget accuracy after unlearning, one line per method. Dotted is the retrained model, dashed the original.
-
-    The band around the retrained model is the noise floor: what another training seed changes.
-    """
-    rows = _recovering(summary)
-    unit = "Dice" if summary.results.experiment["task"] == "segmentation" else "accuracy"
-    figure = new_figure(10.5, 4.6)
-    left, right = figure.subplots(1, 2)
-    for axes, which, name in ((left, 1, "test"), (right, 2, "forget")):
-        for i, row in enumerate(rows):
-            rounds, values = mean_curve(summary.results.of(row.method), which)
-            axes.plot(
-                rounds, values, color=colour(i), marker=marker(i), linestyle=stroke(i), linewidth=1.8, markersize=4.5,
-                markevery=max(1, len(rounds) // 12), label=_name(summary, row),
-            )  # fmt: skip
-        floor, retrained = summary.floor_of(name), summary.row("retrain")
-        if floor is not None and retrained is not None:
-            level = retrained.values[name].mean
-            axes.axhspan(level - floor.mean, level + floor.mean, color=BAND, label="noise floor", zorder=0)
-        for method, style in (("retrain", ":"), ("original", "--")):
-            reference = summary.row(method)
-            if reference is not None:
-                label = f"{reference.label} (level)"
-                axes.axhline(reference.values[name].mean, color=INK, linestyle=style, linewidth=1.4, label=label)
-        style_axes(axes, f"{name} {unit}, %", x="rounds after unlearning", whole=True)
-    _legend_below(figure, left)
+def scatter(path: Path, summary: Summary) -> None:
+    """The tuning figure: recovery rounds and distance in forget accuracy. Closer to the origin is better."""
+    figure = new_figure(8.6, 6.2)
+    axes = figure.subplots()
+    names = scatter_on(axes, summary)
+    figure.tight_layout()
+    separate(axes, names)
     figure.savefig(path)
 
 
-def _legend_below(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    rows = math.ceil(len(labels) / 4)
-    room = 0.02 + 0.055 * rows
-    figure.tight_layout(rect=(0, room, 1, 1))
-    figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False, fontsize=9, labelcolor=INK)
-
-
-def scatter(path: Path, summary: Summary) -> None:
-    """The tuning figure: recovery rounds and distance in forget accuracy. Closer to the origin is better."""
+def scatter_on(axes: Axes, summary: Summary) -> list[Annotation]:
+    """Draws the points and the band of the noise floor. Returns the names of the methods, which may cover each other."""
     rows = _recovering(summary)
-    figure = new_figure(7.6, 5.4)
-    axes = figure.subplots()
     families = list(dict.fromkeys(row.method.split()[0] for row in rows))
-    labels = []
+    names = []
     for row in sorted(rows, key=lambda row: row.deltas["forget"].mean):
         i = families.index(row.method.split()[0])
         assert row.recovery is not None
@@ -110,117 +73,61 @@ def scatter(path: Path, summary: Summary) -> None:
         all_recovered = row.recovery.recovered == row.recovery.targets
         ends = [] if delta.low is None or delta.high is None else [[delta.mean - delta.low], [delta.high - delta.mean]]
         axes.errorbar(
-            row.recovery.mean, delta.mean, yerr=ends or None, fmt=marker(i), color=colour(i),
-            markerfacecolor=colour(i) if all_recovered else "white", markersize=8, elinewidth=1.2, capsize=3, alpha=0.9,
+            row.recovery.mean, delta.mean, yerr=ends or None, fmt=marker(i), color=colour(i), markeredgewidth=1.6,
+            markerfacecolor=colour(i) if all_recovered else "white", markersize=8, elinewidth=1.0, capsize=3,
         )  # fmt: skip
-        point = (row.recovery.mean, delta.mean)
-        labels.append(
-            axes.annotate(
-                row.label, point, xytext=(7, -4), textcoords="offset points",
-                fontsize=8.5, va="center", color=colour(i), fontweight="bold",
-            )
-        )  # fmt: skip
-    floor = summary.floor_of("forget")
-    if floor is not None:
-        axes.axhspan(0, floor.upper, color=BAND, zorder=0)
-        axes.annotate("noise floor", (0, floor.upper), xytext=(4, -3), textcoords="offset points", va="top", fontsize=8)
+        names.append(_named(axes, short_name(summary, row), (row.recovery.mean, delta.mean)))
+    noise = summary.noise("forget")
+    if noise is not None:
+        axes.axhspan(0, noise, color=BAND, zorder=0)
+        axes.annotate("noise floor", (0.99, 0.01), xycoords="axes fraction", ha="right", va="bottom", fontsize=8)
     furthest = max(row.recovery.mean for row in rows if row.recovery)
-    axes.set_xlim(0, max(2.0, 1.25 * furthest))
+    axes.set_xlim(0, max(2.0, 1.2 * furthest))
     axes.set_ylim(bottom=0)
     x = "recovery rounds to the retrained model's test score (hollow: some runs did not recover)"
     style_axes(axes, "closer to the origin is better", x=x, y="Δ forget, points from the retrained model", whole=True)
-    figure.tight_layout()
-    _separate(labels)
-    figure.savefig(path)
+    return names
 
 
-def _separate(labels: Sequence[Annotation]) -> None:
-    """Moves each label up, beginning with the lowest point, until it covers no earlier one."""
-    placed: list[Bbox] = []
-    for label in labels:
-        while any(label.get_window_extent().overlaps(other) for other in placed):
-            right, up = label.get_position()
-            label.set_position((right, up + 2))
-        placed.append(label.get_window_extent())
+def _named(axes: Axes, name: str, point: tuple[float, float]) -> Annotation:
+    """The name beside its point, with a line to it that is seen once the name is moved away."""
+    from matplotlib.patheffects import withStroke
+
+    return axes.annotate(
+        name, point, xytext=_PLACES[0], textcoords="offset points", fontsize=8.5, color=INK, va="center", zorder=5,
+        arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 5},
+        path_effects=[withStroke(linewidth=2.5, foreground="white")],
+    )  # fmt: skip
 
 
-def radar(path: Path, summary: Summary) -> None:
-    """One axis per metric and cost. A smaller polygon is better, as in the paper. Many methods get a panel each.
+def separate(axes: Axes, names: Sequence[Annotation]) -> None:
+    """Moves each name to the place beside its point where it covers least: no point or earlier name, then no interval."""
+    from matplotlib.collections import LineCollection
+    from matplotlib.text import Text
+    from matplotlib.transforms import Bbox
 
-    The centre is the retrained model, or the lowest cost in this figure on a logarithmic scale. The rim is the distance of
-    the original, or the cost of retraining. The band at the centre is the noise floor.
-    """
-    rows = summary.recovering
-    original, retrained = summary.row("original"), summary.row("retrain")
-    if len(rows) < 2 or original is None or retrained is None:
-        raise UsageError("a radar figure compares at least two methods with Original and Retrain")
-    spokes = {}
-    for name, label in compared(summary):
-        spokes[f"Δ {label}"] = [_remoteness(row, original, name) for row in rows]
-    goal = retrained.values["test"].mean
-    spokes["test deficit"] = [max(0.0, 1 - row.values["test"].mean / goal) if goal else 1.0 for row in rows]
-    spokes["communication"] = _expense([row.nbytes for row in rows], retrained.nbytes)
-    spokes["computation"] = _expense([row.samples for row in rows], retrained.samples)
-    together = len(rows) <= _MOST_IN_A_PANEL
-    columns = 1 if together else 4
-    lines = 1 if together else math.ceil(len(rows) / columns)
-    figure = new_figure(6.6, 6.6) if together else new_figure(12, 3.3 * lines)
-    panels = [
-        figure.add_subplot(lines, columns, 1 + i, projection="polar") for i in range(1 if together else len(rows))
-    ]
-    ring = [2 * math.pi * i / len(spokes) for i in range(len(spokes) + 1)]
-    for axes in panels:
-        _web(axes, ring, list(spokes), small=not together)
-        if summary.floor is not None:
-            band = [_remoteness(summary.floor, original, name) for name, _ in compared(summary)]
-            outer = [*band, *[0.0] * (len(spokes) - len(band))]
-            axes.fill_between(ring, 0.0, [*outer, outer[0]], color=BAND, label="noise floor", zorder=0)
-    for i, row in enumerate(rows):
-        axes = panels[0 if together else i]
-        values = [column[i] for column in spokes.values()]
-        closed = [*values, values[0]]
-        axes.plot(
-            ring, closed, color=colour(i), linewidth=1.8, label=_name(summary, row), marker=marker(i), markersize=4.5
-        )
-        axes.fill(ring, closed, color=colour(i), alpha=0.06 if together else 0.2)
-        if not together:
-            axes.set_title(_name(summary, row), color=colour(i), fontsize=10, fontweight="bold", pad=14)
-    if together:
-        _legend_below(figure, panels[0])
-    else:
-        figure.tight_layout()
-    figure.savefig(path)
+    points = [axes.transData.transform(name.xy) for name in names]
+    taken = [Bbox.from_extents(x - 9, y - 9, x + 9, y + 9) for x, y in points]
+    lines = [line for drawn in axes.collections if isinstance(drawn, LineCollection) for line in drawn.get_segments()]
+    bars = [Bbox(axes.transData.transform(line)).padded(3) for line in lines]
+    inside = axes.get_window_extent()
 
+    def box_at(name: Annotation, place: tuple[int, int]) -> Bbox:
+        name.set_position(place)
+        name.set_horizontalalignment("left" if place[0] > 0 else "right")
+        name.get_window_extent()  # moves the text to its place; the result would contain the line to the point
+        return Text.get_window_extent(name)
 
-def _web(axes: Any, ring: Sequence[float], names: Sequence[str], *, small: bool) -> None:
-    """The spokes and rings of a radar figure."""
-    axes.set_xticks(ring[:-1], names)
-    axes.set_ylim(0, 1.02)
-    axes.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "", "", ""])
-    axes.tick_params(axis="x", labelcolor=INK, pad=4 if small else 20, labelsize=7 if small else 10)
-    axes.grid(color=GRID)
-    axes.spines["polar"].set_color(FAINT)
+    def covered(box: Bbox) -> float:
+        outside = bool(box.x0 < inside.x0 or box.x1 > inside.x1 or box.y0 < inside.y0)
+        return 100.0 * outside + 10.0 * int(box.count_overlaps(taken)) + int(box.count_overlaps(bars))
 
-
-def _name(summary: Summary, row: SummaryRow) -> str:
-    """The label, with the mark of tables where the models did not recover."""
-    return row.label if summary.is_ranked(row) else f"{row.label} ‡"
-
-
-def _remoteness(row: SummaryRow, original: SummaryRow, metric: str) -> float:
-    """0 for the retrained model, 1 for the distance of the original and everything beyond it."""
-    worst = original.deltas[metric].mean
-    return min(1.0, row.deltas[metric].mean / worst) if worst > 0 else 0.0
+    for name in names:
+        best = min(_PLACES, key=lambda place: covered(box_at(name, place)))
+        taken.append(box_at(name, best))
 
 
 def _recovering(summary: Summary) -> list[SummaryRow]:
     if not summary.recovering:
         raise UsageError("there is no method that recovers among these runs")
     return summary.recovering
-
-
-def _expense(costs: Sequence[float], reference: float) -> list[float]:
-    """0 for the lowest cost, 1 for the cost of the reference."""
-    least = min((c for c in costs if c > 0), default=reference)
-    most = math.log(reference / least) if 0 < least < reference else 0.0
-    return [0.0 if c <= 0 else min(1.0, 1 - math.log(reference / c) / most) if most else 1.0 for c in costs]

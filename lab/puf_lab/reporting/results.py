@@ -158,11 +158,20 @@ def _file_in(folder: Path) -> Path:
 def _combined(first: Results, second: Results) -> Results:
     narrowing = {"targets", "methods", "seeds"}
     for name, value in first.experiment.items():
-        if name not in narrowing and second.experiment.get(name) != value:
+        if name not in narrowing and _without_remarks(name, second.experiment.get(name)) != _without_remarks(
+            name, value
+        ):
             raise UsageError(f"{first.name}: the files do not belong to one experiment, they differ in {name}")
     known = {run.key for run in first.runs}
     runs = [*first.runs, *(run for run in second.runs if run.key not in known)]
     return Results(first.experiment, [*first.facts, *second.facts], runs, {**second.labels, **first.labels})
+
+
+def _without_remarks(name: str, value: Any) -> Any:
+    """The value as files of all versions have it: those of older ones say less about the runs of a sweep."""
+    if name != "tuned_on" or value is None:
+        return value
+    return {key: each for key, each in value.items() if key != "remarks" and each is not None}
 
 
 def _read_file(path: Path) -> list[Results]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 MISSING = "–"
 _TEX = str.maketrans({
     "%": r"\%", "_": r"\_", "Δ": r"$\Delta$", "±": r"$\pm$", "×": r"$\times$", "≥": r"$\geq$", "−": "-", "–": "--",
-    "†": r"$^\dagger$", "‡": r"$^\ddagger$", "′": "'",
+    "†": r"$^\dagger$", "‡": r"$^\ddagger$", "§": r"$^\S$", "′": "'",
 })  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,7 +15,11 @@ PALETTE = (
 )  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 BLUE, ORANGE = PALETTE[:2]
-INK, FAINT, GRID, BAND = "#333333", "#8C8C8C", "#DDDDDD", "#EBEBEB"
+INK, FAINT, GRID, BAND = "#333333", "#8C8C8C", "#DDDDDD", "#E4E4E4"
+# Lines and polygons of more methods than these hide each other: then each method gets a panel.
+MOST_IN_A_PANEL = 6
+# Inches of a column and a line of a legend.
+_LEGEND_COLUMN, _LEGEND_LINE = 2.5, 0.21
 
 
 def colour(index: int) -> str:
@@ -24,10 +29,6 @@ def colour(index: int) -> str:
 def marker(index: int) -> str:
     """After the last colour the same colours come with the next markers, so that no two lines look the same."""
     return MARKERS[(index + 3 * (index // len(PALETTE))) % len(MARKERS)]
-
-
-def stroke(index: int) -> str:
-    return ("-", "--", ":")[index // len(PALETTE) % 3]
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -56,3 +57,13 @@ def style_axes(
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(FAINT)
+
+
+def legend_below(figure: Figure, axes: Axes) -> None:
+    """Puts the legend of these axes below the figure, in as many columns as its width holds."""
+    handles, labels = axes.get_legend_handles_labels()
+    width, height = figure.get_size_inches()
+    columns = max(1, int(width // _LEGEND_COLUMN))
+    room = (0.15 + _LEGEND_LINE * math.ceil(len(labels) / columns)) / height
+    figure.tight_layout(rect=(0, room, 1, 1))
+    figure.legend(handles, labels, loc="lower center", ncols=columns, frameon=False, fontsize=9, labelcolor=INK)

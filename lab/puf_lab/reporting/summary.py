@@ -27,6 +27,8 @@ from puf_lab.reporting.results import Results, Run
 
 # Metrics that are compared with the retrained model, in the order of the paper's table.
 _COMPARED = ("forget", "song", "yeom", "loss", "rmia")
+# The share of a method's runs that must recover before it is called closest.
+LEAST_RECOVERED = 0.8
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,20 @@ class SummaryRow:
     """Lowest test accuracy from the request to completion, minus that of the original."""
     deficit: float = 0.0
     """Mean of Retrain's test accuracy minus that of the model at completion."""
+
+    @property
+    def recovered_all(self) -> bool:
+        """Whether every run recovered. Natural has no request that could stay incomplete."""
+        return self.method.split()[0] == "natural" or self._recovered_share == 1
+
+    @property
+    def recovered_most(self) -> bool:
+        """Whether enough runs recovered for the method to be called closest."""
+        return self.recovered_all or self._recovered_share >= LEAST_RECOVERED
+
+    @property
+    def _recovered_share(self) -> float:
+        return self.recovery.recovered / self.recovery.targets if self.recovery else 1.0
 
     def interval(self, metric: str, stage: str = "end") -> Interval | None:
         """Mean distance to Retrain and its interval. The stage "end" is completion."""
@@ -104,23 +120,34 @@ class Summary:
         return self.row("floor")
 
     def floor_of(self, metric: str) -> Interval | None:
-        """The noise floor of a metric: what two retrained models differ by."""
+        """The noise floor of a metric, with its interval: what two retrained models differ by."""
         return self.floor.interval(metric) if self.floor else None
 
+    def noise(self, metric: str) -> float | None:
+        """The floor as one number, its mean. It decides what is bold and distinguishable, and is the band in figures."""
+        floor = self.floor_of(metric)
+        return floor.mean if floor else None
+
     def is_ranked(self, row: SummaryRow) -> bool:
-        """Whether the model is good enough to be ranked: its test accuracy is not below Retrain's by more than noise."""
-        noise = self.floor_of("test")
-        return row.recovery is not None and row.deficit <= max(NEAR_POINTS, noise.upper if noise else 0.0)
+        """Whether the model is good enough to be ranked: its test accuracy is not below Retrain's by more than noise.
+
+        A method is left out only if it is clearly below: here the upper end of the floor's interval counts.
+        """
+        floor = self.floor_of("test")
+        return row.recovery is not None and row.deficit <= max(NEAR_POINTS, floor.upper if floor else 0.0)
 
     def best(self, metric: str, stage: str = "end") -> frozenset[str]:
-        """The ranked methods that are closest to Retrain. Empty where differences are inside the noise."""
-        floor = self.floor_of(metric)
-        rows = [row for row in self.recovering if self.is_ranked(row) and row.distances.get(stage, {}).get(metric)]
+        """The methods that are closest to Retrain, of those that are ranked and of which most runs recovered.
+
+        Empty where differences are inside the noise.
+        """
+        able = [row for row in self.recovering if self.is_ranked(row) and row.recovered_most]
+        rows = [row for row in able if row.distances.get(stage, {}).get(metric)]
         shared = set.intersection(*(set(row.distances[stage][metric]) for row in rows)) if rows else set()
         if not shared:
             return frozenset()
         found = {row.method: {cell: row.distances[stage][metric][cell] for cell in shared} for row in rows}
-        return best(found, floor.mean if floor else None)
+        return best(found, self.noise(metric))
 
     def compare(self, row: SummaryRow, other: SummaryRow, metric: str) -> tuple[Interval, bool]:
         """Difference of both methods' distances to Retrain at completion, on the same targets and seeds.
@@ -128,8 +155,8 @@ class Summary:
         Also whether it is outside the noise.
         """
         ours, theirs = row.distances["end"][metric], other.distances["end"][metric]
-        floor = self.floor_of(metric)
-        return paired(ours, theirs), floor is not None and differ(ours, theirs, floor.mean)
+        noise = self.noise(metric)
+        return paired(ours, theirs), noise is not None and differ(ours, theirs, noise)
 
     def row(self, method: str) -> SummaryRow | None:
         return next((row for row in self.rows if row.method == method), None)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from puf_lab.evaluation.costs import Cost, Shape, cost
+from puf_lab.evaluation.costs import Cost
 from puf_lab.evaluation.statistics import MIN_CELLS
 from puf_lab.reporting.beside_paper import beside_paper
 from puf_lab.reporting.evidence_table import evidence
+from puf_lab.reporting.formula_costs import formula_cost, shape_of
+from puf_lab.reporting.marks import full_name, mark_notes, short_name
+from puf_lab.reporting.resurfacing import resurfacing
 from puf_lab.reporting.sheet import MISSING, Sheet, ratio, size
 from puf_lab.reporting.stop_rules import stop_rules
 from puf_lab.reporting.summary import Summary, SummaryRow, compared, format_value
 from puf_lab.reporting.tuning_note import tuning_note
 
-_UNRANKED = "‡"
 # Other numbers that RMIA gives, with their heads.
 _RATES = (("rmia_member_at_1", "TPR at 1 % FPR"), ("rmia_member_at_01", "TPR at 0.1 % FPR"))
 
 
 def sheets(summary: Summary) -> list[Sheet]:
     """All tables of an experiment."""
-    made = [_efficacy(summary), _lasting(summary), evidence(summary), _pairs(summary), stop_rules(summary)]
-    made += [_costs(summary), beside_paper(summary)]
+    made = [_efficacy(summary), _lasting(summary), resurfacing(summary), evidence(summary), _pairs(summary)]
+    made += [stop_rules(summary), _costs(summary), beside_paper(summary)]
     return [sheet for sheet in made if sheet is not None]
 
 
@@ -28,7 +30,7 @@ def short_table(summary: Summary) -> Sheet:
     metrics = compared(summary)
     rows = [
         [
-            _label(summary, row),
+            short_name(summary, row),
             f"{row.values['test'].mean:.1f}",
             f"{row.values['forget'].mean:.1f}",
             *(_distance(row, name) for name, _ in metrics),
@@ -51,7 +53,7 @@ def _efficacy(summary: Summary) -> Sheet:
     rates = [(name, head) for name, head in _RATES if name in summary.rows[0].values]
     rows = [
         [
-            _label(summary, row),
+            short_name(summary, row),
             str(row.values["test"]),
             *(text for n, _ in metrics for text in (format_value(n, row.values.get(n)), _distance(row, n))),
             *(format_value(name, row.values.get(name)) for name, _ in rates),
@@ -93,11 +95,6 @@ _RMIA_NOTES = {
 }
 
 
-def _label(summary: Summary, row: SummaryRow) -> str:
-    marked = row.recovery is not None and not summary.is_ranked(row)
-    return f"{row.label} {_UNRANKED}" if marked else row.label
-
-
 def _distance(row: SummaryRow, metric: str, stage: str = "end") -> str:
     interval = row.interval(metric, stage)
     return MISSING if interval is None else interval.text(2 if metric == "loss" else 1)
@@ -123,9 +120,7 @@ def _ranking_notes(summary: Summary) -> list[str]:
         "distinguishable from the closest. Without bold all differences are inside the noise, or there are fewer than "
         f"{MIN_CELLS} runs."
     ]
-    if any(row.recovery and not summary.is_ranked(row) for row in summary.rows):
-        notes.append(f"{_UNRANKED} Test accuracy at completion is below Retrain's by more than noise: not ranked.")
-    return notes
+    return [*notes, *mark_notes(summary)]
 
 
 def _lasting(summary: Summary) -> Sheet:
@@ -139,7 +134,7 @@ def _lasting(summary: Summary) -> Sheet:
     rows = []
     for row in summary.recovering:
         cells = [_distance(row, n, s) + _some(row, n, s) for n, _ in metrics for s, _ in stages]
-        rows.append([_label(summary, row), *cells])
+        rows.append([full_name(summary, row), *cells])
     if summary.floor:
         rows.append([summary.floor.label, *(_distance(summary.floor, n) for n, _ in metrics for _ in stages)])
     notes = [
@@ -174,54 +169,28 @@ def _pairs(summary: Summary) -> Sheet | None:
             ranked = clear and summary.is_ranked(row) and summary.is_ranked(baseline)
             word = "" if not ranked else " closer" if difference.mean < 0 else " further"
             cells.append(difference.text(2 if name == "loss" else 1) + word)
-        body.append([_label(summary, row), *cells])
-    head = [f"against {baseline.label}", *(f"Δ {label}" for _, label in metrics)]
+        body.append([full_name(summary, row), *cells])
+    head = [f"against {full_name(summary, baseline)}", *(f"Δ {label}" for _, label in metrics)]
     notes = [
         f"Δ of the method minus Δ of {baseline.label} on the same targets and seeds, with the 95 % bootstrap interval. "
         "Negative: closer to Retrain. A word follows only where the interval excludes zero and the difference exceeds "
         f"the noise floor, with at least {MIN_CELLS} pairs, and where both methods are ranked.",
+        *mark_notes(summary),
     ]
     return Sheet("pairs", "Paired comparison", head, body, notes)
 
 
-def _shape(summary: Summary, unlearning_epochs: float) -> Shape:
-    e, facts = summary.results.experiment, summary.results.facts[0]
-    samples = facts["samples_per_client"]
-    return Shape(
-        parameters=facts["parameters"],
-        flops_per_sample=e["model"]["flops_per_sample"],
-        samples_per_client=sum(samples) / len(samples),
-        clients=e["data"]["clients"],
-        targets=len(e["targets"][0]),
-        epochs=e["recipe"]["epochs"],
-        rounds=e["rounds"],
-        head_parameters=e["model"]["head_parameters"],
-        targets_stay=e["samples"] is not None,
-        unlearning_epochs=unlearning_epochs,
-    )
-
-
-# Names in the formulas of options of methods.
-_FORMULA = {
-    ("FedEraser", "epochs"): "calibration_epochs",
-    ("PGA", "epochs"): "ascent_epochs",
-    ("MoDe", "rounds"): "guidance_rounds",
-    ("MoDe", "degrade_rounds"): "degradation_rounds",
-}
-
-
 def _formula_cost(summary: Summary, row: SummaryRow) -> Cost | None:
     """Cost by the paper's appendix, or None for a method without a formula."""
-    name = row.label.split()[0]
-    given = dict(word.split("=", 1) for word in row.method.split()[1:])
-    options = {_FORMULA[name, key]: float(value) for key, value in given.items() if (name, key) in _FORMULA}
-    if name == "FedEraser":
-        options["retained_rounds"] = -(-summary.results.experiment["rounds"] // int(given.get("delta_t", 1)))
-    epochs = float(given.get("epochs", 1)) if name.startswith("PUF") else 1.0
-    try:
-        return cost(name, _shape(summary, epochs), row.recovery.mean if row.recovery else 0.0, **options)
-    except ValueError:
-        return None
+    facts = summary.results.facts[0]
+    samples = facts["samples_per_client"]
+    shape = shape_of(
+        summary.results.experiment,
+        parameters=facts["parameters"],
+        samples_per_client=sum(samples) / len(samples),
+    )
+    options = dict(word.split("=", 1) for word in row.method.split()[1:])
+    return formula_cost(row.label, options, shape, row.recovery.mean if row.recovery else 0.0)
 
 
 def _costs(summary: Summary) -> Sheet:
@@ -233,7 +202,7 @@ def _costs(summary: Summary) -> Sheet:
         formula = _formula_cost(summary, row)
         rows.append(
             [
-                row.label,
+                full_name(summary, row),
                 f"{row.rounds:.1f}",
                 size(row.nbytes),
                 ratio(retrained.nbytes, row.nbytes),
@@ -250,6 +219,7 @@ def _costs(summary: Summary) -> Sheet:
     notes = [
         "Counted: tensor bytes in both directions and samples trained on, in unlearning and recovery. By formula: the "
         "paper's appendix with the mean recovery rounds of this table. FLOPs are shown only if the setting states a "
-        "figure per sample."
+        "figure per sample.",
+        *mark_notes(summary),
     ]
     return Sheet("costs", "What it costs", head, rows, notes)

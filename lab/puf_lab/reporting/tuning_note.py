@@ -1,26 +1,60 @@
-"""Which methods had their values chosen on other runs. Of the others a table supports no conclusion."""
+"""Which methods had their values chosen on other runs, and what the sweep says about those values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from puf_lab.spec.settings_files import load_experiment, names
+from puf_lab.spec.tuning import Remarks
+
 
 def tuning_note(experiment: Mapping[str, Any], labels: Mapping[str, str]) -> str:
-    """The sentence for tables. `labels` are those of the compared methods by name; Natural has nothing to choose."""
+    """The sentences for tables. `labels` are those of the compared methods by name; Natural has nothing to choose."""
     named = {name: label for name, label in labels.items() if name != "natural"}
     tuned_on, grid = experiment.get("tuned_on"), (experiment.get("tuning") or {}).get("grid", {})
     if not tuned_on:
         return "No values were chosen on other runs. A method may be better with other values than with these."
-    defaults = experiment["defaults"]
-    tuned = [n for n in named if n in grid and grid[n].keys() <= defaults.get(n, {}).keys()]
+    defaults, remarks = experiment["defaults"], _remarks(experiment)
+    swept = [n for n in named if n in grid and grid[n].keys() <= defaults.get(n, {}).keys()]
+    swept = [n for n in swept if n in remarks or not remarks]
+    failed = [n for n in swept if n in remarks and not remarks[n].recovered]
     seeds = _and([str(seed) for seed in tuned_on["seeds"]])
     clients = _and(["+".join(map(str, target)) for target in tuned_on["targets"]])
-    text = (
-        f"Values chosen on runs that are not in this table (seeds {seeds}, targets {clients}): {_list(tuned, named)}."
-    )
-    left = [n for n in named if n not in tuned]
-    return f"{text} Not tuned, so no conclusion about them: {_list(left, named)}." if left else text
+    tuned = _list([n for n in swept if n not in failed], named)
+    found = [f"Values chosen on runs that are not in this table (seeds {seeds}, targets {clients}): {tuned}."]
+    sides = {n: _sides(remarks[n]) for n in swept if n in remarks and n not in failed}
+    edges = [f"{named[n]} ({text})" for n, text in sides.items() if text]
+    if edges:
+        found.append(f"At the edge of the values tried, so a better one may lie outside: {', '.join(edges)}.")
+    if failed:
+        found.append(f"No configuration recovered in the sweep, so no conclusion about them: {_list(failed, named)}.")
+    left = [n for n in named if n not in swept]
+    if left:
+        found.append(f"Not tuned, so no conclusion about them: {_list(left, named)}.")
+    return " ".join(found)
+
+
+def _remarks(experiment: Mapping[str, Any]) -> dict[str, Remarks]:
+    """The remarks of the sweep by method.
+
+    Rows of older versions have none. They take those of the built-in setting of that name, if it has the same values
+    from the same runs.
+    """
+    tuned_on, name = experiment["tuned_on"], experiment["name"]
+    found = tuned_on.get("remarks", {})
+    if not found and name in names():
+        built_in = load_experiment(name, profile=experiment["profile"]).described()
+        theirs = built_in["tuned_on"] or {"remarks": {}}
+        pairs = [(theirs.get(key), tuned_on[key]) for key in ("seeds", "targets")]
+        pairs += [(built_in["defaults"].get(each), experiment["defaults"].get(each)) for each in theirs["remarks"]]
+        found = theirs["remarks"] if all(here == there for here, there in pairs) else {}
+    return {method: Remarks.model_validate(each) for method, each in found.items()}
+
+
+def _sides(remarks: Remarks) -> str:
+    named = (("smallest", remarks.smallest), ("largest", remarks.largest))
+    return "; ".join(f"{side} {_and(options)}" for side, options in named if options)
 
 
 def _list(names: Sequence[str], labels: Mapping[str, str]) -> str:

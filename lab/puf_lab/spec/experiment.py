@@ -141,10 +141,9 @@ class ExperimentSpec(Part):
                 raise ValueError("at least one client must remain in the federation")
         if not self.seeds:
             raise ValueError("seeds must name at least one seed")
-        both = self.tuned_on.overlap(self.seeds, self.targets) if self.tuned_on else []
+        both = self.tuned_on.overlap(self.seeds, self.targets, self.data_seed) if self.tuned_on else []
         if both:
-            seed, targets = both[0]
-            raise ValueError(f"values were chosen on seed {seed} with target {list(targets)}: report other seeds")
+            raise ValueError(f"values were chosen on {both[0]}: report other seeds")
         for name, options in self.defaults.items():
             if {"kappa", "eta_u"} <= options.keys():
                 raise ValueError(f"defaults of {name}: kappa and eta_u both state the strength; give one of them")

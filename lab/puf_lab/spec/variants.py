@@ -191,5 +191,15 @@ class Variant:
             raise UsageError(f"{self.text!r}: options of PUF are numbers") from None
 
 
+def limits(name: str, option: str) -> tuple[float | None, float | None]:
+    """The smallest and the largest value that the option of a method admits. None: no such limit is stated."""
+    if name in METHODS and METHODS[name].is_puf:
+        return (1.0 if option == "epochs" else None), None
+    fields = type(Variant(name)._server_method.options).model_fields
+    bounds = fields[option].metadata if option in fields else []
+    least, most = ([getattr(each, side) for each in bounds if hasattr(each, side)] for side in ("ge", "le"))
+    return next(iter(least), None), next(iter(most), None)
+
+
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from puf_lab.cli.main import main
 from puf_lab.experiments.cache import Cache
 from puf_lab.experiments.executors import ExecutorOptions
 from puf_lab.experiments.tune import choices_of, run_tuning, sweep_of
-from puf_lab.reporting.results import read
+from puf_lab.reporting.results import Results, Run, read
 from puf_lab.reporting.summary import summarise
 from puf_lab.spec.settings_files import load_experiment, names
+from puf_lab.spec.tuning import Remarks, TunedOn, remarks_of, toml_of
 
 SETTING = """
 base = "digits"
@@ -46,7 +48,11 @@ def test_a_sweep_writes_values_that_the_setting_reads_back(tmp_path: Path) -> No
     assert {run.seed for run in rows.runs} == {101}
     (tmp_path / "tuned.toml").write_text('base = ["mine.toml", "out/tuned.toml"]\n')
     tuned = load_experiment(str(tmp_path / "tuned.toml"))
-    assert tuned.defaults["puf-regular"]["kappa"] in (0.5, 2.0)
+    kappa = tuned.defaults["puf-regular"]["kappa"]
+    assert kappa in (0.5, 2.0)
+    assert tuned.tuned_on is not None
+    remarks = tuned.tuned_on.remarks["puf-regular"]
+    assert (remarks.smallest, remarks.largest) == ((("kappa",), ()) if kappa == 0.5 else ((), ("kappa",)))
     with pytest.raises(UsageError, match="values were chosen on seed 101"):
         tuned.narrowed(seeds=[101])
 
@@ -69,6 +75,67 @@ def test_a_sweep_stores_as_durably_as_stated(tmp_path: Path, monkeypatch: pytest
         return len(syncs)
 
     assert tuned("full") > 10 * tuned("none")
+
+
+def test_data_on_which_values_were_chosen_are_not_reported(tmp_path: Path) -> None:
+    """The seed of the data decides who has which samples. By default it is the seed of training."""
+    tuned = load_experiment("digits-tuned")
+    with pytest.raises(UsageError, match="values were chosen on the data of seed 101 with target \\[0\\]"):
+        tuned.narrowed(data_seed=101, init_seed=101, seeds=[1])
+    assert tuned.narrowed(data_seed=101, seeds=[1], targets=[[1]]).data_seed == 101
+    assert tuned.narrowed(data_seed=5, seeds=[1]).data_seed == 5
+    with pytest.raises(UsageError, match="values were chosen on seed 101"):
+        tuned.narrowed(data_seed=5, seeds=[101])
+    (tmp_path / "mine.toml").write_text(SETTING.replace("rounds = 1\n", "rounds = 1\ndata_seed = 3\n", 1))
+    fixed = load_experiment(str(tmp_path / "mine.toml"))
+    with pytest.raises(UsageError, match="the data of seed 3 with target \\[0\\] is reported; choose others under"):
+        sweep_of(fixed, ())
+    (tmp_path / "other.toml").write_text('base = "mine.toml"\n[tuning]\ntargets = [1]\n')
+    other = sweep_of(load_experiment(str(tmp_path / "other.toml")), ())
+    assert (other.data_seed, other.targets) == (3, ((1,),))
+
+
+def test_remarks_name_values_at_the_edge_of_the_grid() -> None:
+    """Words and truth values have no order. A value that the option does not let pass has nothing beyond it."""
+
+    def found(method: str, chosen: dict[str, str], *others: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        remarks = remarks_of(method, chosen, [chosen, *others], recovered=True)
+        return remarks.smallest, remarks.largest
+
+    edges = {"epochs": "5.0", "lr": "0.001"}
+    assert found("fedquit", edges, {"epochs": "1.0", "lr": "0.1"}) == (("lr",), ("epochs",))
+    inside = [{"kappa": "1.0"}, {"kappa": "10.0"}]
+    assert found("puf-regular", {"kappa": "2.0"}, *inside) == ((), ())
+    assert found("not", {"include_bias": "true"}, {"include_bias": "false"}) == ((), ())
+    assert found("pga", {"batch_size": "16", "delta_l2": "0.0"}, {"batch_size": "16", "delta_l2": "2.0"}) == ((), ())
+    assert found("federaser", {"delta_t": "1"}, {"delta_t": "2"}) == ((), ())
+    assert found("puf-special", {"epochs": "1"}, {"epochs": "2"}) == ((), ())
+    assert found("mode", {"keep": "1"}, {"keep": "0.9"}) == ((), ())
+
+
+def test_a_method_is_said_not_to_have_recovered_if_no_configuration_did() -> None:
+    """PGA recovers with one of two radii. NoT never does, nor does Rapid, although its models are good enough."""
+
+    def run(method: str, test: float, recovered: bool | None) -> Run:
+        end = {"test": test, "forget": 60.0, "rmia": 50.0}
+        stages = {} if recovered is None else {"unlearned": 0, "recovered": 1}
+        seen = dict.fromkeys(stages or ["trained"], end)
+        return Run(method, method, "0", 101, recovered, stages, values=seen, curve=[(0, test, 60.0), (1, test, 60.0)])
+
+    runs = [run(name, 80.0, None) for name in ("original", "retrain", "floor")]
+    runs += [run("pga delta_l2=1.0", 60.0, False), run("pga delta_l2=2.0", 80.0, True)]
+    runs += [run("not include_bias=false", 60.0, False), run("rapid lr=0.1", 79.5, False)]
+    results = Results(load_experiment("digits").described(), [], runs)
+    remarks = {choice.method: choice.remarks for choice in choices_of(summarise(results))}
+    assert {name: each.recovered for name, each in remarks.items()} == {"pga": True, "not": False, "rapid": False}
+
+
+def test_chosen_values_of_ones_own_method_are_read_back() -> None:
+    on = TunedOn(seeds=(101,), targets=((0,),), remarks={"mine:Method": Remarks(recovered=False), "not": Remarks()})
+    text = toml_of({"mine:Method": {"clip": "3.0", "kind": "soft"}, "not": {}}, on, "A comment.")
+    found = tomllib.loads(text)
+    assert found["defaults"] == {"mine:Method": {"clip": 3.0, "kind": "soft"}, "not": {}}
+    assert TunedOn.model_validate(found["tuned_on"]) == on
 
 
 def test_runs_of_a_sweep_end_at_completion(tmp_path: Path) -> None:
@@ -103,11 +170,13 @@ def test_the_values_in_the_repository_are_those_that_the_rows_choose(name: str, 
     rows = Path(__file__).parents[3] / "docs" / "results" / "tuning" / name
     (results,) = read([rows])
     tuned = load_experiment(f"{name}-tuned")
-    for choice in choices_of(summarise(results)):
+    choices = choices_of(summarise(results))
+    for choice in choices:
         assert {key: float_or_text(value) for key, value in choice.best.items()} == {
             key: float_or_text(str(tuned.defaults[choice.method][key]).lower()) for key in choice.best
         }
     assert tuned.tuned_on is not None
+    assert tuned.tuned_on.remarks == {choice.method: choice.remarks for choice in choices}
     assert not tuned.tuned_on.overlap(tuned.seeds, tuned.targets)
     (tmp_path / "results.jsonl.gz").write_bytes(b"no gzip")
     with pytest.raises(UsageError, match="is not a gzip file"):

@@ -8,7 +8,9 @@ import pytest
 
 from puf_common.errors import UsageError
 from puf_lab.reporting import plots
+from puf_lab.reporting.curves import recovery_curves
 from puf_lab.reporting.html import Part, render
+from puf_lab.reporting.radar import radar
 from puf_lab.reporting.results import Results, Run, read, write
 from puf_lab.reporting.sheet import size
 from puf_lab.reporting.summary import Summary, summarise
@@ -80,7 +82,8 @@ def test_the_papers_figures_are_beside_with_errors_marked(results: Results) -> N
 
 def test_a_setting_outside_the_paper_has_no_such_table(results: Results) -> None:
     other = Results({**results.experiment, "paper": ""}, results.facts, results.runs)
-    assert [sheet.name for sheet in sheets(summarise(other))] == ["efficacy", "lasting", "pairs", "costs"]
+    made = [sheet.name for sheet in sheets(summarise(other))]
+    assert made == ["efficacy", "lasting", "resurfacing", "pairs", "costs"]
 
 
 def test_results_are_read_as_written(results: Results, tmp_path: Path) -> None:
@@ -93,7 +96,7 @@ def test_results_are_read_as_written(results: Results, tmp_path: Path) -> None:
 
 def test_figures_are_drawn_or_refused(results: Results, tmp_path: Path) -> None:
     summary = summarise(results)
-    for draw in (plots.recovery_curves, plots.scatter, plots.radar):
+    for draw in (recovery_curves, plots.scatter, radar):
         draw(tmp_path / "figure.png", summary)
         assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
         with pytest.raises(UsageError):

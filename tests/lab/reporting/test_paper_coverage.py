@@ -23,6 +23,18 @@ def test_every_number_of_the_paper_has_a_setting_or_a_reason() -> None:
     assert {(s, c) for s, _, c in without} == {("prostate", "computation")}
 
 
+def test_a_cost_is_given_only_if_the_formulas_have_a_figure() -> None:
+    full = load_experiment("cifar100-iid")
+    costs = ("communication", "computation", "storage")
+    assert all(coverage.gives(full, "PUF-Special", column) for column in costs)
+    assert not coverage.gives(full, "Rapid", "communication"), "it is not compared in this setting"
+    rapid = full.narrowed(methods=["rapid"])
+    assert coverage.gives(rapid, "Rapid", "forget")
+    assert not any(coverage.gives(rapid, "Rapid", column) for column in costs), "the appendix has no formula for it"
+    assert not coverage.gives(load_experiment("prostate"), "Retrain", "computation")
+    assert coverage.gives(load_experiment("prostate"), "Retrain", "communication")
+
+
 def test_every_reason_concerns_a_number() -> None:
     for entry in coverage.missing():
         assert any(entry.concerns(row, column) for row, column, _ in coverage.numbers())
