@@ -38,7 +38,7 @@ def test_the_floor_has_the_same_data_and_initial_weights_and_another_training_se
 def test_retrained_models_differ_and_none_is_its_own_reference(tiny: ExperimentSpec, tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache")
     job = retrain(tiny)
-    for each in (job, job.floor, *job.references):
+    for each in (job.original, job, job.floor, *job.references):
         perform(each, cache)
     models = {bytes(cache.payload(each)) for each in (job, job.floor, *job.references)}
     assert len(models) == 3
