@@ -11,6 +11,7 @@ import json
 import resource
 import shutil
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -40,7 +41,7 @@ ROUNDS = 2
 _SIZES = {"cifar10": 32, "cifar100": 32, "prostate": 384}
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
-_RUNS, _LINES = "cache", "lines.jsonl"
+_RUNS, _LINES, _TRACES = "cache", "lines.jsonl", "failures.txt"
 
 
 @dataclass(frozen=True)
@@ -57,22 +58,25 @@ class Line:
 
 
 def run_smoke(settings: Sequence[str], out: Path, *, device: str, samples: int) -> int:
-    """Runs the settings, by default all full-size ones of the paper, and prints a line per run. An error is a failure.
-
-    An interrupted command goes on where it stopped. When all runs are done, they are deleted.
-    """
+    """Runs the settings, by default all full-size ones of the paper, and prints a line per run. An error is a failure."""
     configure(level="error")
-    console = new_console()
     known = [name for name in full_size() if load_experiment(name).paper == name]
     for name in settings:
         if name not in known:
             raise UsageError(f"there is no full-size setting {name!r}; use some of {', '.join(known)}")
     choose(device)
-    experiments = [smoke_experiment(name, device=device, samples=samples) for name in settings or known]
+    new_console().print(f"{ROUNDS} rounds on {device}, {samples} samples a client")
+    return run_all([smoke_experiment(name, device=device, samples=samples) for name in settings or known], out)
+
+
+def run_all(experiments: Sequence[ExperimentSpec], out: Path) -> int:
+    """Runs the experiments and prints a line per run.
+
+    An interrupted command goes on where it stopped. When all runs have succeeded, they are deleted.
+    """
+    console = new_console()
     total = sum(len(list(jobs_of(experiment))) for experiment in experiments)
-    console.print(
-        f"{total} runs of {len(experiments)} settings, {ROUNDS} rounds on {device}, {samples} samples a client"
-    )
+    console.print(f"{total} runs of {len(experiments)} settings")
     found: list[Line] = []
     for experiment in experiments:
         for line in smoke(experiment, out):
@@ -81,8 +85,11 @@ def run_smoke(settings: Sequence[str], out: Path, *, device: str, samples: int) 
             console.print(f"[{len(found)}/{total}] {line.setting}: {line.run}: {figures}", markup=False)
     rows = [[line.setting, line.run, f"{line.seconds:.1f}", size(line.peak), line.error or "ok"] for line in found]
     print_table(console, ["setting", "run", "seconds", "memory at most", "outcome"], rows, keys=2)
+    if any(line.error for line in found):
+        console.print(f"tracebacks: {out / _TRACES}\nThe same command runs what failed again.", markup=False)
+        return Exit.FAILURE
     clear(out)
-    return Exit.FAILURE if any(line.error for line in found) else Exit.OK
+    return Exit.OK
 
 
 def smoke_experiment(name: str, *, device: str, samples: int) -> ExperimentSpec:
@@ -124,42 +131,56 @@ def smoke(experiment: ExperimentSpec, out: Path) -> Iterator[Line]:
     cache, path = Cache(out / _RUNS), out / _LINES
     cache.delete_orphans()
     before = _read(path)
-    failed = False
     for job in jobs_of(experiment):
-        if failed and job.needs:
-            continue
         line = before.get((job.key, device))
         if line is None:
             line = _line(job, cache)
             with path.open("a") as file:
                 file.write(json.dumps(asdict(line)) + "\n")
-        failed = failed or bool(line.error and not job.needs)
         yield replace(line, setting=experiment.name, run=job.title)
 
 
 def clear(out: Path) -> None:
-    """Deletes the runs and their lines, and the directory if nothing else is in it."""
+    """Deletes the runs, their lines and tracebacks, and the directory if nothing else is in it."""
     shutil.rmtree(out / _RUNS, ignore_errors=True)
-    (out / _LINES).unlink(missing_ok=True)
+    for name in (_LINES, _TRACES):
+        (out / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         out.rmdir()
 
 
 def _line(job: Job, cache: Cache) -> Line:
-    """Performs and measures the job."""
-    device = choose(job.federation.device).device
-    reset_peak(device)
+    """Performs and measures the job. Its model is deleted afterwards, unless other jobs need it."""
+    place = job.experiment.federation.device
+    device = choose(place).device
+    free(device)
     error = ""
     started = time.monotonic()
     try:
-        perform(job, cache)
-        if job.needs:
-            score(job, job.targets, cache, names_for(job.experiment.federation.task))
-    except PufError as problem:
-        error = str(problem)
+        _run(job, cache)
+    except Exception as problem:
+        # A GPU without enough memory raises a RuntimeError. The other runs are tried all the same.
+        error = _in_one_line(problem)
+        with (cache.root.parent / _TRACES).open("a") as file:
+            file.write(f"{job.experiment.name}: {job.title}\n{traceback.format_exc()}\n")
     seconds = time.monotonic() - started
-    place = job.experiment.federation.device
+    if job.needs:
+        shutil.rmtree(cache.folder(job), ignore_errors=True)
     return Line(job.experiment.name, job.title, job.key, place, seconds, peak_memory(device), error)
+
+
+def _run(job: Job, cache: Cache) -> None:
+    for needed in (*job.needs, *job.references) if job.needs else ():
+        if not cache.has(needed):
+            raise PufError(f"it needs a run that failed: {needed.title}")
+    perform(job, cache)
+    if job.needs:
+        score(job, job.targets, cache, names_for(job.experiment.federation.task))
+
+
+def _in_one_line(problem: Exception) -> str:
+    first = str(problem).strip().partition("\n")[0]
+    return first if isinstance(problem, PufError) else f"{type(problem).__name__}: {first}"
 
 
 def _read(path: Path) -> dict[tuple[str, str], Line]:
@@ -182,10 +203,12 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def reset_peak(device: torch.device) -> None:
+def free(device: torch.device) -> None:
+    """Returns memory that finished runs left to the device, and resets the figure of the largest memory."""
+    gc.collect()
     if device.type == "cuda":
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     elif _STATUS.exists():
-        gc.collect()
         with contextlib.suppress(OSError):
             _CLEAR.write_text("5")
