@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from puf_common.config.exit_codes import Exit
-from puf_lab.experiments.smoke import clear, free, peak_memory, run_all, smoke, smoke_experiment
+from puf_lab.experiments.jobs import jobs_of
+from puf_lab.experiments.smoke import clear, free, peak_memory, refusal, run_all, smoke, smoke_experiment
 from puf_lab.reporting.paper_coverage import full_size
 from puf_lab.spec.experiment import ExperimentSpec
 from puf_lab.spec.federation import ModelSpec
 from puf_lab.spec.settings_files import load_experiment
+from puf_lab.spec.variants import METHODS
 
 OWN = """
 from puf_server.core.methods.natural import Natural
@@ -35,16 +37,25 @@ def small(name: str, *methods: str) -> ExperimentSpec:
     return experiment.model_copy(update={"federation": federation}).narrowed(methods=methods)
 
 
-def test_only_data_and_rounds_are_smaller() -> None:
-    for name in [n for n in full_size() if load_experiment(n).paper == n]:
-        whole, small = load_experiment(name), smoke_experiment(name, device="cpu", samples=4)
-        assert small.federation.recipe == whole.federation.recipe
-        assert small.federation.clients == whole.federation.clients
-        assert small.federation.model.name == whole.federation.model.name
-        assert {v.name for v in small.variants} == {v.name for v in whole.variants}
-        assert small.federation.rounds == 2
-        sides = {"cifar100-noniid-mitb0": 224, "cifar100-noniid-mitb0-two": 224, "prostate": 384}
-        assert small.federation.data.options["size"] == sides.get(name, 32)
+SETTINGS = full_size()
+NOT_FOR_SAMPLES = {"federaser", "pga", "fukd", "sifu"}
+NOT_FOR_MASKS = {"mode", "fedau", "fukd", "fedquit", "fedosd"}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_only_data_and_rounds_are_smaller_and_all_methods_are_tried(name: str) -> None:
+    whole, tried = load_experiment(name), smoke_experiment(name, device="cpu", samples=4)
+    assert tried.federation.recipe == whole.federation.recipe
+    assert tried.federation.clients == whole.federation.clients
+    assert tried.federation.model.name == whole.federation.model.name
+    assert tried.federation.rounds == 2
+    sides = {"mit-b0": 224, "res-unet": 384, "resnet18-gn": 32}
+    assert tried.federation.data.options["size"] == sides[whole.federation.model.name]
+    assert {v.name for v in tried.variants} == set(METHODS)
+    assert {v for v in whole.variants if v.is_puf} <= set(tried.variants)
+    refused = {job.variant.name for job in jobs_of(tried) if refusal(job)}
+    masks = whole.federation.task == "segmentation"
+    assert refused == (NOT_FOR_SAMPLES if whole.samples else NOT_FOR_MASKS if masks else set())
 
 
 def test_every_run_has_a_line_and_is_made_once(tmp_path: Path) -> None:
@@ -62,6 +73,29 @@ def test_every_run_has_a_line_and_is_made_once(tmp_path: Path) -> None:
     assert {line.setting for line in again} == {"other"}
 
 
+def test_runs_of_several_settings_are_counted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    experiments = [small(name, "rapid", "not") for name in ("cifar100-iid", "cifar100-noniid")]
+    assert run_all([*experiments, small("cifar100-noniid-samples", "pga")], tmp_path) == Exit.OK
+    text = capsys.readouterr().out
+    assert text.count("Rapid of client 0, seed 1: ") == 1
+    assert "PGA of client 0, seed 1: not possible: this federation forgets by pga, which cannot forget single" in text
+    rows = [line.split() for line in text.splitlines() if line.startswith(" cifar100-")]
+    assert [row[:5] for row in rows] == [
+        ["cifar100-iid", "6", "0", "0", "0"],
+        ["cifar100-noniid", "6", "6", "0", "0"],
+        ["cifar100-noniid-samples", "5", "0", "1", "0"],
+    ]
+    assert not tmp_path.exists()
+
+
+def test_a_method_that_serves_one_target_at_a_time_does_not_fail_for_two(tmp_path: Path) -> None:
+    lines = list(smoke(small("cifar100-noniid-two", "pga", "mode", "sifu"), tmp_path))
+    assert not any(line.error for line in lines)
+    [refused] = [line for line in lines if line.refused]
+    assert refused.run.startswith("PGA of client 0+1")
+    assert refused.refused.startswith("pga forgets one client at a time")
+
+
 def test_a_run_that_fails_is_one_line_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,7 +105,7 @@ def test_a_run_that_fails_is_one_line_and_is_tried_again(
     out = tmp_path / "out"
     assert run_all([experiment], out) == Exit.FAILURE
     text = capsys.readouterr().out
-    assert "TooLarge of client 0, seed 1: RuntimeError: CUDA out of memory. Tried to allocate 8 GiB.\n" in text
+    assert "TooLarge of client 0, seed 1: failed: RuntimeError: CUDA out of memory. Tried to allocate 8 GiB.\n" in text
     assert "See the documentation" not in text
     assert "See the documentation" in (out / "failures.txt").read_text()
     lines = list(smoke(experiment, out))
