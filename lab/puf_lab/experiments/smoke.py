@@ -7,6 +7,7 @@ are the same in several settings are made once. A method that cannot serve a set
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import resource
@@ -275,5 +276,8 @@ def free(device: torch.device) -> None:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     elif _STATUS.exists():
+        # The allocator of glibc keeps freed memory. It would count for the next run, too.
+        with contextlib.suppress(AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
         with contextlib.suppress(OSError):
             _CLEAR.write_text("5")
