@@ -67,7 +67,7 @@ def _add_smoke(commands: Any) -> None:
     smoke = commands.add_parser(
         "smoke", help="try every method of the full-size settings on synthetic data, two rounds"
     )
-    smoke.add_argument("--settings", metavar="A,B", help="only these settings (default: all that the paper has)")
+    smoke.add_argument("--settings", metavar="A,B", help="only these settings (default: all full-size ones)")
     smoke.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, cuda:1 or auto")
     smoke.add_argument("--samples", type=int, default=32, metavar="N", help="samples per client (default 32)")
     smoke.add_argument(

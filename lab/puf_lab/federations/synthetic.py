@@ -14,10 +14,14 @@ NAME = "puf_lab.federations.synthetic:data"
 
 
 def data(ctx: DataContext) -> ClientData:
-    """Samples of this shard. Options: samples, channels, size, classes, masks (a class for every pixel)."""
+    """Samples of this shard, each a group of its own, and as many to hold out.
+
+    Options: samples, channels, size, classes, masks (a class for every pixel).
+    """
     samples = ctx.option("samples", 32)
-    train = _images(ctx, samples, ctx.shard)
-    return ClientData(train=train, train_plain=train, holdout=None, ids=[f"s-{ctx.shard}-{i}" for i in range(samples)])
+    train, holdout = (_images(ctx, samples, name) for name in (ctx.shard, f"holdout-{ctx.shard}"))
+    ids, groups = ([f"{kind}-{ctx.shard}-{i}" for i in range(samples)] for kind in "sg")
+    return ClientData(train, holdout=holdout, ids=ids, groups=groups)
 
 
 def test_set(ctx: DataContext) -> Dataset[Any]:
@@ -25,7 +29,7 @@ def test_set(ctx: DataContext) -> Dataset[Any]:
     return _images(ctx, ctx.option("samples", 32), ctx.shards)
 
 
-def _images(ctx: DataContext, samples: int, shard: int) -> TensorDataset:
+def _images(ctx: DataContext, samples: int, shard: int | str) -> TensorDataset:
     generator = torch.Generator().manual_seed(derive(ctx.seed, "synthetic", shard))
     size, classes = ctx.option("size", 32), ctx.option("classes", 10)
     x = torch.randn(samples, ctx.option("channels", 3), size, size, generator=generator)
