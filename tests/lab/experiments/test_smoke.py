@@ -73,7 +73,10 @@ def test_every_run_has_a_line_and_is_made_once(tmp_path: Path) -> None:
     assert {line.setting for line in again} == {"other"}
 
 
-def test_runs_of_several_settings_are_counted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_several_settings_are_counted_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # one table: a narrower terminal gets its columns in several
     experiments = [small(name, "rapid", "not") for name in ("cifar100-iid", "cifar100-noniid")]
     assert run_all([*experiments, small("cifar100-noniid-samples", "pga")], tmp_path) == Exit.OK
     text = capsys.readouterr().out

@@ -51,7 +51,7 @@ def test_rows_without_remarks_take_those_of_the_built_in_setting_if_its_values_a
     assert tuning_note({**tuned, "tuned_on": old}, LABELS) == note
     for other in (
         {"name": "mine"},
-        {"defaults": {**tuned["defaults"], "pga": {"delta_l2": 1.5, "stop_distance": 2.5}}},
+        {"defaults": {**tuned["defaults"], "pga": {**tuned["defaults"]["pga"], "stop_distance": 2.5}}},
     ):
         without = tuning_note({**tuned, "tuned_on": old, **other}, LABELS)
         assert without.endswith("targets 0): NoT, PGA, PUF-Regular, SIFU.")
