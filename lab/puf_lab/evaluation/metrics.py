@@ -45,7 +45,6 @@ def _rmia(outputs: ModelOutputs) -> Mapping[str, float]:
     found = attacks.rmia(
         (outputs.forget.confidences, reference.forget.confidences),
         (outputs.test.confidences, reference.test.confidences),
-        seed=outputs.seed,
     )
     return {
         "rmia": 100 * found.auc,

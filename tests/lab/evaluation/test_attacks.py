@@ -74,37 +74,42 @@ class TestRmia:
         """All unseen ratios are 1. Three of four forgotten samples are likelier than under the reference model."""
         forget = ([0.8, 0.9, 0.4, 0.1], [0.4, 0.3, 0.2, 0.4])
         unseen = ([0.5] * 8, [0.5] * 8)
-        found = attacks.rmia(forget, unseen, seed=1)
-        # Ratios 2, 3, 2 and 0.25 against a population at 1: scores 1, 1, 1, 0; the unseen have 1. Ties count a half.
-        assert found.auc == (3 * 0.5 + 0.0) / 4
-        assert (found.member_at_1, found.traced_at_1) == (0.0, 0.25)
+        found = attacks.rmia(forget, unseen)
+        # Ratios 2, 3, 2 and 0.25; the unseen samples have 1.
+        assert found.auc == 3 / 4
+        assert (found.member_at_1, found.member_at_01, found.traced_at_1) == (0.75, 0.75, 0.25)
 
     def test_a_model_against_itself_has_auc_one_half(self) -> None:
         confidences = np.linspace(0.01, 0.99, 50)
-        found = attacks.rmia((confidences, confidences), (confidences, confidences), seed=3)
-        assert found.auc == 0.5
+        found = attacks.rmia((confidences, confidences), (confidences, confidences))
+        assert (found.auc, found.member_at_1, found.traced_at_1) == (0.5, 0.0, 0.0)
 
-    def test_members_and_traces_of_forgetting_are_found(self) -> None:
-        random = np.random.default_rng(0)
-        reference = random.uniform(0.1, 0.5, 400)
-        unseen = (reference * random.uniform(0.9, 1.1, 400), reference)
-        members = attacks.rmia((np.minimum(1, 2 * reference), reference), unseen, seed=1)
-        assert (members.auc, members.member_at_1, members.member_at_01) == (1.0, 1.0, 1.0)
-        forgotten = attacks.rmia((reference / 4, reference), unseen, seed=1)
-        assert forgotten.auc < 0.01
-        assert (forgotten.member_at_1, forgotten.traced_at_1) == (0.0, 1.0)
+    @pytest.mark.parametrize("size", [10, 360, 2000])
+    def test_members_and_traces_of_forgetting_are_found(self, size: int) -> None:
+        """The ratios of both sides are apart, so every rate of every draw is 1. Shares of a population would tie at 1."""
+        for seed in range(20):
+            random = np.random.default_rng(seed)
+            reference = random.uniform(0.1, 0.5, size)
+            unseen = (reference * random.uniform(0.9, 1.1, size), reference)
+            members = attacks.rmia((2 * reference, reference), unseen)
+            assert (members.auc, members.member_at_1, members.member_at_01) == (1.0, 1.0, 1.0)
+            forgotten = attacks.rmia((reference / 4, reference), unseen)
+            assert (forgotten.auc, forgotten.member_at_1, forgotten.traced_at_1) == (0.0, 0.0, 1.0)
 
     def test_true_positives_at_two_false_positive_rates(self) -> None:
-        """Of 2,000 non-members 20 pass at 1 % and 2 at 0.1 %. Members lie between these thresholds."""
-        random = np.random.default_rng(0)
-        ratios = random.permutation(np.linspace(0.5, 1.5, 4000))
-        found = attacks.rmia((np.full(10, 1.4975), np.ones(10)), (ratios, np.ones(4000)), seed=1)
-        assert (found.member_at_1, found.member_at_01) == (1.0, 0.0)
-        found = attacks.rmia((np.full(10, 1.48), np.ones(10)), (ratios, np.ones(4000)), seed=1)
-        assert (found.member_at_1, found.member_at_01) == (0.0, 0.0)
+        """Of 4,000 non-members 40 pass at 1 % and 4 at 0.1 %. Members lie between these thresholds."""
+        ratios = np.random.default_rng(0).permutation(np.arange(4000) / 4000)
+        unseen = (ratios, np.ones(4000))
+        rates = {
+            passing: attacks.rmia((np.full(10, (4000 - passing - 0.5) / 4000), np.ones(10)), unseen)
+            for passing in (3, 4, 5, 40, 41)
+        }
+        assert {n: (r.member_at_1, r.member_at_01) for n, r in rates.items()} == {
+            3: (1.0, 1.0), 4: (1.0, 1.0), 5: (1.0, 0.0), 40: (1.0, 0.0), 41: (0.0, 0.0),
+        }  # fmt: skip
 
     def test_inputs_that_do_not_match_are_refused(self) -> None:
         with pytest.raises(UsageError, match="the same samples"):
-            attacks.rmia(([0.1], [0.1, 0.2]), ([0.1, 0.2], [0.1, 0.2]), seed=1)
-        with pytest.raises(UsageError, match="at least two unseen"):
-            attacks.rmia(([0.1], [0.1]), ([0.1], [0.1]), seed=1)
+            attacks.rmia(([0.1], [0.1, 0.2]), ([0.1, 0.2], [0.1, 0.2]))
+        with pytest.raises(UsageError, match="unseen confidences"):
+            attacks.rmia(([0.1], [0.1]), ([], []))
