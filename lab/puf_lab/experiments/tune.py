@@ -1,7 +1,9 @@
 """`puf-lab tune`: every method with every value of its grid, on runs that are not reported afterwards.
 
-The best configuration of a method is the one whose recovered models are closest to Retrain. Configurations whose models
-did not recover are chosen only if none did. The results are two files: all rows, and a setting file with the values.
+The best configuration of a method is the one whose models at completion are closest to Retrain. Configurations whose test
+accuracy is then below Retrain's by more than noise are chosen only if there are no others. The first crossing of Retrain's
+test accuracy does not decide, because it is noisy in the two or three runs of a sweep. How many of the chosen runs crossed it
+is a remark. The results are two files: all rows, and a setting file with the values.
 """
 
 from __future__ import annotations
@@ -45,9 +47,12 @@ class Choice:
 
     @property
     def remarks(self) -> Remarks:
-        """Whether any configuration recovered, and which chosen values are at the edge of those tried."""
+        """What recovered, and which chosen values are at the edge of those tried."""
         recovered = any(self.summary.is_ranked(row) and row.recovery and row.recovery.recovered for row in self.rows)
-        return remarks_of(self.method, self.best, [_options(row) for row in self.rows], recovered)
+        first = self.rows[0].recovery
+        chosen = None if first is None or first.recovered == first.targets else (first.recovered, first.targets)
+        edges = remarks_of(self.method, self.best, [_options(row) for row in self.rows])
+        return edges.model_copy(update={"recovered": recovered, "chosen_recovered": chosen})
 
 
 def run_tuning(

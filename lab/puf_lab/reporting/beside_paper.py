@@ -28,7 +28,9 @@ def beside_paper(summary: Summary) -> Sheet | None:
         head += [f"Δ {metric}: paper", "here"]
     head += ["less bytes: paper", "here"]
     first = f"Here: {experiment['note']}" if experiment["note"] else "Here: the paper's sizes."
-    return Sheet("paper", f"Beside the paper ({name})", head, rows, [first, *notes])
+    floors = [f"{metric} {floor.text()}" for metric in metrics if (floor := summary.floor_of(metric))]
+    noise = [f"Noise floor here, which the paper does not have: Δ {', Δ '.join(floors)}."] if floors else []
+    return Sheet("paper", f"Beside the paper ({name})", head, rows, [first, *noise, *notes])
 
 
 def _cells(

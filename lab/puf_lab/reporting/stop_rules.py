@@ -22,6 +22,9 @@ def stop_rules(summary: Summary) -> Sheet | None:
         "followed. The other columns are means over the runs that reach it: rounds of the service minus those of the "
         "paper's rule, and the distances in forget accuracy at the two ends.",
     ]
+    floor = summary.floor_of("forget")
+    if floor:
+        notes.append(f"Two retrained models differ by {floor.text()} in forget accuracy.")
     return Sheet("stop", "The service's stop rule and the paper's", head, rows, notes)
 
 

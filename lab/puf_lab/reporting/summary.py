@@ -102,12 +102,11 @@ class Summary:
 
     @property
     def measurable(self) -> bool | None:
-        """Whether the gap exceeds zero by two standard errors over the runs. None for fewer than two runs."""
-        trained = {(r.targets, r.seed): r.values["trained"]["forget"] for r in self.results.of("retrain")}
-        gaps = [r.values["trained"]["forget"] - trained[r.targets, r.seed] for r in self.results.of("original")]
-        if len(gaps) < 2:
-            return None
-        return bool(np.mean(gaps) > 2 * np.std(gaps, ddof=1) / np.sqrt(len(gaps)))
+        """Whether the interval of the gap is above zero. None for fewer than two runs."""
+        trained = {run.cell: run.values["trained"]["forget"] for run in self.results.of("retrain")}
+        gaps = {run.cell: run.values["trained"]["forget"] - trained[run.cell] for run in self.results.of("original")}
+        low = bootstrap(gaps).low if gaps else None
+        return None if low is None else low > 0
 
     @property
     def recovering(self) -> list[SummaryRow]:
@@ -141,13 +140,17 @@ class Summary:
 
         Empty where differences are inside the noise.
         """
-        able = [row for row in self.recovering if self.is_ranked(row) and row.recovered_most]
+        able = [row for row in self.recovering if self.is_compared(row)]
         rows = [row for row in able if row.distances.get(stage, {}).get(metric)]
         shared = set.intersection(*(set(row.distances[stage][metric]) for row in rows)) if rows else set()
         if not shared:
             return frozenset()
         found = {row.method: {cell: row.distances[stage][metric][cell] for cell in shared} for row in rows}
         return best(found, self.noise(metric))
+
+    def is_compared(self, row: SummaryRow) -> bool:
+        """Whether the method is called closer or further than others: it is ranked, and most of its runs recovered."""
+        return self.is_ranked(row) and row.recovered_most
 
     def compare(self, row: SummaryRow, other: SummaryRow, metric: str) -> tuple[Interval, bool]:
         """Difference of both methods' distances to Retrain at completion, on the same targets and seeds.

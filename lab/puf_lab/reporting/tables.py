@@ -5,6 +5,7 @@ from __future__ import annotations
 from puf_lab.evaluation.costs import Cost
 from puf_lab.evaluation.statistics import MIN_CELLS
 from puf_lab.reporting.beside_paper import beside_paper
+from puf_lab.reporting.beyond_floor import beyond_floor
 from puf_lab.reporting.evidence_table import evidence
 from puf_lab.reporting.formula_costs import formula_cost, shape_of
 from puf_lab.reporting.marks import full_name, mark_notes, short_name
@@ -21,7 +22,7 @@ _RATES = (("rmia_member_at_1", "TPR at 1 % FPR"), ("rmia_member_at_01", "TPR at 
 def sheets(summary: Summary) -> list[Sheet]:
     """All tables of an experiment."""
     made = [_efficacy(summary), _lasting(summary), resurfacing(summary), evidence(summary), _pairs(summary)]
-    made += [stop_rules(summary), _costs(summary), beside_paper(summary)]
+    made += [beyond_floor(summary), stop_rules(summary), _costs(summary), beside_paper(summary)]
     return [sheet for sheet in made if sheet is not None]
 
 
@@ -166,7 +167,7 @@ def _pairs(summary: Summary) -> Sheet | None:
         cells = []
         for name, _ in metrics:
             difference, clear = summary.compare(row, baseline, name)
-            ranked = clear and summary.is_ranked(row) and summary.is_ranked(baseline)
+            ranked = clear and summary.is_compared(row) and summary.is_compared(baseline)
             word = "" if not ranked else " closer" if difference.mean < 0 else " further"
             cells.append(difference.text(2 if name == "loss" else 1) + word)
         body.append([full_name(summary, row), *cells])
@@ -174,7 +175,8 @@ def _pairs(summary: Summary) -> Sheet | None:
     notes = [
         f"Δ of the method minus Δ of {baseline.label} on the same targets and seeds, with the 95 % bootstrap interval. "
         "Negative: closer to Retrain. A word follows only where the interval excludes zero and the difference exceeds "
-        f"the noise floor, with at least {MIN_CELLS} pairs, and where both methods are ranked.",
+        f"the noise floor, with at least {MIN_CELLS} pairs, and where both methods are ranked and most of their runs "
+        "recovered.",
         *mark_notes(summary),
     ]
     return Sheet("pairs", "Paired comparison", head, body, notes)

@@ -47,6 +47,8 @@ class Remarks(Part):
 
     recovered: bool = True
     """Whether any configuration recovered. Otherwise the sweep supports no conclusion about the method."""
+    chosen_recovered: tuple[int, int] | None = None
+    """How many runs with the chosen values recovered, and how many there were. None if all did."""
     smallest: tuple[str, ...] = ()
     """Options whose value is the smallest that was tried. A better one may lie below."""
     largest: tuple[str, ...] = ()
@@ -79,7 +81,7 @@ def _data_seeds(seeds: Sequence[int], data_seed: int | None) -> set[int]:
     return set(seeds) if data_seed is None else {data_seed}
 
 
-def remarks_of(method: str, chosen: Mapping[str, str], tried: Sequence[Mapping[str, str]], recovered: bool) -> Remarks:
+def remarks_of(method: str, chosen: Mapping[str, str], tried: Sequence[Mapping[str, str]]) -> Remarks:
     """Where the chosen values lie among those of all configurations. Only numbers are ordered and have an edge.
 
     A value that the option itself does not let pass is no edge: beyond it there is nothing to try.
@@ -95,7 +97,7 @@ def remarks_of(method: str, chosen: Mapping[str, str], tried: Sequence[Mapping[s
             sides["smallest"].append(option)
         elif value == max(numbers):
             sides["largest"].append(option)
-    return Remarks(recovered=recovered, smallest=tuple(sides["smallest"]), largest=tuple(sides["largest"]))
+    return Remarks(smallest=tuple(sides["smallest"]), largest=tuple(sides["largest"]))
 
 
 def toml_of(chosen: Mapping[str, Mapping[str, str]], tuned_on: TunedOn, comment: str) -> str:

@@ -99,7 +99,7 @@ def test_remarks_name_values_at_the_edge_of_the_grid() -> None:
     """Words and truth values have no order. A value that the option does not let pass has nothing beyond it."""
 
     def found(method: str, chosen: dict[str, str], *others: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        remarks = remarks_of(method, chosen, [chosen, *others], recovered=True)
+        remarks = remarks_of(method, chosen, [chosen, *others])
         return remarks.smallest, remarks.largest
 
     edges = {"epochs": "5.0", "lr": "0.001"}
@@ -128,6 +128,25 @@ def test_a_method_is_said_not_to_have_recovered_if_no_configuration_did() -> Non
     results = Results(load_experiment("digits").described(), [], runs)
     remarks = {choice.method: choice.remarks for choice in choices_of(summarise(results))}
     assert {name: each.recovered for name, each in remarks.items()} == {"pga": True, "not": False, "rapid": False}
+    chosen = {name: each.chosen_recovered for name, each in remarks.items()}
+    assert chosen == {"pga": None, "not": (0, 1), "rapid": (0, 1)}
+
+
+def test_the_choice_is_the_closest_of_the_configurations_whose_test_accuracy_is_not_below_noise() -> None:
+    """Of each method the first is closest and bad, the second close and half a point below Retrain, the third recovered."""
+
+    def run(method: str, test: float, forget: float, recovered: bool | None) -> Run:
+        end = {"test": test, "forget": forget, "rmia": 50.0}
+        stages = {} if recovered is None else {"unlearned": 0, "recovered": 1}
+        seen = dict.fromkeys(stages or ["trained"], end)
+        return Run(method, method, "0", 101, recovered, stages, values=seen, curve=[(0, test, 60.0), (1, test, 60.0)])
+
+    runs = [run(name, 80.0, 60.0, None) for name in ("original", "retrain", "floor")]
+    runs += [run("mode keep=0.6", 70.0, 60.0, False), run("mode keep=0.8", 79.5, 62.0, False)]
+    runs += [run("mode keep=0.9", 80.0, 70.0, True)]
+    (choice,) = choices_of(summarise(Results(load_experiment("digits").described(), [], runs)))
+    assert [row.method for row in choice.rows] == ["mode keep=0.8", "mode keep=0.9", "mode keep=0.6"]
+    assert (choice.remarks.recovered, choice.remarks.chosen_recovered) == (True, (0, 1))
 
 
 def test_chosen_values_of_ones_own_method_are_read_back() -> None:

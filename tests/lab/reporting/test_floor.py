@@ -157,12 +157,69 @@ def test_a_method_of_which_some_runs_did_not_recover_is_marked(summary: Summary)
             (note,) = (note for note in made[name].notes if note.startswith("§"))
             assert "did not reach Retrain's test score in the rounds that they were given" in note
         assert made["pairs"].head[0] == f"against PUF-REGULAR § {count}"
+        natural = next(row for row in made["pairs"].rows if row[0] == "NATURAL")[1]
+        assert natural.endswith("further") is (found is most), "no word about a method of which few runs recovered"
         assert "§" not in short_table(summary).markdown()
     assert r"PUF-REGULAR $^\S$ 4 of 6" in sheets(few)[1].latex()
     text = " ".join(findings(few))
     assert "not distinguishable from the closest: PUF-SPECIAL. The others are" in text
     assert "Not called closest, because fewer than 80 per cent of their runs recovered: PUF-REGULAR" in text
     assert "Not called closest" not in " ".join(findings(most))
+    assert "Of the closest methods, PUF-SPECIAL moves the fewest bytes" in text
+    none = with_recovered(few, "puf-special", 3)
+    assert findings(none)[2] == "Of no method that unlearns most runs recovered, so no cost is compared."
+
+
+def test_a_method_is_ranked_up_to_one_point_or_the_upper_end_of_the_floor_below_retrain(summary: Summary) -> None:
+    def found(*floors: float, below: float) -> bool:
+        """Whether Special is ranked so many points below Retrain, with these distances of the floor by turns."""
+        runs = []
+        for run in summary.results.runs:
+            if run.method == "puf-special":
+                run = replace(run, values={s: {**v, "test": 80.0 - below} for s, v in run.values.items()})
+            elif run.method == "floor":
+                distance = floors[int(run.targets) % len(floors)]
+                run = replace(run, values={"trained": {**run.values["trained"], "test": 80.0 - distance}})
+            runs.append(run)
+        changed = summarise(replace(summary.results, runs=runs))
+        row = changed.row("puf-special")
+        assert row is not None
+        return changed.is_ranked(row)
+
+    assert [found(0.5, below=points) for points in (0.9, 1.1)] == [True, False], "one point where the floor is lower"
+    assert [found(3.0, below=points) for points in (2.9, 3.1)] == [True, False], "else the floor"
+    assert found(1.0, 3.0, below=2.2), "its upper end, not its mean of 2"
+    assert not found(1.0, 3.0, below=3.1)
+
+
+def test_untuned_methods_are_not_concluded_about(summary: Summary) -> None:
+    """FedAU is far from Retrain. Whether that says something about the method depends on who chose its values."""
+    runs = [replace(run, method="fedau", label="FEDAU") for run in summary.results.of("natural")]
+    tuned = load_experiment("digits-tuned").described()
+
+    def sentence(experiment: dict[str, object]) -> str:
+        stated = {**experiment, "persistence": [8], "stop": "product"}
+        return findings(summarise(Results(stated, summary.results.facts, [*summary.results.runs, *runs])))[1]
+
+    assert "by more than the noise: NATURAL. Further, with values" in sentence(summary.results.experiment)
+    assert "no conclusion about the methods: FEDAU. Not ranked" in sentence(summary.results.experiment)
+    assert "by more than the noise: NATURAL, FEDAU. Not ranked" in sentence(tuned)
+    remarks = {**tuned["tuned_on"]["remarks"], "fedau": {"recovered": False}}
+    failed = {**tuned, "tuned_on": {**tuned["tuned_on"], "remarks": remarks}}
+    assert "no conclusion about the methods: FEDAU. Not ranked" in sentence(failed)
+
+
+def test_distances_beyond_the_floor(summary: Summary) -> None:
+    """The floor is 2 points in forget accuracy and 1 in RMIA. Regular is 3 and 53 + t - 50 away, PGA 0 and t."""
+    made = {sheet.name: sheet for sheet in sheets(summary)}
+    assert made["beyond"].head == ["method", "Δ forget", "Δ RMIA AUC"]
+    rows = {row[0]: row[1:] for row in made["beyond"].rows}
+    assert rows["PUF-REGULAR"][0] == "1.0 [1.0, 1.0] beyond"
+    assert rows["PUF-REGULAR"][1].startswith("4.5 [")
+    assert rows["PUF-REGULAR"][1].endswith("] beyond")
+    assert rows["PGA ‡"][0] == "-2.0 [-2.0, -2.0]"
+    without = Summary(summary.results, [row for row in summary.rows if row.method != "floor"])
+    assert "beyond" not in {sheet.name for sheet in sheets(without)}
 
 
 def test_natural_has_no_request_that_could_be_incomplete(summary: Summary) -> None:
@@ -198,13 +255,13 @@ def test_the_report_begins_with_what_was_found(summary: Summary, tmp_path: Path)
 
 
 def test_natural_is_not_named_as_the_cheapest(summary: Summary) -> None:
-    """It unlearns nothing. Without closest methods, the cheapest of those that unlearn and recovered is named."""
+    """It unlearns nothing. Without closest methods, the cheapest of those that unlearn and recover is named."""
     few = Summary(summary.results, [row for row in summary.rows if row.method in ("retrain", "natural", "puf-special")])
     assert findings(few)[2].startswith("Of the methods that unlearn and recovered, PUF-SPECIAL moves")
     none = Summary(
         summary.results, [row for row in summary.rows if row.method in ("retrain", "natural", "pga", "floor")]
     )
-    assert findings(none)[2] == "No method that unlearns recovered, so no cost is compared."
+    assert findings(none)[2] == "Of no method that unlearns most runs recovered, so no cost is compared."
 
 
 def test_the_services_stop_rule_is_beside_the_papers(summary: Summary) -> None:
@@ -212,6 +269,7 @@ def test_the_services_stop_rule_is_beside_the_papers(summary: Summary) -> None:
     made = {sheet.name: sheet for sheet in sheets(summary)}
     rows = {row[0]: row[1:] for row in made["stop"].rows}
     assert rows["PUF-REGULAR"] == ["1.0 ± 0.0", "1.0 ± 0.0", "0.0 ± 0.0", "3.0 ± 0.0", "3.0 ± 0.0"]
+    assert made["stop"].notes[-1] == "Two retrained models differ by 2.0 [2.0, 2.0] in forget accuracy."
     assert rows["PGA"][1:] == ["≥ 9.0 ± 0.0 (0 of 6 recovered)", "–", "–", "–"]
     assert "NATURAL" not in rows
     runs = [replace(run, curve=[(0, 80.0, 66.0), *run.curve[2:]]) for run in summary.results.runs]

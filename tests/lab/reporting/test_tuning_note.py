@@ -15,7 +15,8 @@ LABELS = {"natural": "Natural", "not": "NoT", "pga": "PGA", "puf-regular": "PUF-
 NOTE = (
     "Values chosen on runs that are not in this table (seeds 101 and 102, targets 0): PGA, PUF-Regular, SIFU. At the "
     "edge of the values tried, so a better one may lie outside: PGA (smallest stop_distance), SIFU (largest epsilon and "
-    "sigma). No configuration recovered in the sweep, so no conclusion about them: NoT."
+    "sigma). Not all runs with the chosen values recovered in the sweep: PGA (1 of 2). "
+    "No configuration recovered in the sweep, so no conclusion about them: NoT."
 )
 
 
@@ -25,7 +26,7 @@ def tuned() -> dict[str, Any]:
     experiment = load_experiment("digits-tuned").described()
     remarks = {
         "not": {"recovered": False},
-        "pga": {"smallest": ["stop_distance"]},
+        "pga": {"smallest": ["stop_distance"], "chosen_recovered": [1, 2]},
         "puf-regular": {},
         "sifu": {"largest": ["epsilon", "sigma"]},
     }
