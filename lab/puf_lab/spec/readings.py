@@ -17,6 +17,11 @@ _PGA_IN_CODE = (
     "tensors), the ball's centre (weighted by samples) and the rate (0.01)."
 )
 
+_PGA_WITH_ADAMW = "The ascent of PGA is momentum SGD, also where the authors' code has AdamW."
+_PROSTATE_IN_CODE = (
+    "PUF has the paper's rates. The authors' script for prostate has others: 7, 8 and 19 in Special, 120 in Regular."
+)
+
 
 def readings(experiment: ExperimentSpec) -> list[str]:
     """What the methods of the experiment do where the paper and the authors' code allow more than one reading."""
@@ -33,6 +38,10 @@ def readings(experiment: ExperimentSpec) -> list[str]:
         found.append(f"FedAU: the weight of the auxiliary head is {stated}; the model's own head has the rest.")
     if experiment.profile == "author-code" and any(v.name == "pga" for v in variants):
         found.append(_PGA_IN_CODE)
+        if experiment.federation.recipe.optimizer == "adamw":
+            found.append(_PGA_WITH_ADAMW)
+    if experiment.profile == "author-code" and experiment.federation.data.name == "prostate":
+        found.append(_PROSTATE_IN_CODE)
     return list(dict.fromkeys(found))
 
 

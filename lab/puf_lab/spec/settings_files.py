@@ -34,11 +34,12 @@ def load_experiment(spec: str, *, profile: str = "paper") -> ExperimentSpec:
 
 
 def _profile(profile: str, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """What a profile changes for this dataset. The profile's file has one table per dataset."""
+    """What a profile changes for this dataset and this network. The profile's file has one table for each."""
     if profile not in PROFILES:
         raise UsageError(f"there is no profile {profile!r}; use one of {', '.join(PROFILES)}")
     tables = tomllib.loads(files("puf_lab.settings").joinpath("profiles", f"{profile}.toml").read_text())
     change: dict[str, Any] = tables.get(str(raw.get("data", {}).get("name", "digits")), {})
+    change = _merged(change, tables.get(str(raw.get("model", {}).get("name", "")), {}))
     if "samples" in raw:
         change = _merged(change, {"defaults": _samples_reading(profile, raw)})
     lr = raw.get("recipe", {}).get("lr")
