@@ -63,13 +63,13 @@ def _three_samples(outputs: ModelOutputs) -> Mapping[str, float]:
 
 
 def _way(outputs: ModelOutputs) -> Mapping[str, float]:
-    """How far the model is from the one before unlearning, and how far the loss rises above the line between both."""
+    """How far the model is from the one before unlearning, the losses on the line between both, and their rise above it."""
     if outputs.moved is None:
         return {}
     last = len(outputs.line) - 1
     straight = [outputs.line[0] + (outputs.line[-1] - outputs.line[0]) * i / last for i in range(last + 1)]
     rise = max(loss - level for loss, level in zip(outputs.line, straight, strict=True))
-    return {"moved": outputs.moved, "line_rise": rise}
+    return {"moved": outputs.moved, "line_rise": rise, **{f"line_{i}": loss for i, loss in enumerate(outputs.line)}}
 
 
 def _sets(outputs: ModelOutputs) -> Mapping[str, float]:
@@ -78,8 +78,8 @@ def _sets(outputs: ModelOutputs) -> Mapping[str, float]:
 
 
 _CLASSES = ("classification",)
-# Numbers that describe a model by itself. They are not compared with those of Retrain.
-DESCRIPTIVE = ("closer", "closer_p", "moved", "line_rise")
+# Beginnings of the names of numbers that describe a model by itself. They are not compared with those of Retrain.
+DESCRIPTIVE = ("closer", "moved", "line_", "rmia_")
 METRICS: dict[str, Metric] = {
     "test": Metric("test", lambda outputs: percent(outputs.test.scores)),
     "forget": Metric("forget", lambda outputs: percent(outputs.forget.scores)),

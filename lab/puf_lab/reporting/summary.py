@@ -173,7 +173,7 @@ def format_value(name: str, value: Mean | None) -> str:
 def compared(summary: Summary) -> list[tuple[str, str]]:
     """(name, label) of the metrics of these results that are compared with the retrained model."""
     values = summary.rows[0].values
-    user = [name for name in values if name not in ("test", *_COMPARED, *DESCRIPTIVE) and not name.startswith("rmia_")]
+    user = [name for name in values if name not in ("test", *_COMPARED) and not name.startswith(DESCRIPTIVE)]
     names = [name for name in (*_COMPARED, *user) if name in values]
     if "song" in names and "loss" in names:
         names.remove("loss")  # for a classifier the attacks are more informative

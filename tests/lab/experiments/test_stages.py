@@ -97,6 +97,15 @@ def curve_of(experiment: ExperimentSpec, method: str, cache: Cache) -> list[list
     return curve
 
 
+@pytest.mark.parametrize(("method", "samples"), [("puf-special", 20), ("puf-special epochs=3", 60)])
+def test_the_target_trains_the_stated_epochs(tiny: ExperimentSpec, tmp_path: Path, method: str, samples: int) -> None:
+    """The target has 20 images, and one epoch is the default. In Special it trains alone."""
+    cache = Cache(tmp_path / "cache")
+    curve_of(tiny, method, cache)
+    *_, job = jobs_of(tiny.narrowed(targets=[(0,)], methods=[method]))
+    assert cache.outcome(job)["unlearning"]["samples"] == samples
+
+
 def test_a_method_with_its_own_recovery_recovers_by_it(
     tiny: ExperimentSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
