@@ -64,17 +64,19 @@ class Sifu(Method):
         member = state.members.get(client)
         if refused is not None or member is None or member.first_round == 0:
             return refused
-        if member.first_round not in spreads(state, member):
+        stored = ordinary_rounds(state)
+        missing = [n for n in training_rounds(state) if n >= member.first_round and n not in stored]
+        if missing:
             return (
-                f"sifu needs the distances of {client} since round {member.first_round}, which were not stored: choose "
-                "retrain, not or puf"
+                f"sifu needs the distances of {client} in round {missing[0]}, which were not stored: choose retrain, "
+                "not or puf"
             )
         return None
 
     def step(self, view: View) -> Step:
         [target] = view.targets
         number = self.checkpoint(view.state, target.member)
-        lost = sum(r.kind is RoundKind.TRAIN and r.number > number for r in view.state.records.values())
+        lost = sum(made > number for made in ordinary_rounds(view.state))
         return Step(
             base=checkpoints(view.state)[number],
             combine=Combine(rule=CombineRule.NOISE, options={"sigma": self.options.sigma}),
@@ -117,6 +119,18 @@ def spreads(state: State, member: Member) -> dict[int, float]:
 def ordinary_rounds(state: State) -> list[int]:
     """The rounds that made the present model and have stored distances."""
     return sorted({r.round for r in state.history.values() if r.kind == "spreads"})
+
+
+def training_rounds(state: State) -> list[int]:
+    """The rounds with updates of clients that made the present model. A method that went back left others out."""
+    made = {record.version: record for record in state.records.values()}
+    found, version = [], state.version
+    while version in made:
+        record = made[version]
+        if record.kind in (RoundKind.TRAIN, RoundKind.RECOVER) and record.contributions:
+            found.append(record.number)
+        version = record.base
+    return sorted(found)
 
 
 def bound(of_client: Mapping[int, float], all_rounds: Sequence[int], number: int, growth: float) -> float:

@@ -11,7 +11,7 @@ from puf_common.errors import NotNow
 from puf_common.tensors.manifest import TensorSpec
 from puf_server.core import methods
 from puf_server.core.methods.blocks import TensorBlock
-from puf_server.core.methods.sifu import Sifu, SifuOptions, bound
+from puf_server.core.methods.sifu import Sifu, SifuOptions, bound, training_rounds
 from puf_server.core.state.rounds import Combine, HistoryRecord, RoundKind
 from puf_server.core.state.tickets import TicketState
 from tests.server.core.builders import Federation
@@ -19,23 +19,23 @@ from tests.server.core.test_methods import EVERYONE, trained
 from tests.tickets import applied
 
 
-def stored(f: Federation, value: float = 1.0) -> None:
-    """Gives every client a distance in every round so far."""
+def stored(f: Federation, values: dict[int, float]) -> None:
+    """Gives every client these distances by round."""
     records = [
         HistoryRecord(
-            key=f"spreads/{n:08d}/{c}", kind="spreads", client=c, membership=1, round=n, samples=10, norms=(value,)
+            key=f"spreads/{n:08d}/{c}", kind="spreads", client=c, membership=1, round=n, samples=10, norms=(v,)
         )
-        for n in f.state.records
+        for n, v in values.items()
         for c in EVERYONE
     ]
-    f.state = replace(f.state, history={r.key: r for r in records})
+    f.state = replace(f.state, history={**f.state.history, **{r.key: r for r in records}})
 
 
 def federation(sigma: float) -> Federation:
     # sqrt(2 (ln 1.25 - ln 0.1)) = 2.2475, so that Psi* = sigma * epsilon / 2.2475.
     options = {"epsilon": "2.2475", "delta": "0.1", "sigma": str(sigma)}
     f = trained(4, method="sifu", method_options=options)
-    stored(f)
+    stored(f, dict.fromkeys(f.state.records, 1.0))
     return f
 
 
@@ -68,6 +68,32 @@ def test_the_job_goes_back_to_the_last_model_within_the_budget(sigma: float, che
     assert {r.client for r in f.state.history.values()} <= {"a", "c", "d"}
 
 
+def test_a_second_request_repeats_as_many_rounds_as_it_loses() -> None:
+    """The first one goes back to round 1 of 4. The model is then of rounds 1, 5 (the noise) and 6 to 8 (recovery)."""
+    f = federation(1.01)
+    f.file("b")
+    f.commit()
+    for _ in range(3):
+        f.run_round(RoundKind.RECOVER)
+    assert training_rounds(f.state) == [1, 6, 7, 8]
+    # c joined in round 2, which is no longer in the model. Its first round that counts is 6.
+    assert f.state.members["c"].first_round == 2
+    stored(f, {6: 0.004, 7: 0.004, 8: 0.4})
+    ticket = f.file("c")
+    assert f.round.base == 7, "round 8 exceeds the budget"
+    f.commit()
+    f.run_round(RoundKind.RECOVER)
+    done = f.ticket(ticket.id)
+    assert (done.state, applied(done).recovery_rounds) == (TicketState.COMPLETED, 1)
+
+
+def test_a_round_without_distances_that_made_the_model_is_refused() -> None:
+    f = federation(1.01)
+    f.state = replace(f.state, history={k: r for k, r in f.state.history.items() if r.round != 3})
+    with pytest.raises(NotNow, match="the distances of b in round 3"):
+        f.file("b")
+
+
 def test_models_that_contain_a_forgotten_client_are_no_checkpoints() -> None:
     f = federation(9.0)
     f.file("b")
@@ -92,7 +118,7 @@ def test_rounds_of_another_method_are_not_bounded() -> None:
 
 def test_missing_distances_are_refused() -> None:
     f = trained(method="sifu")
-    with pytest.raises(NotNow, match="sifu needs the distances of b since round 1, which were not stored"):
+    with pytest.raises(NotNow, match="sifu needs the distances of b in round 1, which were not stored"):
         f.file("b")
 
 
