@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from puf_client.data.samples import Samples
 from puf_client.routines.context import RoutineContext
-from puf_client.routines.forward import forward_of
+from puf_client.routines.forward import forward_of, forward_of_teacher
 from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, passes
 from puf_common.errors import UsageError
 
@@ -42,7 +42,8 @@ def distill(
 ) -> TrainResult:
     """Trains the model (the student) towards the teacher, in place, by Adam with the settings' rate. Labels are not read."""
     teacher.to(context.device).eval()
-    forward, taught = (forward_of(each, settings, context.device) for each in (model, teacher))
+    forward = forward_of(model, settings, context.device)
+    taught = forward_of_teacher(teacher, settings, context.device)
 
     def loss_of(now: Batch) -> Tensor:
         with torch.no_grad():

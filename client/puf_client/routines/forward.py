@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,9 @@ def forward_of(model: nn.Module, how: Acceleration, device: torch.device) -> Cal
         if model not in _COMPILED:
             _COMPILED[model] = torch.compile(model)
         call = _COMPILED[model]
+        _COMPILED.move_to_end(model)
+        if len(_COMPILED) > _MOST_COMPILED:
+            _COMPILED.popitem(last=False)
     if how.channels_last:
         model.to(memory_format=torch.channels_last)
     if not how.amp and not how.channels_last:
@@ -43,6 +46,11 @@ def forward_of(model: nn.Module, how: Acceleration, device: torch.device) -> Cal
             return widened(call(arranged(x, how)))
 
     return forward
+
+
+def forward_of_teacher(teacher: nn.Module, how: Acceleration, device: torch.device) -> Callable[[Tensor], Any]:
+    """The same for a model that lives for one assignment. It is not compiled: that would take longer than it saves."""
+    return forward_of(teacher, replace(how, compile=False), device)
 
 
 def arranged(x: Tensor, how: Acceleration) -> Tensor:
@@ -56,5 +64,7 @@ def widened(output: Any) -> Any:
     return output.float() if isinstance(output, Tensor) and output.dtype == torch.bfloat16 else output
 
 
-# Compiling takes a minute, so each model is compiled once.
-_COMPILED: WeakKeyDictionary[nn.Module, Callable[[Tensor], Any]] = WeakKeyDictionary()
+# Compiling takes a minute, so a model is compiled once. A compiled function keeps its model alive. A process has one model
+# that it trains and, in the lab, one that it evaluates.
+_COMPILED: OrderedDict[nn.Module, Callable[[Tensor], Any]] = OrderedDict()
+_MOST_COMPILED = 2

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from puf_client.data.samples import Samples
 from puf_client.routines.context import RoutineContext
-from puf_client.routines.forward import forward_of
+from puf_client.routines.forward import forward_of, forward_of_teacher
 from puf_client.routines.inputs import require_classes
 from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, passes
 from puf_client.tasks import Task
@@ -36,7 +36,8 @@ def guide(
     the paper's method, which forgets whole clients.
     """
     teacher.to(context.device).eval()
-    forward, taught = (forward_of(each, settings, context.device) for each in (model, teacher))
+    forward = forward_of(model, settings, context.device)
+    taught = forward_of_teacher(teacher, settings, context.device)
     chosen = None if forget is None else torch.as_tensor(forget, device=context.device)
 
     def loss_of(now: Batch) -> Tensor:

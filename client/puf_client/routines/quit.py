@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from puf_client.data.samples import Samples
 from puf_client.routines.context import RoutineContext
 from puf_client.routines.distill import divergence
-from puf_client.routines.forward import forward_of
+from puf_client.routines.forward import forward_of, forward_of_teacher
 from puf_client.routines.inputs import require_classes
 from puf_client.routines.train import Batch, TrainResult, TrainSettings, descent, passes
 from puf_common.errors import UsageError
@@ -29,6 +29,8 @@ class QuitOptions:
 
     batch_size: int = 32
     """0: the batch size of the settings."""
+    adam: bool = True
+    """Adam without weight decay where the settings have sgd, as in the authors' code. AdamW stays."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 0:
@@ -46,8 +48,11 @@ def quit_true_class(
     teacher = copy.deepcopy(model).to(context.device).eval()
     buffers = [b.clone() for b in model.buffers()]
     settings = replace(settings, batch_size=options.batch_size or settings.batch_size)
+    if options.adam and settings.optimizer == "sgd":
+        settings = replace(settings, optimizer="adam", weight_decay=0.0)
 
-    forward, taught = (forward_of(each, settings, context.device) for each in (model, teacher))
+    forward = forward_of(model, settings, context.device)
+    taught = forward_of_teacher(teacher, settings, context.device)
 
     def loss_of(now: Batch) -> Tensor:
         with torch.no_grad():

@@ -25,6 +25,7 @@ class FedQuitOptions(Options):
     lr: float = Field(1e-3, gt=0, description="rate of distillation (published: 1e-3 for IID data, 1e-4 otherwise)")
     epochs: float = Field(1.0, gt=0, description="passes over the target's data")
     batch_size: int = Field(32, ge=0, description="batch size of distillation; 0: the recipe's")
+    adam: bool = Field(True, description="Adam, as published, where the recipe has sgd; false: the recipe's optimizer")
     recovery_lr: float = Field(0.0, ge=0, description="rate of recovery; 0: that of the round (published: 0.1)")
 
 
@@ -46,7 +47,7 @@ class FedQuit(Method):
             samples=target.forget_samples,
             epochs=self.options.epochs,
             routine="quit",
-            options={"batch_size": float(self.options.batch_size)},
+            options={"batch_size": float(self.options.batch_size), "adam": float(self.options.adam)},
             lr=self.options.lr,
         )
 
