@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,9 @@ from typing import Any
 from puf_common.errors import UsageError
 from puf_common.files.private import write_over
 from puf_lab.experiments.jobs import Job
+
+# Machines may share the directory, and process ids are those of one machine.
+_HOST = platform.node() or "localhost"
 
 
 class Cache:
@@ -33,7 +37,7 @@ class Cache:
     @contextmanager
     def building(self, job: Job) -> Iterator[Path]:
         """A folder that takes the job's place when the block ends. Leftovers of a killed process are deleted."""
-        draft = self.root / f".{job.key}.{os.getpid()}.part"
+        draft = self.root / f".{job.key}.{_HOST}.{os.getpid()}.part"
         shutil.rmtree(draft, ignore_errors=True)
         try:
             draft.mkdir(parents=True)
@@ -69,8 +73,8 @@ class Cache:
         return json.loads(path.read_text()) if path.exists() else None
 
     def delete_orphans(self) -> None:
-        """Deletes unfinished folders of processes that no longer run."""
-        for draft in self.root.glob(".*.part"):
+        """Deletes unfinished folders of processes of this machine that no longer run. Others may share the directory."""
+        for draft in self.root.glob(f".*.{_HOST}.*.part"):
             pid = draft.name.split(".")[-2]
             if not pid.isdecimal() or not _alive(int(pid)):
                 shutil.rmtree(draft, ignore_errors=True)

@@ -72,6 +72,10 @@ class JobExecutor(Protocol):
     def processes(self) -> int:
         """Processes that use one device."""
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether jobs may run on other machines, with devices that this one does not have."""
+
     def perform(self, jobs: Sequence[Job], on_event: OnEvent) -> None:
         """Performs independent jobs."""
 
@@ -86,7 +90,7 @@ def open_executor(options: ExecutorOptions, cache: Cache, device: str) -> Iterat
         from puf_lab.experiments.ray_executor import ray_tasks
 
         with ray_tasks(options.ray_address, device) as run_all:
-            yield TaskExecutor(cache, run_all, processes=options.processes)
+            yield TaskExecutor(cache, run_all, processes=options.processes, elsewhere=True)
     elif options.kind == "pool":
         # Not forked: a fork of a process in which torch or gRPC has run may hang.
         context = multiprocessing.get_context("spawn")
@@ -101,6 +105,7 @@ class LocalExecutor:
     """One job after the other in this process, with an event for every round."""
 
     processes = 1
+    elsewhere = False
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
@@ -138,8 +143,11 @@ class TaskExecutor:
     If the processes of the tasks send their rounds to the queue `ticks`, there is an event for these, too.
     """
 
-    def __init__(self, cache: Cache, run_all: RunAll, ticks: Ticks | None = None, *, processes: int = 1) -> None:
+    def __init__(
+        self, cache: Cache, run_all: RunAll, ticks: Ticks | None = None, *, processes: int = 1, elsewhere: bool = False
+    ) -> None:
         self.processes = processes
+        self.elsewhere = elsewhere
         self._cache = cache
         self._run_all = run_all
         self._ticks = ticks

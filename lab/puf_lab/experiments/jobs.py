@@ -14,6 +14,7 @@ from importlib.metadata import version
 from typing import Any
 
 from puf_client.data.partition import KINDS
+from puf_common.errors import UsageError
 from puf_lab.federations.state_directories import initial_model
 from puf_lab.spec.code_digest import code_digest
 from puf_lab.spec.experiment import ExperimentSpec
@@ -102,9 +103,34 @@ class Job:
 
     @cached_property
     def code(self) -> str:
-        """Digest of the code that the job executes."""
+        """Digest of the code that the job executes. It travels with the job to other processes and machines."""
+        return self._code_here()
+
+    @cached_property
+    def user_code(self) -> list[str]:
+        """Digests of the user's code that the job executes."""
+        return self._user_code_here()
+
+    def check_code(self) -> None:
+        """Raises if the code of this process is not that of the process that made the job, and named it."""
+        if (self.code, self.user_code) != (self._code_here(), self._user_code_here()):
+            raise UsageError(
+                f"{self.title}: this process has other code than the one that started the experiment: install the same "
+                "version and the same code of your own on every node, and start again after an edit"
+            )
+
+    def _code_here(self) -> str:
         trains = self.kind == "retrain" or (self.kind == "original" and not self.experiment.histories)
         return code_digest("training" if trains else "forgetting")
+
+    def _user_code_here(self) -> list[str]:
+        federation = self.experiment.federation
+        partition, model = federation.data.partition, federation.model
+        split = partition if partition.partition(":")[0] not in KINDS else ""
+        own: tuple[str, ...] = (federation.data.name, self.federation.data.name, split, model.name, federation.task)
+        if self.kind == "forget":
+            own = (*own, self.variant.name, *self.variant.routines)
+        return [digest(spec) for spec in own]
 
     @cached_property
     def key(self) -> str:
@@ -116,14 +142,12 @@ class Job:
         e, federation = self.experiment, self.experiment.federation
         whole = e.described()
         model = federation.model
-        split = federation.data.partition if federation.data.partition.partition(":")[0] not in KINDS else ""
-        own = (federation.data.name, self.federation.data.name, split, model.name, federation.task, self.variant.name)
         facts: dict[str, Any] = {
             "format": _FORMAT,
             "software": [version("puf-fl"), version("torch"), version("numpy")],
             "kind": self.kind,
             "code": self.code,
-            "user_code": [digest(spec) for spec in own],
+            "user_code": self.user_code,
             "model": [model.name, model.options, model.pretrained],
             "initial_weights": _weights_digest(self.federation),
             "recipe": {**whole["recipe"], "seed": self.federation.recipe.seed},

@@ -22,6 +22,7 @@ from puf_lab.federations.base import Federation, Spent, open_federation
 from puf_lab.federations.in_process import InProcessFederation
 from puf_lab.federations.state_directories import copy_state
 from puf_lab.reporting.provenance import commit
+from puf_server.core.config import Forgetting
 from puf_server.core.state.state import State
 
 Tick = Callable[[int], None]
@@ -33,6 +34,7 @@ def perform(job: Job, cache: Cache, tick: Tick = lambda rounds: None) -> None:
     """Puts the job into the cache. The jobs it needs must be there. `tick` receives numbers of finished rounds."""
     if cache.has(job):
         return
+    job.check_code()
     started = time.monotonic()
     with cache.building(job) as folder:
         forgotten = forgotten_by(job) if job.targets else {}
@@ -123,7 +125,8 @@ def _forget(job: Job, folder: Path, cache: Cache, forgotten: ForgetSet, tick: Ti
     policy |= {**job.variant.policy(), **(_RECOVERING if job.recovers_by_method else {})}
     copy_state(cache.folder(job.original) / "federation", home, policy)
     ending = ""
-    with open_federation(job.federation, home, left_out=forgotten if job.kind == "natural" else {}) as federation:
+    spec = job.federation.model_copy(update={"forgetting": Forgetting.model_validate(policy)})
+    with open_federation(spec, home, left_out=forgotten if job.kind == "natural" else {}) as federation:
         trail = Trail(federation, evaluator, forgotten, folder)
         if by_service:
             ending = _until_completed(job, federation, forgotten, trail, stages)

@@ -92,14 +92,15 @@ def measured(
             console.print(line, markup=False)
     experiment = experiment.placed(sharing=executor.processes)
     # Loads the user's data, model and task before the first run, which may take hours.
-    evaluator_of(experiment.federation_for(experiment.seeds[0])).check()
+    here = experiment.placed(device="cpu") if executor.elsewhere else experiment
+    evaluator_of(here.federation_for(experiment.seeds[0])).check()
     jobs = list(jobs_of(experiment))
     missing = [job for job in jobs if not cache.has(job)]
     console.print(f"{len(jobs)} runs, {len(jobs) - len(missing)} of them done before")
     pairs = pairs_of(experiment)
     _perform(executor, missing, console)
     _score(executor, pairs, names, console)
-    return _collect(experiment, pairs, cache, names)
+    return _collect(experiment, here, pairs, cache, names)
 
 
 def _bar(console: Console) -> Progress:
@@ -138,18 +139,25 @@ def _perform(executor: JobExecutor, missing: list[Job], console: Console) -> Non
 
 
 def _score(executor: JobExecutor, pairs: Sequence[Pair], names: tuple[str, ...], console: Console) -> None:
+    """Measures finished jobs. Without a terminal, one line a minute says how many."""
+    shown = time.monotonic()
     with _bar(console) as progress:
         bar = progress.add_task("measuring", total=len(pairs))
-        for job in executor.score(pairs, names):
+        for done, job in enumerate(executor.score(pairs, names), 1):
             progress.update(bar, advance=1, description=f"measuring {job.title}")
+            if not console.is_terminal and time.monotonic() - shown >= SECONDS_BETWEEN_LINES:
+                shown = time.monotonic()
+                console.print(f"[{done}/{len(pairs)}] measured: {job.title}", markup=False)
 
 
-def _collect(experiment: ExperimentSpec, pairs: Sequence[Pair], cache: Cache, names: tuple[str, ...]) -> Results:
-    """Results of finished and measured jobs."""
+def _collect(
+    experiment: ExperimentSpec, here: ExperimentSpec, pairs: Sequence[Pair], cache: Cache, names: tuple[str, ...]
+) -> Results:
+    """Results of finished and measured jobs. `here` is the experiment on a device of this machine."""
     order = [v.text for v in experiment.variants]
     runs = sorted((_run(job, targets, cache, names) for job, targets in pairs), key=lambda run: order.index(run.method))
     federation = pairs[0][0].federation
-    evaluator = evaluator_of(federation)
+    evaluator = evaluator_of(here.federation_for(experiment.seeds[0]))
     facts = {
         "commit": commit(),
         "device": federation.device if federation.device != "cpu" else f"cpu {platform.machine()}",
@@ -159,7 +167,7 @@ def _collect(experiment: ExperimentSpec, pairs: Sequence[Pair], cache: Cache, na
         "parameters": evaluator.parameters,
         "samples_per_client": [data.samples for data in evaluator.clients],
     }
-    labels = {seed: list(_labels(experiment, seed)) for seed in experiment.seeds}
+    labels = {seed: list(_labels(here, seed)) for seed in experiment.seeds}
     return Results(experiment.described(), [facts], runs, {s: c for s, c in labels.items() if c})
 
 

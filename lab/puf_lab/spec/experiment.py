@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -16,6 +16,7 @@ from puf_lab.spec.tuning import TunedOn, Tuning
 from puf_lab.spec.variants import Variant
 from puf_server.core.config import Forgetting
 
+_Spec = TypeVar("_Spec", bound=Part)
 # Keys and tables of the TOML file that describe the federation.
 _FEDERATION = ("data", "model", "task", "recipe", "rounds", "participation", "forgetting", "durability", "plan")
 _BACKDOOR_DATA = "puf_lab.federations.backdoor:data"
@@ -211,7 +212,8 @@ class ExperimentSpec(Part):
 
     def placed(self, **fields: Any) -> ExperimentSpec:
         """The same experiment on this machine: kind, device, data_dir and weights of its federation."""
-        return self.model_copy(update={"federation": self.federation.model_copy(update=fields)})
+        raw = {**dict(self.federation), **fields}
+        return self.model_copy(update={"federation": _validated(FederationSpec, raw, self.name)})
 
     def narrowed(
         self,
@@ -245,12 +247,16 @@ class ExperimentSpec(Part):
     @classmethod
     def checked(cls, raw: Mapping[str, Any], source: str) -> ExperimentSpec:
         """The experiment with these values, or an error of one line that names the source and the key."""
-        try:
-            return cls.model_validate(raw)
-        except ValidationError as error:
-            # The file has the federation's keys at its top level.
-            found = [(".".join(str(p) for p in e["loc"] if p != "federation"), explain(e)) for e in error.errors()]
-            raise UsageError(f"setting {source}: {'; '.join(about(*each) for each in found)}") from None
+        return _validated(cls, raw, source)
+
+
+def _validated(kind: type[_Spec], raw: Mapping[str, Any], source: str) -> _Spec:
+    try:
+        return kind.model_validate(raw)
+    except ValidationError as error:
+        # The file has the federation's keys at its top level.
+        found = [(".".join(str(p) for p in e["loc"] if p != "federation"), explain(e)) for e in error.errors()]
+        raise UsageError(f"setting {source}: {'; '.join(about(*each) for each in found)}") from None
 
 
 def target_sets(texts: Sequence[str]) -> Iterator[tuple[int, ...]]:

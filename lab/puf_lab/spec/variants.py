@@ -121,10 +121,16 @@ class Variant:
 
     @property
     def recovers(self) -> bool:
-        """Whether rounds of recovery after this method are not ordinary training: its routines, rule or rate differ."""
+        """Whether recovery after this method is its own: the routines, rule or rate of its rounds, or their number."""
         method = self._server_method
         own_step = type(method).recovery_step is not ServerMethod.recovery_step
-        return own_step or method.rate(FederationConfig(id="", model="")) is not None
+        own_number = type(method).recovery_rounds is not ServerMethod.recovery_rounds
+        return own_step or own_number or method.rate(FederationConfig(id="", model="")) is not None
+
+    @property
+    def routines(self) -> tuple[str, ...]:
+        """Routines of the user's code that the method has clients run."""
+        return self._server_method.routines
 
     @property
     def needs_plain_averages(self) -> bool:

@@ -41,12 +41,22 @@ def test_whole_groups_are_selected() -> None:
 
 
 def test_all_samples_of_a_class_are_selected() -> None:
-    data = TensorDataset(torch.zeros(6, 1), torch.tensor([3, 1, 3, 0, 1, 3]))
-    labelled = ClientData(data, ids=[f"s{i}" for i in range(6)])
+    """Client 0 has 3 and others, client 1 only 3, client 2 no 3."""
+
+    def labelled(*labels: int) -> ClientData:
+        data = TensorDataset(torch.zeros(len(labels), 1), torch.tensor(labels))
+        return ClientData(data, ids=[f"s{i}" for i in range(len(labels))])
+
+    clients = [labelled(3, 1, 3, 0, 1, 3), labelled(3, 3), labelled(0, 1)]
     three = SampleSelection(by="class", classes=(3,))
-    assert chosen(labelled, three, seed=1, shard=0) == chosen(labelled, three, seed=2, shard=5) == ("s0", "s2", "s5")
-    with pytest.raises(UsageError, match="forget the whole client"):
-        chosen(labelled, SampleSelection(by="class", classes=(0, 1, 3)), seed=1, shard=0)
+    assert forget_set(clients, [0], three, 1) == {0: ("s0", "s2", "s5")}
+    assert forget_set(clients, [2, 1, 0], three, 5) == {0: ("s0", "s2", "s5"), 1: None}
+    assert forget_set(clients, [0, 2], SampleSelection(by="class", classes=(0, 1)), 1) == {
+        0: ("s1", "s3", "s4"),
+        2: None,
+    }
+    with pytest.raises(UsageError, match="no target has samples of the classes 3"):
+        forget_set(clients, [2], three, 1)
     with pytest.raises(ValidationError, match='belongs to by = "class", which needs it'):
         SampleSelection(by="class")
     with pytest.raises(ValidationError, match='belongs to by = "class"'):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import shutil
 from dataclasses import replace
@@ -55,11 +56,16 @@ def test_an_experiment_is_run_once_resumed_and_reported(tiny_file: Path, tmp_pat
     made = {path.name: path.stat().st_mtime_ns for path in cache.glob("*/outcome.json")}
     (victim,) = list(cache.glob("natural-*"))[:1]
     shutil.rmtree(victim)
-    (cache / f".{victim.name}.999999999.part").mkdir()
+    (cache / f".{victim.name}.{platform.node()}.999999999.part").mkdir()
+    elsewhere = cache / f".{victim.name}.{platform.node()}-other.999999999.part"
+    elsewhere.mkdir()
     (next(cache.glob("forget-*")) / "scores-0.json").unlink(missing_ok=True)
     before = {path: path.stat().st_mtime_ns for path in cache.glob("*/outcome.json")}
     assert run(tiny_file, out, "--jobs", "2") == Exit.OK
-    assert not list(cache.glob(".*")), "leftovers of the killed process are deleted"
+    assert list(cache.glob(".*")) == [elsewhere], (
+        "leftovers of the killed process are deleted, not those of another machine"
+    )
+    elsewhere.rmdir()
     assert all(path.stat().st_mtime_ns == at for path, at in before.items())
     assert len(list(cache.glob("*/outcome.json"))) == len(before) + 1
     assert made

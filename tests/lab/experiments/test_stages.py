@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from puf_common.errors import UsageError
+from puf_lab.evaluation.evaluator import Evaluator
 from puf_lab.experiments.cache import Cache
 from puf_lab.experiments.executors import ExecutorOptions
 from puf_lab.experiments.jobs import jobs_of
 from puf_lab.experiments.perform import perform
 from puf_lab.experiments.runner import run_experiment
 from puf_lab.experiments.stages import Stages
+from puf_lab.federations.state_directories import initial_model
 from puf_lab.spec.experiment import ExperimentSpec
 from puf_server.core.methods.base import Step, View
 from puf_server.core.methods.fedosd import FedOsd
@@ -128,6 +130,19 @@ def test_a_method_with_its_own_recovery_recovers_by_it(
     plain = curve_of(tiny, "fedosd rounds=2 project=false", cache)
     assert own[0] == plain[0], "the same unlearned model"
     assert own[1:4] != plain[1:4]
+
+
+def test_rounds_that_a_method_repeats_are_recovery(tiny: ExperimentSpec, tmp_path: Path) -> None:
+    """With little noise SIFU goes back to the initial model. That is what it gives at once; training again comes after."""
+    cache = Cache(tmp_path / "cache")
+    curve = curve_of(tiny, "sifu sigma=1e-9 epsilon=1e-6", cache)
+    *_, job = jobs_of(tiny.narrowed(targets=[(0,)], methods=["sifu sigma=1e-9 epsilon=1e-6"]))
+    evaluator = Evaluator(job.federation)
+    first = evaluator.accuracies(initial_model(job.federation).payload, [0])
+    assert tuple(curve[0]) == (0, *first)
+    outcome = cache.outcome(job)
+    assert outcome["unlearning"]["samples"] == 0
+    assert [number for number, *_ in curve] == list(range(len(curve)))
 
 
 def _given_up_after(self: Stages, rounds: int, number: int, test: float) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from puf_lab.evaluation.metrics import stamps
+from puf_lab.reporting import provenance
 from puf_lab.spec.code_digest import code_digest, digest_of, sources
 
 # What modules of the digest import, and what does not decide a result: messages for people, files, network, processes,
@@ -89,3 +92,30 @@ def test_edited_metrics_concern_no_runs() -> None:
         assert name not in sources("forgetting")
     before = stamps(["test", "rmia"])
     assert before == [f"test {code_digest('measuring')}", f"rmia {code_digest('measuring')}"]
+
+
+def test_the_commit_is_that_of_the_repository_of_the_code(tmp_path: Path) -> None:
+    """An installed package may lie in a repository of the user's, whose commit says nothing about it."""
+
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=n", "-c", "user.email=e"]
+        command = ["git", "-C", str(tmp_path), *identity, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    copied = tmp_path / "provenance.py"
+    copied.write_bytes(Path(str(provenance.__file__)).read_bytes())
+    spec = spec_from_file_location("copied_provenance", copied)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    git("init", "-q")
+    (tmp_path / "users.txt").write_text("x")
+    git("add", "users.txt")
+    git("commit", "-qm", "The user's")
+    assert module.commit() == ""
+    git("add", "provenance.py")
+    git("commit", "-qm", "Ours")
+    assert module.commit() == git("rev-parse", "HEAD")
+    copied.write_text(copied.read_text() + "#\n")
+    assert module.commit() == git("rev-parse", "HEAD") + "+changes"

@@ -194,7 +194,7 @@ def test_a_method_has_the_rounds_that_its_options_state() -> None:
 
 def test_only_methods_with_own_rounds_of_recovery_recover_by_them() -> None:
     own = {name for name, method in METHODS.items() if method.kind == "forget" and Variant(name).recovers}
-    assert own == {"fedosd"}
+    assert own == {"fedosd", "sifu"}
     assert Variant.parse("fedquit recovery_lr=0.1", {}).recovers
     with pytest.raises(UsageError, match="'rapid lr=x': method option lr"):
         Variant.parse("rapid lr=x", {}).own_rounds(30, 8)
