@@ -37,6 +37,20 @@ def test_quitting_lowers_the_probability_of_the_true_class_only() -> None:
     assert true < 1 / 3
 
 
+def test_quitting_uses_adam_where_the_settings_have_sgd() -> None:
+    """The first step of Adam is the rate for every weight, whatever the gradient is. One of sgd is the rate times it."""
+
+    def moves(**options: bool) -> list[float]:
+        model, start = network(), weights(network())
+        one_step = replace(settings(0.001), batch_size=20, weight_decay=0.5)
+        quit_true_class(model, points(20), one_step, QuitOptions(batch_size=0, **options), RUN)
+        return [float((w - s).abs().max()) for w, s in zip(weights(model), start, strict=True)]
+
+    assert moves() == pytest.approx([0.001] * len(moves()), rel=0.01)
+    plain = moves(adam=False)
+    assert all(abs(move - 0.001) > 0.0002 for move in plain)
+
+
 def test_the_unlearning_loss_is_bounded() -> None:
     sure = torch.tensor([[100.0, 0.0]])
     assert unlearning_loss(sure, torch.tensor([0])).item() == pytest.approx(0.6931472)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from puf_client.data.samples import Resident
+from puf_client.routines import forward
 from puf_client.routines.context import RoutineContext
 from puf_client.routines.evaluate import per_sample
 from puf_client.routines.forward import Acceleration
@@ -176,3 +178,22 @@ def test_a_compiled_model_is_used_in_training_and_evaluation(monkeypatch: pytest
     train(model, data, task, settings, context=RoutineContext(CPU, lambda e: e))
     per_sample(model, data, task, device=CPU, how=settings)
     assert calls == [8, 4, 12]
+
+
+@pytest.mark.parametrize("name", ["quit", "guide", "distill"])
+def test_a_teacher_is_not_compiled_and_few_compiled_models_stay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled function keeps its model alive. A teacher lives for one assignment only."""
+    compiled: list[nn.Module] = []
+
+    def kept(model: nn.Module) -> Callable[[Tensor], Tensor]:
+        compiled.append(model)
+        return lambda x: model(x)
+
+    monkeypatch.setattr(torch, "compile", kept)
+    monkeypatch.setattr(forward, "_COMPILED", table := OrderedDict[nn.Module, Any]())
+    models = [Net() for _ in range(4)]
+    for model in (*models, models[-1]):
+        inputs = inputs_of(model, name, replace(SETTINGS, compile=True))
+        run_routine(name, inputs, RoutineContext(CPU, lambda epoch: epoch))
+    assert compiled == models, "each once, and no teacher"
+    assert list(table) == models[-2:]

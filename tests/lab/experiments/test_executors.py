@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,82 @@ def test_a_task_of_a_cluster_reserves_the_gpu_that_it_uses() -> None:
     assert [gpus_of_a_task(device, 0) for device in ("cpu", "auto")] == [0, 0]
     with pytest.raises(UsageError, match="no node of the Ray cluster has one"):
         gpus_of_a_task("cuda", 0)
+
+
+def test_the_machine_that_starts_a_cluster_needs_no_gpu(tiny: ExperimentSpec, tmp_path: Path) -> None:
+    """Its data and labels are looked at on the CPU. The jobs get the device that was asked for."""
+
+    class ReachedTheCluster(Exception):
+        pass
+
+    def run_all(function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
+        assert {job.federation.device for _, job in tasks} == {"cuda"}
+        raise ReachedTheCluster
+
+    cache = Cache(tmp_path / "cache")
+    placed = tiny.narrowed(targets=[(0,)], methods=["natural"]).placed(device="cuda")
+    with pytest.raises(ReachedTheCluster):
+        measured(placed, TaskExecutor(cache, run_all, elsewhere=True), cache, ("test",), new_console())
+    if not torch.cuda.is_available():
+        with pytest.raises(UsageError, match="no GPU"):
+            measured(placed, TaskExecutor(cache, run_all), cache, ("test",), new_console())
+
+
+def test_a_place_of_another_name_is_refused(tiny: ExperimentSpec) -> None:
+    for fields in ({"devise": "cuda"}, {"kind": "ray"}):
+        with pytest.raises(UsageError, match=r"devise|kind"):
+            tiny.placed(**fields)
+    assert tiny.placed(data_dir="data").federation.data_dir == Path("data")
+
+
+GENTLE = """
+from dataclasses import replace
+
+from puf_client.routines.train import train
+from puf_server.core.methods.base import Method, Requirements, Step
+from puf_server.core.methods.blocks import weighted_mean
+from puf_server.core.state.rounds import Combine, CombineRule
+
+
+def gently(given, context):
+    return train(given.model, given.samples, given.task, replace(given.settings, lr=given.options["lr"]), context)
+
+
+class Gentle(Method):
+    name, summary = "gentle", "the model of the target after a gentle epoch"
+    requires = Requirements(target_takes_part=True)
+    routines = ("gentle:gently",)
+
+    def step(self, view):
+        asked = tuple(
+            t.assignment(samples=t.forget_samples, epochs=1.0, routine="gentle:gently", options={"lr": 0.05})
+            for t in view.targets
+        )
+        return Step(base=view.state.version, assignments=asked, combine=Combine(rule=CombineRule.INSTALL), last=True)
+
+    def rule(self, combine, manifest, updates):
+        return weighted_mean
+"""
+
+
+@pytest.mark.e2e
+def test_client_processes_run_the_routine_of_a_users_method(
+    tiny: ExperimentSpec, reference: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gentle.py").write_text(GENTLE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = []
+    for kind in KINDS:
+        cache = Cache(tmp_path / kind)
+        *before, job = jobs_of(tiny.narrowed(targets=[(0,)], methods=["gentle:Gentle"]).placed(kind=kind))
+        for needed in before:
+            if needed.repeat == 0:
+                perform(replace(needed, experiment=needed.experiment.placed(kind="in-process")), cache)
+        perform(job, cache)
+        found.append((cache.outcome(job)["curve"], cache.outcome(job)["federation"]))
+    assert [curve for curve, _ in found] == [found[0][0]] * len(KINDS)
+    assert {kind for _, kind in found} == set(KINDS)
 
 
 def test_executors_from_flags() -> None:
