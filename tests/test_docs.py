@@ -74,7 +74,7 @@ RUN_BY: dict[str, dict[str, dict[str, int]]] = {
     "flower.md": {"sh": {EXTRA: 1}, "python": {"integrations/tests/test_flower.py": 2}},
     "forget.md": {"sh": {COMMANDS: 3}},
     "install.md": {"sh": {"tests/e2e/test_install_page.py": 3}},
-    "lab.md": {"sh": {LAB: 1, OWN_METHOD: 1, HOURS: 3}, "python": {LAB: 1, OWN_METHOD: 1}, "toml": {LAB: 3}},
+    "lab.md": {"sh": {LAB: 1, OWN_METHOD: 1, HOURS: 3}, "python": {LAB: 2, OWN_METHOD: 1}, "toml": {LAB: 3}},
     "lora.md": {"sh": {LORA: 3}, "python": {LORA: 1}},
     "methods.md": {"sh": {COMMANDS: 3}, "python": {COMMANDS: 1}},
     "monitoring.md": {"sh": {TRIAL: 2}},

@@ -61,7 +61,9 @@ class LocalOptions(_Options):
         description="part of the data: I/N, counted from 0, or lease (lease:I to ask for one) to let the server assign it",
         json_schema_extra={"metavar": "I/N"},
     )
-    partition: str = Field("iid", description="how the data is split: iid, dirichlet:ALPHA or hsu:ALPHA")
+    partition: str = Field(
+        "iid", description="how the data is split: iid, dirichlet:ALPHA, hsu:ALPHA or package.module:function"
+    )
     model: str = Field("", description="package.module:function that builds the model (default: the federation's)")
     task: str = Field("", description="package.module:Class with loss and metrics (default: the federation's)")
     routine: list[str] = Field(

@@ -1,4 +1,4 @@
-"""Methods of the user's code: `--forgetting-method package.module:Class`. Clients do not get this name."""
+"""Methods of the user's code: `--forgetting-method package.module:Class`. Clients see this name and never import it."""
 
 from __future__ import annotations
 

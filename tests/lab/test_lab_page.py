@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.pasting import blocks
 
 from puf_client.cli.main import main as puf_client
+from puf_client.data.partition import partition
 from puf_common.config.exit_codes import Exit
 from puf_lab.cli.main import main as puf_lab
 from puf_lab.spec.settings_files import load_experiment
@@ -21,10 +22,8 @@ from puf_lab.spec.settings_files import load_experiment
 PAGE = (Path(__file__).parents[2] / "docs" / "lab.md").read_text()
 SETTINGS = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 SMALL = 'rounds = 1\nrecovery_rounds = 1\nhorizon = 1\npersistence = []\nmethods = ["natural"]\n'
-SPLIT = """
-def by_hospital(labels, shards, seed):
-    return [range(shard, len(labels), shards) for shard in range(shards)]
-"""
+CODE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+[SPLIT] = [block for block in CODE if "def by_label" in block]
 
 
 @pytest.fixture
@@ -52,8 +51,13 @@ def run(line: str) -> None:
     assert puf_lab(["mine.toml" if word == "digits" else word for word in words]) == Exit.OK, line
 
 
+def test_the_partition(here: Path) -> None:
+    parts = partition([0, 1, 2, 3, 4], 2, "my_split:by_label", 1)
+    assert [part.tolist() for part in parts] == [[0, 2, 4], [1, 3]]
+
+
 def test_the_code_and_the_first_commands(here: Path) -> None:
-    [code] = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "import puf_lab" in block]
+    [code] = [block for block in CODE if "import puf_lab" in block]
     names: dict[str, Any] = {}
     exec(code, names)
     assert isinstance(names["frame"], pandas.DataFrame)

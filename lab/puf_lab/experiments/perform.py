@@ -11,6 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from puf_client.worker.devices import choose
 from puf_common.errors import PufError
 from puf_lab.evaluation.evaluator import Evaluator, ForgetSet
@@ -49,11 +51,12 @@ def perform(job: Job, cache: Cache, tick: Tick = lambda rounds: None) -> None:
 
 def produced_by(job: Job) -> dict[str, str]:
     """What made the run: code, commit, device and kind of federation. It stays with the run in the cache."""
-    device = str(choose(job.federation.device).device)
+    device = choose(job.federation.device).device
+    name = platform.machine() if device.type == "cpu" else torch.cuda.get_device_name(device)
     return {
         "code": job.code,
         "commit": commit(),
-        "device": f"cpu {platform.machine()}" if device == "cpu" else device,
+        "device": f"{device} {name}",
         "federation": job.federation.kind,
     }
 

@@ -10,7 +10,7 @@ from puf_lab.reporting.tuning_note import supported
 
 
 def findings(summary: Summary) -> list[str]:
-    """What there is to forget, who forgets it, the cost. Differences inside the noise floor are not called differences."""
+    """Three sentences: what there is to forget, who forgets it, the cost. Nothing inside the noise floor is a difference."""
     return [_to_forget(summary), _closest(summary), _cost(summary)]
 
 
@@ -35,25 +35,23 @@ def _closest(summary: Summary) -> str:
     unranked = [row for row in summary.recovering if not summary.is_ranked(row)]
     compared = [row for row in summary.recovering if summary.is_compared(row)]
     partly = [row for row in summary.recovering if row not in unranked and row not in compared]
-    found = ["No method is distinguishably closer to Retrain than the others on the forget data."]
+    found = ["No method is distinguishably closer to Retrain than the others on the forget data"]
     if best:
         closest, others = ([row for row in compared if (row.method in best) is among] for among in (True, False))
         tuned = supported(summary.results.experiment, [_name(row) for row in others])
         further, untuned = ([row for row in others if (_name(row) in tuned) is among] for among in (True, False))
-        found = [f"Closest to Retrain on the forget data, or not distinguishable from the closest: {_names(closest)}."]
+        found = [f"Closest to Retrain on the forget data, or not distinguishable from the closest: {_names(closest)}"]
         if further:
-            found.append(
-                f"The others are further from Retrain than the closest, by more than the noise: {_names(further)}."
-            )
+            found.append(f"further than the closest, by more than the noise: {_names(further)}")
         if untuned:
-            what = "Further, with values that no sweep chose, so no conclusion about the methods"
-            found.append(f"{what}: {_names(untuned)}.")
+            what = "further with values that no sweep chose, so no conclusion about the methods"
+            found.append(f"{what}: {_names(untuned)}")
     if unranked:
-        found.append(f"Not ranked, because their models did not recover: {_names(unranked)}.")
+        found.append(f"not ranked, because their models did not recover: {_names(unranked)}")
     if partly:
         share = f"fewer than {100 * LEAST_RECOVERED:.0f} per cent of their runs recovered"
-        found.append(f"Not called closest, because {share}: {_names(partly)}.")
-    return " ".join(found)
+        found.append(f"not called closest, because {share}: {_names(partly)}")
+    return "; ".join(found) + "."
 
 
 def _name(row: SummaryRow) -> str:

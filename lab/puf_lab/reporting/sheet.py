@@ -75,11 +75,20 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def size(nbytes: float) -> str:
     """Bytes with a readable unit of powers of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if nbytes < 1000:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.3g} TB"
+    return _scaled(nbytes, ("B", "kB", "MB", "GB", "TB"))
+
+
+def operations(count: float) -> str:
+    """Floating-point operations with a readable unit of powers of 1000."""
+    return _scaled(count, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"))
+
+
+def _scaled(value: float, units: Sequence[str]) -> str:
+    for unit in units[:-1]:
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} {units[-1]}"
 
 
 def ratio(reference: float | None, value: float | None) -> str:

@@ -10,7 +10,7 @@ from puf_lab.reporting.evidence_table import evidence
 from puf_lab.reporting.formula_costs import formula_cost, shape_of
 from puf_lab.reporting.marks import full_name, mark_notes, short_name
 from puf_lab.reporting.resurfacing import resurfacing
-from puf_lab.reporting.sheet import MISSING, Sheet, ratio, size
+from puf_lab.reporting.sheet import MISSING, Sheet, operations, ratio, size
 from puf_lab.reporting.stop_rules import stop_rules
 from puf_lab.reporting.summary import Summary, SummaryRow, compared, format_value
 from puf_lab.reporting.tuning_note import tuning_note
@@ -210,18 +210,18 @@ def _costs(summary: Summary) -> Sheet:
                 ratio(retrained.nbytes, row.nbytes),
                 size(formula.communication) if formula else MISSING,
                 ratio(reference.communication, formula.communication) if formula and reference else MISSING,
-                f"{row.samples:.3g}",
+                f"{row.samples:,.0f}",
                 ratio(retrained.samples, row.samples),
-                f"{formula.computation:.3g}" if formula and formula.computation else MISSING,
+                operations(formula.computation) if formula and formula.computation else MISSING,
                 size(formula.storage) if formula else MISSING,
             ]
         )
     head = ["method", "rounds", "bytes counted", "less than Retrain", "bytes by formula", "less by formula"]
-    head += ["samples trained on", "less than Retrain", "FLOPs by formula", "storage by formula"]
+    head += ["samples trained on", "less than Retrain", "operations by formula", "storage by formula"]
     notes = [
         "Counted: tensor bytes in both directions and samples trained on, in unlearning and recovery. By formula: the "
-        "paper's appendix with the mean recovery rounds of this table. FLOPs are shown only if the setting states a "
-        "figure per sample.",
+        "paper's appendix with the mean recovery rounds of this table. Operations (FLOP) are shown only if the setting "
+        "states a figure per sample.",
         *mark_notes(summary),
     ]
     return Sheet("costs", "What it costs", head, rows, notes)

@@ -17,6 +17,9 @@ _PGA_IN_CODE = (
     "tensors), the ball's centre (weighted by samples) and the rate (0.01)."
 )
 
+_PLAIN = (
+    "Rounds of unlearning are without augmentation, except those of FedEraser, rapid retraining and MoDe's degradation."
+)
 _PGA_WITH_ADAMW = "The ascent of PGA is momentum SGD, also where the authors' code has AdamW."
 _PROSTATE_IN_CODE = (
     "PUF has the paper's rates. The authors' script for prostate has others: 7, 8 and 19 in Special, 120 in Regular."
@@ -29,7 +32,7 @@ def readings(experiment: ExperimentSpec) -> list[str]:
     puf = [v for v in variants if v.is_puf]
     found = [_unlearning_epochs(puf, experiment.federation.recipe.epochs)] if puf else []
     if experiment.federation.recipe.plain_unlearning and any(v.method.kind == "forget" for v in variants):
-        found.append("PUF, PGA, FedAU and MoDe's guidance train without augmentation.")
+        found.append(_PLAIN)
     if experiment.samples is not None:
         found += [_samples(v) for v in puf if v.method.mode == "regular"]
     heads = [_auxiliary_weight(v) for v in variants if v.name == "fedau"]

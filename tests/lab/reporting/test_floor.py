@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,9 +163,9 @@ def test_a_method_of_which_some_runs_did_not_recover_is_marked(summary: Summary)
         assert "§" not in short_table(summary).markdown()
     assert r"PUF-REGULAR $^\S$ 4 of 6" in sheets(few)[1].latex()
     text = " ".join(findings(few))
-    assert "not distinguishable from the closest: PUF-SPECIAL. The others are" in text
-    assert "Not called closest, because fewer than 80 per cent of their runs recovered: PUF-REGULAR" in text
-    assert "Not called closest" not in " ".join(findings(most))
+    assert "not distinguishable from the closest: PUF-SPECIAL; further than" in text
+    assert "not called closest, because fewer than 80 per cent of their runs recovered: PUF-REGULAR" in text
+    assert "not called closest" not in " ".join(findings(most))
     assert "Of the closest methods, PUF-SPECIAL moves the fewest bytes" in text
     none = with_recovered(few, "puf-special", 3)
     assert findings(none)[2] == "Of no method that unlearns most runs recovered, so no cost is compared."
@@ -201,12 +202,12 @@ def test_untuned_methods_are_not_concluded_about(summary: Summary) -> None:
         stated = {**experiment, "persistence": [8], "stop": "product"}
         return findings(summarise(Results(stated, summary.results.facts, [*summary.results.runs, *runs])))[1]
 
-    assert "by more than the noise: NATURAL. Further, with values" in sentence(summary.results.experiment)
-    assert "no conclusion about the methods: FEDAU. Not ranked" in sentence(summary.results.experiment)
-    assert "by more than the noise: NATURAL, FEDAU. Not ranked" in sentence(tuned)
+    assert "by more than the noise: NATURAL; further with values" in sentence(summary.results.experiment)
+    assert "no conclusion about the methods: FEDAU; not ranked" in sentence(summary.results.experiment)
+    assert "by more than the noise: NATURAL, FEDAU; not ranked" in sentence(tuned)
     remarks = {**tuned["tuned_on"]["remarks"], "fedau": {"recovered": False}}
     failed = {**tuned, "tuned_on": {**tuned["tuned_on"], "remarks": remarks}}
-    assert "no conclusion about the methods: FEDAU. Not ranked" in sentence(failed)
+    assert "no conclusion about the methods: FEDAU; not ranked" in sentence(failed)
 
 
 def test_distances_beyond_the_floor(summary: Summary) -> None:
@@ -249,9 +250,11 @@ def test_the_report_begins_with_what_was_found(summary: Summary, tmp_path: Path)
     text = (tmp_path / "report" / "digits" / "report.md").read_text()
     assert "There is something to forget: on the forget data the original is 37.5 ± 1.9 points from Retrain" in text
     assert "and two retrained models differ by 2.0 [2.0, 2.0]." in text
-    assert "not distinguishable from the closest: PUF-REGULAR, PUF-SPECIAL. The others are further from Retrain" in text
-    assert "than the closest, by more than the noise: NATURAL. Not ranked, because their models did not" in text
+    assert "not distinguishable from the closest: PUF-REGULAR, PUF-SPECIAL; further than the closest, by more" in text
+    assert "than the noise: NATURAL; not ranked, because their models did not recover: PGA." in text
     assert "Of the closest methods, PUF-REGULAR moves the fewest bytes: 100 B in 2.0 rounds; retraining moves" in text
+    for sentence in findings(summary):
+        assert len(re.findall(r"\.(?= |$)", sentence)) == 1, "the report begins with three sentences"
 
 
 def test_natural_is_not_named_as_the_cheapest(summary: Summary) -> None:
