@@ -12,7 +12,7 @@ import pytest
 
 from puf_lab.experiments.cache import Cache
 from puf_lab.experiments.executors import TaskExecutor
-from puf_lab.experiments.jobs import jobs_of
+from puf_lab.experiments.jobs import Job, jobs_of
 from puf_lab.experiments.perform import perform
 from puf_lab.experiments.ray_executor import ray_tasks
 from puf_lab.spec.experiment import ExperimentSpec
@@ -23,17 +23,21 @@ cluster_utils = pytest.importorskip("ray.cluster_utils", reason="needs the packa
 _HEALTH = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200, "health_check_failure_threshold": 3}
 
 
-def held(function: Callable[..., Any], folder: Path, *task: Any) -> Any:
-    """The first task of all waits in a pipe until its node dies. The others, and its second attempt, run."""
+def held(function: Callable[..., Any], folder: Path, cache: Cache, job: Job) -> Any:
+    """The first task of all waits in a pipe after its first round until its node dies. Others, and the next attempt, run."""
     import ray
+
+    def wait(rounds: int) -> None:
+        with (folder / "pipe").open("rb") as pipe:
+            pipe.read()
 
     try:
         with (folder / "node").open("x") as file:
             file.write(ray.get_runtime_context().get_node_id())
     except FileExistsError:
-        return function(*task)
-    with (folder / "pipe").open("rb") as pipe:
-        return pipe.read()
+        return function(cache, job)
+    perform(job, cache, wait)
+    raise AssertionError("the node of this task was not killed")
 
 
 @pytest.mark.e2e
@@ -49,9 +53,11 @@ def test_a_killed_node_changes_no_bit(tiny: ExperimentSpec, tmp_path: Path) -> N
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
 
     writers: list[IO[bytes]] = []
+    half_done: list[Path] = []
 
     def kill() -> None:
         writers.append((tmp_path / "pipe").open("wb"))  # opens when the task waits, which ends only with its node
+        half_done.extend(cache.root.glob(".*.part"))
         name = (tmp_path / "node").read_text()
         (victim,) = (node for node in nodes if node.node_id == name)
         cluster.remove_node(victim, allow_graceful=False)
@@ -72,5 +78,6 @@ def test_a_killed_node_changes_no_bit(tiny: ExperimentSpec, tmp_path: Path) -> N
     (writer,) = writers
     writer.close()
     assert sorted(done) == sorted(job.key for job in jobs)
+    assert any((draft / "federation").is_dir() for draft in half_done), "the killed task had trained a round"
     for job in jobs:
         assert cache.payload(job) == expected.payload(job)
