@@ -139,9 +139,9 @@ def _lasting(summary: Summary) -> Sheet:
     if summary.floor:
         rows.append([summary.floor.label, *(_distance(summary.floor, n) for n, _ in metrics for _ in stages)])
     notes = [
-        "At a fixed horizon all methods have had the same amount of training. At equal test accuracy: the first round "
-        "at most one point below Retrain, for the runs that reach it. Later columns show whether forgotten knowledge "
-        "returns.",
+        "At a fixed horizon all methods have had the same number of recovery rounds. At equal test accuracy: the first "
+        "round at most one point below Retrain, for the runs that reach it. Later columns show whether forgotten "
+        "knowledge returns.",
         *_ranking_notes(summary),
     ]
     shaded = frozenset([len(rows) - 1]) if summary.floor else frozenset[int]()
