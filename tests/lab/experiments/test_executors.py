@@ -124,7 +124,7 @@ def test_a_place_of_another_name_is_refused(tiny: ExperimentSpec) -> None:
     assert tiny.placed(data_dir="data").federation.data_dir == Path("data")
 
 
-GENTLE = """
+CALM = """
 from dataclasses import replace
 
 from puf_client.routines.train import train
@@ -133,18 +133,18 @@ from puf_server.core.methods.blocks import weighted_mean
 from puf_server.core.state.rounds import Combine, CombineRule
 
 
-def gently(given, context):
+def calmly(given, context):
     return train(given.model, given.samples, given.task, replace(given.settings, lr=given.options["lr"]), context)
 
 
-class Gentle(Method):
-    name, summary = "gentle", "the model of the target after a gentle epoch"
+class Calm(Method):
+    name, summary = "calm", "the model of the target after a slow epoch"
     requires = Requirements(target_takes_part=True)
-    routines = ("gentle:gently",)
+    routines = ("calm:calmly",)
 
     def step(self, view):
         asked = tuple(
-            t.assignment(samples=t.forget_samples, epochs=1.0, routine="gentle:gently", options={"lr": 0.05})
+            t.assignment(samples=t.forget_samples, epochs=1.0, routine="calm:calmly", options={"lr": 0.05})
             for t in view.targets
         )
         return Step(base=view.state.version, assignments=asked, combine=Combine(rule=CombineRule.INSTALL), last=True)
@@ -158,13 +158,13 @@ class Gentle(Method):
 def test_client_processes_run_the_routine_of_a_users_method(
     tiny: ExperimentSpec, reference: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "gentle.py").write_text(GENTLE)
+    (tmp_path / "calm.py").write_text(CALM)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
     found = []
     for kind in KINDS:
         cache = Cache(tmp_path / kind)
-        *before, job = jobs_of(tiny.narrowed(targets=[(0,)], methods=["gentle:Gentle"]).placed(kind=kind))
+        *before, job = jobs_of(tiny.narrowed(targets=[(0,)], methods=["calm:Calm"]).placed(kind=kind))
         for needed in before:
             if needed.repeat == 0:
                 perform(replace(needed, experiment=needed.experiment.placed(kind="in-process")), cache)

@@ -22,7 +22,7 @@ def test_the_target_distils_and_recovery_has_its_own_rate() -> None:
     ticket = f.file("b")
     [assignment] = f.round.assignments
     assert (assignment.client, assignment.routine, assignment.lr, assignment.epochs) == ("b", "quit", 1e-3, 1.0)
-    assert assignment.options == {"batch_size": 32.0}
+    assert assignment.options == {"batch_size": 32.0, "adam": 1.0}
     f.run_round(RoundKind.UNLEARN)
     assert f.round.lr == 0.5
     assert applied(f.ticket(ticket.id)).scale is None
