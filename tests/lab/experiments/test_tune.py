@@ -13,7 +13,7 @@ from puf_common.errors import UsageError
 from puf_lab.cli.main import main
 from puf_lab.experiments.cache import Cache
 from puf_lab.experiments.executors import ExecutorOptions
-from puf_lab.experiments.tune import choices_of, run_tuning, sweep_of
+from puf_lab.experiments.tune import Choice, choices_of, run_tuning, sweep_of
 from puf_lab.reporting.results import Results, Run, read
 from puf_lab.reporting.summary import summarise
 from puf_lab.spec.settings_files import load_experiment, names
@@ -189,7 +189,7 @@ def test_the_values_in_the_repository_are_those_that_the_rows_choose(name: str, 
     """Rows of a later sweep of a method, in a folder that is named after it, replace those of the sweep of all methods."""
     folders = Path(__file__).parents[3] / "docs" / "results" / "tuning"
     tuned = load_experiment(f"{name}-tuned")
-    found = {}
+    found: dict[str, Choice] = {}
     for folder in sorted(folders.glob(f"{name}*")):
         (results,) = read([folder])
         found |= {choice.method: choice for choice in choices_of(summarise(results))}
