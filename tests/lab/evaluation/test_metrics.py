@@ -36,7 +36,7 @@ def test_the_way_from_the_original_and_the_losses_along_it(tiny: ExperimentSpec)
 
     expected = [forget_loss(share) for share in (0, 0.25, 0.5, 0.75, 1)]
     assert list(outputs.line) == pytest.approx(expected, rel=1e-5)
-    assert len({round(loss, 3) for loss in expected}) > 2, "the points of this line can be told apart"
+    assert len({round(loss, 3) for loss in expected}) > 2, "the losses of the points on this line differ"
 
     found = compute(outputs, ["way"])
     assert [found[f"line_{i}"] for i in range(5)] == list(outputs.line)
